@@ -1,8 +1,8 @@
 """The process's edge: arguments, environment and the event loop. The only place that names uvloop.
 
-`millrace` is `main`. What becomes of a command whose output nobody reads is said in cli/output.py; SIGINT and SIGTERM end any but `serve`
-with code 130 and 143, without a trace, also while it is loaded (interrupts.py). It refuses to run with -O: assertions are part of what keeps data
-right.
+`millrace` is `main`. What becomes of a command whose output nobody reads is said in cli/output.py; SIGINT and
+SIGTERM end any but `serve` with code 130 and 143, without a trace, also while it is loaded (interrupts.py).
+It refuses to run with -O: assertions are part of what keeps data right.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ import sys
 
 from millrace.broker.interrupts import INTERRUPTED, end_on_interrupt, raise_on_interrupt
 
-TYPE_CHECKING = False  # nothing is loaded that takes time before `end_on_interrupt`: not `typing`, not `signal`
+TYPE_CHECKING = (
+    False  # nothing is loaded that takes time before `end_on_interrupt`: not `typing`, not `signal`
+)
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any
 
 
 def run_loop(main: Coroutine[Any, Any, int]) -> int:
-    """Runs to the end on uvloop, or on the library's loop where uvloop is not installed. SIGTERM cancels it, as SIGINT does."""
+    """Runs to the end on uvloop, or on the library's loop where uvloop is not installed. SIGTERM cancels it,
+    as SIGINT does."""
     import asyncio
 
     new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None
@@ -33,7 +36,8 @@ def run_loop(main: Coroutine[Any, Any, int]) -> int:
 
 
 async def _until_terminated(main: Coroutine[Any, Any, int]) -> int:
-    """What a command holds or made is given back on the way out; `serve` puts a handler of its own in place of this one."""
+    """What a command holds or made is given back on the way out; `serve` puts a handler of its own in place
+    of this one."""
     import asyncio
     import signal
 
@@ -70,7 +74,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     finally:
         raise_on_interrupt()
-        sys.stdout.flush()  # here, where a closed pipe has its exit code; left to the interpreter's end it would be a trace
+        # here, where a closed pipe has its exit code; left to the interpreter's end it would be a trace
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

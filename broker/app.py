@@ -1,10 +1,11 @@
 """Every part of a node and how they are joined: start order down, stop order up.
 
-    disk, store ─► controller ─► registration gives the epoch ─► WAL ─► stream engine (recovers) ─► partitions, coordinators
+    disk, store ─► controller ─► registration gives the epoch ─► WAL ─► stream engine (recovers) ─►
+    partitions, coordinators
         ─► handlers ─► listeners
 
-A later part is given the earlier ones by its constructor; nobody holds the whole. `start` that fails half-way is followed by `stop`, which
-ends what there is. Not here: what any part does.
+A later part is given the earlier ones by its constructor; nobody holds the whole. `start` that fails half-way
+is followed by `stop`, which ends what there is. Not here: what any part does.
 """
 
 from __future__ import annotations
@@ -112,6 +113,7 @@ from millrace.s3stream.recovery import Recovered
 from millrace.s3stream.storage import Storage
 from millrace.s3stream.uploader import no_wait
 from millrace.wal.identity import NO_MARK, NO_WAL_ID, MetadataMark
+from millrace.wal.kind import WalPlace
 from millrace.wal.log import WalOwner, WriteAheadLog
 from millrace.wal.opening import identify_wal, kind_of, open_wal
 
@@ -127,9 +129,12 @@ BACKUP_CLOSE_MS = 5_000
 
 
 class Broker:
-    """One node. `failed` gets an exception when it cannot go on: the process ends, and the next start recovers."""
+    """One node. `failed` gets an exception when it cannot go on: the process ends, and the next start
+    recovers."""
 
-    def __init__(self, settings: BrokerSettings, runtime: Runtime, injection: Injection | None = None) -> None:
+    def __init__(
+        self, settings: BrokerSettings, runtime: Runtime, injection: Injection | None = None
+    ) -> None:
         """`injection`: faults that tests ask for; in test mode alone."""
         self._settings = settings
         self._injection = injection
@@ -199,7 +204,8 @@ class Broker:
         self._endings.append((name, end))
 
     async def _open_store(self) -> NodeStores:
-        """The store as each part uses it: it fails what is not answered after a few attempts; who must not fail asks again."""
+        """The store as each part uses it: it fails what is not answered after a few attempts; who must not
+        fail asks again."""
         self._watch.enter("waiting for the object store")
         address, runtime = self._settings.data, self._runtime
         retries = Retries(runtime.rand.split("store opening"), START_RETRIES, self._watch.on_retry)
@@ -219,10 +225,13 @@ class Broker:
 
     def _patient(self, store: ObjectStore, name: str) -> ObjectStore:
         """However long the store takes to answer."""
-        return RetryingObjectStore(store, self._runtime.rand.split(name), START_RETRIES, on_retry=self._watch.on_retry)
+        return RetryingObjectStore(
+            store, self._runtime.rand.split(name), START_RETRIES, on_retry=self._watch.on_retry
+        )
 
     def _start_backup(self, node: ControllerNode, stores: NodeStores) -> MetadataBackup:
-        """Of what is committed, to the bucket, for as long as the controller lives, and nobody has replaced this process."""
+        """Of what is committed, to the bucket, for as long as the controller lives, and nobody has replaced
+        this process."""
         owned = self._ownership
         backup = MetadataBackup(
             stores.plain,
@@ -254,7 +263,7 @@ class Broker:
         is_new = await read_meta_properties(disk, settings.controller.log_dir) is None
         self._first.is_kept = not is_new
         if is_new:
-            place = wal_place(self._settings, self._runtime, stores, self._wal_store)
+            place = self._wal_place(stores)
             found = await self._asked_of_wal(identify_wal(place, settings.node_id))
             check_first_start(found is not None, str(settings.wal), bucket, bound_cluster)
             await check_first_room(disk, settings, place)
@@ -271,33 +280,15 @@ class Broker:
         self._first.is_kept = not node.is_new
         self._ends_with("controller", lambda: node.close(is_discarded=not self._first.is_kept))
         check_first_look(is_new, node.is_new, settings.controller.log_dir)
-        log.info("%s %s", "new cluster, for nothing was there yet:" if node.is_new else "cluster", node.cluster_id)
-        self._watch.enter("looking at the metadata in the bucket")
-        image = node.publisher.image
-        patient = self._patient(stores.plain, "claims at start")
-        claims, refused = NO_CLAIMS, None
-        try:
-            claims = await check_claims(patient, bucket, node.cluster_id, image, settings.node_id)
-        except BindingRefused as error:
-            refused = error  # of an older copy the metadata in the bucket says more
-        # Without a marker too: who removed one that was damaged may have put an older log directory beside the bucket.
-        if bound_cluster in (None, node.cluster_id):
-            self._bucket_metadata = await check_metadata(
-                patient, bucket, node.cluster_id, image, node.history_at_open, claims
-            )
-        if refused is not None:
-            raise refused
-        is_restored = await read_restored_from(disk, settings.controller.log_dir) is not None
-        await check_bucket_age(
-            patient, bucket, bound_cluster, node.cluster_id, image, settings.node_id, is_restored=is_restored
+        log.info(
+            "%s %s", "new cluster, for nothing was there yet:" if node.is_new else "cluster", node.cluster_id
         )
+        await self._check_bucket(node, stores, bound_cluster)
         self._watch.enter("looking at the WAL")
         self._wal_binding = judge_wal(
-            await self._asked_of_wal(
-                identify_wal(wal_place(self._settings, self._runtime, stores, self._wal_store), settings.node_id)
-            ),
+            await self._asked_of_wal(identify_wal(self._wal_place(stores), settings.node_id)),
             settings.wal.target,
-            image,
+            node.publisher.image,
             node.history_at_open,
             settings.node_id,
             node.cluster_id,
@@ -306,17 +297,53 @@ class Broker:
         is_remote = settings.data.scheme == "s3"
         self._first.is_kept = True
         try:
-            await bind_bucket(stores.plain, bucket, bound_cluster, node.cluster_id, image, is_remote=is_remote)
+            image = node.publisher.image
+            await bind_bucket(
+                stores.plain, bucket, bound_cluster, node.cluster_id, image, is_remote=is_remote
+            )
         except (StoreDenied, StoreFull):
-            self._first.is_kept = not node.is_new or await read_bound_cluster(stores.plain, bucket) is not None
+            self._first.is_kept = (
+                not node.is_new or await read_bound_cluster(stores.plain, bucket) is not None
+            )
             raise
         await node.start()
         return node
 
+    async def _check_bucket(
+        self, node: ControllerNode, stores: NodeStores, bound_cluster: str | None
+    ) -> None:
+        """Raises BindingRefused where the bucket or the metadata log is older than the other knows."""
+        settings, bucket = self._settings, str(self._settings.data)
+        self._watch.enter("looking at the metadata in the bucket")
+        image = node.publisher.image
+        patient = self._patient(stores.plain, "claims at start")
+        claims, refused = NO_CLAIMS, None
+        try:
+            claims = await check_claims(patient, bucket, node.cluster_id, image, settings.node_id)
+        except BindingRefused as error:
+            refused = error  # of an older copy the metadata in the bucket says more
+        # Without a marker too: who removed one that was damaged may have put an older log directory beside
+        # the bucket.
+        if bound_cluster in (None, node.cluster_id):
+            self._bucket_metadata = await check_metadata(
+                patient, bucket, node.cluster_id, image, node.history_at_open, claims
+            )
+        if refused is not None:
+            raise refused
+        log_dir = settings.controller.log_dir
+        is_restored = await read_restored_from(self._runtime.disk, log_dir) is not None
+        await check_bucket_age(
+            patient, bucket, bound_cluster, node.cluster_id, image, settings.node_id, is_restored=is_restored
+        )
+
     async def _open_clock(self, node: ControllerNode, stores: NodeStores) -> KnownTime:
         settings, runtime = self._settings, self._runtime
         known = KnownTime(
-            runtime.clock, runtime.disk, settings.controller.log_dir, settings.clock_gap_max_ms, stores.last_date
+            runtime.clock,
+            runtime.disk,
+            settings.controller.log_dir,
+            settings.clock_gap_max_ms,
+            stores.last_date,
         )
         await known.open(lambda: max(node.newest_ms, newest_in(node.publisher.image)))
         show_clock(self._registry, known)
@@ -325,7 +352,8 @@ class Broker:
     async def _claim(
         self, node: ControllerNode, client: ControllerClient, stores: NodeStores, incarnation: bytes
     ) -> None:
-        """The node and the metadata log are this start's on return, and it watches that they stay so. Nothing at millrace.version 0."""
+        """The node and the metadata log are this start's on return, and it watches that they stay so. Nothing
+        at millrace.version 0."""
         if not node.publisher.image.features.has_identities:
             node.publisher.subscribe(Unclaimed(self._settings.node_id).on_image)
             return
@@ -350,7 +378,9 @@ class Broker:
         self._ends_with("claims", lambda: self._release(claimant, claims))
         is_conditional = claimant.has_conditions
         clock, on_replaced = self._runtime.clock, self._on_replaced
-        owner = Owner(stores.looks, claims, settings.node_id, rand, on_replaced, clock, is_conditional=is_conditional)
+        owner = Owner(
+            stores.looks, claims, settings.node_id, rand, on_replaced, clock, is_conditional=is_conditional
+        )
         self._ownership = self._gate = owner
         self._watch.held_reason = lambda: owner.held_reason
         node.commit_after(owner.wait_to_acknowledge)
@@ -373,7 +403,8 @@ class Broker:
             await claimant.release_all(claims)
 
     def _on_replaced(self, error: Replaced) -> None:
-        """From the look that found the newer owner: this process acknowledges and commits nothing more, and ends."""
+        """From the look that found the newer owner: this process acknowledges and commits nothing more, and
+        ends."""
         storage, image = self._engine, None if self.controller is None else self.controller.publisher.image
         if storage is not None and image is not None:
             error.left = left_in_wal(*storage.not_uploaded(), image, str(self._settings.wal))
@@ -391,19 +422,21 @@ class Broker:
             is_named=self._ownership.writer is not None,
         )
 
-    async def _open_wal(self, node: ControllerNode, client: ControllerClient, stores: NodeStores) -> WriteAheadLog:
+    async def _open_wal(
+        self, node: ControllerNode, client: ControllerClient, stores: NodeStores
+    ) -> WriteAheadLog:
         """On return the WAL is this start's; one that is not the node's registered one is empty."""
         settings, binding, image = self._settings, self._wal_binding, node.publisher.image
         has_identity = image.features.has_identities
         new_id = self._runtime.rand.split("WAL id").uuid() if has_identity else NO_WAL_ID
         # A log in a store is taken without one: the mark that it has is compared first.
-        mark = MetadataMark(image.offset, image.epoch) if has_identity and not self._is_log_shared else NO_MARK
+        mark = (
+            MetadataMark(image.offset, image.epoch) if has_identity and not self._is_log_shared else NO_MARK
+        )
         least_end = -1 if settings.is_lost_wal_accepted else binding.committed_end
         owner = WalOwner(node.cluster_id, settings.node_id, client.broker_epoch, new_id, least_end, mark)
         await disown(binding, client, settings.wal, self._runtime.rand.split("WAL of nobody").uuid())
-        wal = await self._asked_of_wal(
-            open_wal(wal_place(self._settings, self._runtime, stores, self._wal_store), owner)
-        )
+        wal = await self._asked_of_wal(open_wal(self._wal_place(stores), owner))
         self._ends_with("WAL", wal.close)
         if not binding.is_foreign:
             target, history = settings.wal.target, node.history_at_open
@@ -411,11 +444,14 @@ class Broker:
         if binding.is_foreign:
             is_accepted = settings.is_lost_wal_accepted
             await discard_foreign(wal, settings.wal.target, image, settings.node_id, is_accepted=is_accepted)
-        node.publisher.subscribe(lambda delta, image: wal.see_metadata(MetadataMark(image.offset, image.epoch)))
+        node.publisher.subscribe(
+            lambda delta, image: wal.see_metadata(MetadataMark(image.offset, image.epoch))
+        )
         return wal
 
     async def _register_wal(self, node: ControllerNode, client: ControllerClient, wal: WriteAheadLog) -> None:
-        """On return metadata names the WAL, and the WAL names the metadata, or its next object does: before the first append."""
+        """On return metadata names the WAL, and the WAL names the metadata, or its next object does: before
+        the first append."""
         settings, image = self._settings, node.publisher.image
         await client.register_wal(
             wal.wal_id,
@@ -437,7 +473,8 @@ class Broker:
         backup: MetadataBackup,
     ) -> Storage:
         settings = self._settings
-        # A log of objects outlives this machine, and with it what is acknowledged: metadata must know its streams by then.
+        # A log of objects outlives this machine, and with it what is acknowledged: metadata must know its
+        # streams by then.
         before_append = backup.reach_committed if self._is_log_shared else no_wait
         storage = Storage(
             wal,
@@ -455,9 +492,15 @@ class Broker:
         self._engine = storage
         self._ends_with("stream engine", lambda: storage.close(CLOSE_MS))
         self._watch.blocked_reason = lambda: (
-            wal.blocked_reason or storage.upload_blocked_reason or backup.blocked_reason or self._wal_store.reason
+            wal.blocked_reason
+            or storage.upload_blocked_reason
+            or backup.blocked_reason
+            or self._wal_store.reason
         )
-        binding, self._makers = self._wal_binding, self._room_makers(node, cache, client, stores, storage, backup)
+        binding, self._makers = (
+            self._wal_binding,
+            self._room_makers(node, cache, client, stores, storage, backup),
+        )
         self._ends_with("what makes room", self._makers.stop)
 
         async def accept_loss(recovered: Recovered) -> None:
@@ -481,6 +524,9 @@ class Broker:
         except (ObjectMissing, ValueError) as error:
             raise BindingRefused(f"{self._settings.wal} cannot hold the WAL: {error}") from error
 
+    def _wal_place(self, stores: NodeStores) -> WalPlace:
+        return wal_place(self._settings, self._runtime, stores, self._wal_store)
+
     def _build_parts(
         self, node: ControllerNode, cache: MetadataCache, client: ControllerClient, storage: Storage
     ) -> Parts:
@@ -496,7 +542,9 @@ class Broker:
         node.publisher.subscribe(lambda delta, image: damage.on_image(image))
         engine = storage, lookup.effective_all, runtime.clock, memory
         is_skipping = settings.is_damage_skipped
-        directory = PartitionDirectory(settings.node_id, cache.image, client, *engine, is_skipping=is_skipping)
+        directory = PartitionDirectory(
+            settings.node_id, cache.image, client, *engine, is_skipping=is_skipping
+        )
         node.publisher.subscribe(directory.on_image)
         self._ends_with("partitions", directory.close)
         groups = GroupCoordinator(
@@ -534,7 +582,9 @@ class Broker:
             unpacking,
             budget,
             ConfigRules(
-                lookup, DynamicConfigs(all_keys()).check, OtherConfigs(all_keys(), settings.static_configs).check
+                lookup,
+                DynamicConfigs(all_keys()).check,
+                OtherConfigs(all_keys(), settings.static_configs).check,
             ),
             listeners,
             follow_log_levels(settings.log_level, cache, node.publisher),
@@ -592,7 +642,9 @@ class Broker:
         if slow:
             log.warning("%s", slow)
         handlers = self._changes.wrap(build_handlers(parts))
-        dispatcher = Dispatcher(self._injection.wrap(handlers) if self._injection else handlers, loop.create_task)
+        dispatcher = Dispatcher(
+            self._injection.wrap(handlers) if self._injection else handlers, loop.create_task
+        )
         limits = DynamicLimits(settings.server.connections, parts.cache.broker_values)
         server = Server(self._runtime.net, dispatcher, parts.budget, settings.server, self._line, limits.now)
         if self._injection:
@@ -605,13 +657,16 @@ class Broker:
         listening = Tasks()
         listening.start("listeners", parts.listeners.run)
         self._ends_with("changes of listeners", listening.stop)
-        self._ends_with("group members who wait", parts.groups.stop)  # first: parked joins would hold the drain up
+        self._ends_with(
+            "group members who wait", parts.groups.stop
+        )  # first: parked joins would hold the drain up
         show_edge(self._registry, server, parts.budget, dispatcher)
         show_topics(self._registry, parts.directory, lambda: parts.cache.image.topics)
         show_groups(self._registry, parts.groups, parts.directory)
 
     async def _bind(self) -> None:
-        """Before anything is made: an address that is taken changes nothing. Which listeners there are beside the lasting ones is known later."""
+        """Before anything is made: an address that is taken changes nothing. Which listeners there are beside
+        the lasting ones is known later."""
         self._bound = await bind_all(self._runtime.net, listener_rules(self._settings).lasting)
 
         async def end() -> None:

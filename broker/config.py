@@ -1,8 +1,9 @@
 """BrokerSettings: all that a node is told at start, as values, composed of every package's own settings.
 
-`load` makes them of what was given (config_source.py) by the table (config_table.py): it parses each key (config_values.py), checks keys
-against one another (config_checks.py), and reports all mistakes at once. Nothing reads the environment, arguments or files here; they
-arrive as texts. `reference` prints the table: docs/settings.md is its output, and a test keeps it so.
+`load` makes them of what was given (config_source.py) by the table (config_table.py): it parses each key
+(config_values.py), checks keys against one another (config_checks.py), and reports all mistakes at once.
+Nothing reads the environment, arguments or files here; they arrive as texts. `reference` prints the table:
+docs/settings.md is its output, and a test keeps it so.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ UPLOAD_THRESHOLD_BYTES = 500_000_000
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """What a topic gets that says nothing itself; the configurations' own defaults are in kraft/topic_configs.py."""
+    """What a topic gets that says nothing itself; the configurations' own defaults are in
+    kraft/topic_configs.py."""
 
     is_auto_created: bool
     is_deletable: bool
@@ -95,7 +97,8 @@ class ProducerSettings:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """`static_configs` is what was given, as text under Kafka's names; `shown` is every key with its text and source."""
+    """`static_configs` is what was given, as text under Kafka's names; `shown` is every key with its text and
+    source."""
 
     node_id: int
     rack: str | None
@@ -132,9 +135,14 @@ class Loaded:
 
 
 def load(
-    given: Mapping[str, Given], *, data_dir: str, machine_bytes: int, mistakes: tuple[str, ...] | list[str] = ()
+    given: Mapping[str, Given],
+    *,
+    data_dir: str,
+    machine_bytes: int,
+    mistakes: tuple[str, ...] | list[str] = (),
 ) -> Loaded:
-    """The settings, or SettingsInvalid with every mistake, `mistakes` first, and every warning. `data_dir` is absolute."""
+    """The settings, or SettingsInvalid with every mistake, `mistakes` first, and every warning. `data_dir` is
+    absolute."""
     values = Values(all_keys(), given)
     fill_storage(values, data_dir)
     node_id = read_node_id(values)
@@ -229,7 +237,8 @@ def _wal_settings(values: Values, address: StoreAddress) -> WalSettings:
 
 
 def _with_capacity(values: Values, address: StoreAddress) -> Mapping[str, str]:
-    """The address's parameters, with the capacity that a key of its own gives. Two that differ are a mistake."""
+    """The address's parameters, with the capacity that a key of its own gives. Two that differ are a
+    mistake."""
     if values["s3.wal.capacity"] < 0:
         return address.options
     given, in_path = str(values["s3.wal.capacity"]), address.text("capacity")
@@ -241,7 +250,9 @@ def _with_capacity(values: Values, address: StoreAddress) -> Mapping[str, str]:
     except ValueError:
         return address.options  # told as a mistake of the path
     if is_other:
-        values.mistake("s3.wal.capacity", f"differs from capacity={in_path} in s3.wal.path: leave one of the two away")
+        values.mistake(
+            "s3.wal.capacity", f"differs from capacity={in_path} in s3.wal.path: leave one of the two away"
+        )
     return {**address.options, "capacity": given}
 
 
@@ -306,7 +317,9 @@ def _controller_settings(
         segment_bytes=values["metadata.log.segment.bytes"],
         snapshot_bytes=values["metadata.log.max.record.bytes.between.snapshots"],
         static_configs=static_configs,
-        endpoints=tuple((endpoint.listener, endpoint.host, endpoint.port) for endpoint in listeners.controllers),
+        endpoints=tuple(
+            (endpoint.listener, endpoint.host, endpoint.port) for endpoint in listeners.controllers
+        ),
     )
 
 
@@ -334,16 +347,19 @@ def _group_settings(values: Values) -> GroupSettings:
 
 _REFERENCE_HEAD = """# Broker settings
 
-Printed by `millrace settings` from the table the broker itself reads; edit `broker/config_*.py`, not this page.
+Printed by `millrace settings` from the table the broker itself reads; edit `broker/config_*.py`, not this
+page.
 
-A key comes from, the strongest first: `--override KEY=VALUE`, the environment (`KAFKA_` + the key, where `_` is `.`, `__` is `_` and
-`___` is `-`; also `CLUSTER_ID`), the file given with `--config` in server.properties syntax, the default. Sizes of our own keys may
-carry KiB, MiB, GiB or TiB.
+A key comes from, the strongest first: `--override KEY=VALUE`, the environment (`KAFKA_` + the key, where `_`
+is `.`, `__` is `_` and `___` is `-`; also `CLUSTER_ID`), the file given with `--config` in server.properties
+syntax, the default. Sizes of our own keys may carry KiB, MiB, GiB or TiB.
 
-A setting takes a restart, but for those that AlterConfigs and IncrementalAlterConfigs change while a broker runs, for it or for all, at once
-and past restarts; what they say wins over all of the above:
+A setting takes a restart, but for those that AlterConfigs and IncrementalAlterConfigs change while a broker
+runs, for it or for all, at once and past restarts; what they say wins over all of the above:
 """
-_REFERENCE_DYNAMIC_TAIL = "Of the keys that are stored, those that Kafka changes so are taken and shown so too.\n"
+_REFERENCE_DYNAMIC_TAIL = (
+    "Of the keys that are stored, those that Kafka changes so are taken and shown so too.\n"
+)
 _REFERENCE_PARTS = (
     (OBEYED, "Obeyed", "They change what the broker does."),
     (REFUSED, "Refused", "A value other than the default does not start."),
@@ -372,5 +388,11 @@ def reference() -> str:
 
 def _reference_row(key: Key) -> str:
     default = "none" if key.default is None else f"`{key.default}`" if key.default else "empty"
-    cells = (f"`{key.name}`", KIND_NAMES[key.kind], default, key.bounds_text().replace("|", "\\|"), key.meaning)
+    cells = (
+        f"`{key.name}`",
+        KIND_NAMES[key.kind],
+        default,
+        key.bounds_text().replace("|", "\\|"),
+        key.meaning,
+    )
     return f"| {' | '.join(cells)} |"

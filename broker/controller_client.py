@@ -1,7 +1,9 @@
-"""The broker's voice to the controller: implements what the stream engine and the partitions ask of the metadata.
+"""The broker's voice to the controller: implements what the stream engine and the partitions ask of the
+metadata.
 
-Every verb is sent until it is answered: Unavailable and a disk of the quorum that is full are waited out with backoff, and every verb may be sent
-twice. Refusals become StreamFenced, StreamMissing, UploadExpired or CompactionRefused. Not here: what the verbs mean (kraft/tables).
+Every verb is sent until it is answered: Unavailable and a disk of the quorum that is full are waited out with
+backoff, and every verb may be sent twice. Refusals become StreamFenced, StreamMissing, UploadExpired or
+CompactionRefused. Not here: what the verbs mean (kraft/tables).
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ from millrace.kraft.image.image import MetadataImage
 from millrace.protocol.declare import NO_UUID
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
-from millrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from millrace.protocol.messages.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
 from millrace.protocol.messages.broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
@@ -85,8 +90,9 @@ class ControllerClient:
         *,
         is_named: bool = False,
     ) -> int:
-        """Gives this start of the process its epoch; earlier ones of the node are fenced from then on. `is_named`: objects are
-        prepared and committed in the incarnation's name, as from millrace.version 1 on."""
+        """Gives this start of the process its epoch; earlier ones of the node are fenced from then on.
+        `is_named`: objects are prepared and committed in the incarnation's name, as from millrace.version 1
+        on."""
         request = BrokerRegistrationRequest(
             broker_id=self._node_id,
             cluster_id=self._cache.cluster_id,
@@ -104,8 +110,12 @@ class ControllerClient:
     async def register_wal(
         self, wal_id: bytes, kind: str, address: str, position: int, *, is_loss_accepted: bool
     ) -> None:
-        """On return metadata durably has this log as the node's active one. Raises KafkaError where another log holds open streams."""
-        from millrace.protocol.messages.register_node_wal import RegisterNodeWalRequest, RegisterNodeWalResponse
+        """On return metadata durably has this log as the node's active one. Raises KafkaError where another
+        log holds open streams."""
+        from millrace.protocol.messages.register_node_wal import (
+            RegisterNodeWalRequest,
+            RegisterNodeWalResponse,
+        )
 
         identity = self._node_id, self.broker_epoch, wal_id, kind, address
         response: RegisterNodeWalResponse = await self._ask(
@@ -115,10 +125,13 @@ class ControllerClient:
         _raise_refusal(response.error_code, response.error_message or "the WAL's registration")
 
     async def accept_wal_loss(self) -> Sequence[LostPartition]:
-        """Raises the leader epochs of the partitions that this node had open; gives what was in its log alone."""
+        """Raises the leader epochs of the partitions that this node had open; gives what was in its log
+        alone."""
         from millrace.protocol.messages.accept_wal_loss import AcceptWalLossRequest, AcceptWalLossResponse
 
-        response: AcceptWalLossResponse = await self._ask(AcceptWalLossRequest(self._node_id, self.broker_epoch))
+        response: AcceptWalLossResponse = await self._ask(
+            AcceptWalLossRequest(self._node_id, self.broker_epoch)
+        )
         self._check_node(response.error_code)
         _raise_refusal(response.error_code, response.error_message or "the acceptance of a loss")
         return response.partitions
@@ -126,7 +139,8 @@ class ControllerClient:
     async def claim_node(
         self, series: int, number: int, incarnation: bytes, found_number: int, found_incarnation: bytes
     ) -> None:
-        """Before the registration. On return the metadata log has durably what the incarnation is about to claim."""
+        """Before the registration. On return the metadata log has durably what the incarnation is about to
+        claim."""
         request = ClaimNodeRequest(series, number, incarnation, found_number, found_incarnation)
         response: ClaimNodeResponse = await self._ask(request)
         _raise_refusal(response.error_code, response.error_message or "the claim of a node")
@@ -167,7 +181,9 @@ class ControllerClient:
         ]
 
     async def trim(self, stream_id: StreamId, epoch: int, new_start: int) -> None:
-        request = TrimStreamsRequest(self._node_id, self.broker_epoch, [StreamTrim(stream_id, epoch, new_start)])
+        request = TrimStreamsRequest(
+            self._node_id, self.broker_epoch, [StreamTrim(stream_id, epoch, new_start)]
+        )
         response: TrimStreamsResponse = await self._ask(request)
         self._check_node(response.error_code)
         _check_stream(response.streams[0].error_code, stream_id, epoch)
@@ -181,7 +197,9 @@ class ControllerClient:
     # ObjectCatalog
 
     async def prepare(self, count: int, ttl_ms: int) -> ObjectId:
-        request = PrepareObjectsRequest(self._node_id, self.broker_epoch, count, ttl_ms, token_of(self._incarnation))
+        request = PrepareObjectsRequest(
+            self._node_id, self.broker_epoch, count, ttl_ms, token_of(self._incarnation)
+        )
         response: PrepareObjectsResponse = await self._ask(request)
         self._check_node(response.error_code)
         _raise_refusal(response.error_code, response.error_message or "object ids")
@@ -235,7 +253,9 @@ class ControllerClient:
             size_bytes=commit.size_bytes,
             ranges=[CompactedRange(r.stream_id, r.start, r.end) for r in commit.ranges],
             stream_objects=[
-                CompactedObject(o.object_id, o.kind, o.size_bytes, o.range.stream_id, o.range.start, o.range.end)
+                CompactedObject(
+                    o.object_id, o.kind, o.size_bytes, o.range.stream_id, o.range.start, o.range.end
+                )
                 for o in commit.stream_objects
             ],
             compacted_ids=list(commit.compacted_ids),
@@ -264,7 +284,9 @@ class ControllerClient:
     def stream_bounds(self, stream_ids: Sequence[StreamId]) -> Mapping[StreamId, StreamBounds]:
         streams = self._image.streams
         found = {stream_id: streams.get(stream_id) for stream_id in stream_ids}
-        return {key: StreamBounds(stream.start, stream.end) for key, stream in found.items() if stream is not None}
+        return {
+            key: StreamBounds(stream.start, stream.end) for key, stream in found.items() if stream is not None
+        }
 
     @property
     def _image(self) -> MetadataImage:

@@ -1,10 +1,12 @@
 """The broker's own errors, and the one table from errors to Kafka's codes.
 
-    MillraceError <- SettingsInvalid   what was asked for at start cannot be; carries every mistake and warning
+    MillraceError <- SettingsInvalid   what was asked for at start cannot be; carries every mistake and
+                                       warning
 
-`code_of` is what the dispatcher answers with when an error of the project escapes a handler. A class is looked up along its bases, so
-a package's error needs a row only when its answer differs from its remedy's; those without a remedy must have one. Every code
-here but INVALID_CONFIG and OFFSET_OUT_OF_RANGE is one that old clients retry: what failed is ours, not theirs.
+`code_of` is what the dispatcher answers with when an error of the project escapes a handler. A class is
+looked up along its bases, so a package's error needs a row only when its answer differs from its remedy's;
+those without a remedy must have one. Every code here but INVALID_CONFIG and OFFSET_OUT_OF_RANGE is one that
+old clients retry: what failed is ours, not theirs.
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, Millrace
 from millrace.runtime.escapes import CallbackFailed
 from millrace.runtime.net import ListenFailed
 from millrace.runtime.objectstore import StoreDenied
-from millrace.s3stream.errors import CompactionRefused, OffsetBeyondEnd, OffsetTrimmed, StreamMissing, UploadExpired
+from millrace.s3stream.errors import (
+    CompactionRefused,
+    OffsetBeyondEnd,
+    OffsetTrimmed,
+    StreamMissing,
+    UploadExpired,
+)
 from millrace.wal.errors import WalStoreUnfit
 
 
@@ -28,8 +36,8 @@ class CommandRefused(MillraceError):
 
 
 class SettingsInvalid(MillraceError):
-    """The settings hold mistakes: all of them, each one line for people. `warnings` are what a start without mistakes would warn of: who
-    mends the mistakes mends a misspelt key with them."""
+    """The settings hold mistakes: all of them, each one line for people. `warnings` are what a start without
+    mistakes would warn of: who mends the mistakes mends a misspelt key with them."""
 
     def __init__(self, mistakes: Sequence[str], warnings: Sequence[str] = ()) -> None:
         super().__init__(*mistakes)
@@ -37,7 +45,8 @@ class SettingsInvalid(MillraceError):
         self.warnings = tuple(warnings)
 
 
-# Remedies first, then the exceptions to them. A row covers the class and everything under it that has no row of its own.
+# Remedies first, then the exceptions to them. A row covers the class and everything under it that has no row
+# of its own.
 CODES: dict[type[BaseException], ErrorCode] = {
     Unavailable: ErrorCode.REQUEST_TIMED_OUT,
     Exhausted: ErrorCode.REQUEST_TIMED_OUT,

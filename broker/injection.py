@@ -1,12 +1,14 @@
-"""Faults that a test asks for, and what it used that is not served: in test mode alone (cli/serve.py), nothing of it is loaded otherwise.
+"""Faults that a test asks for, and what it used that is not served: in test mode alone (cli/serve.py),
+nothing of it is loaded otherwise.
 
     fail            the next requests of an API are refused with a code, before they do anything
     slow            its answers leave later: what it asked for is done at once
     fill_disk       producers are refused as by a broker whose disk is full, until `clear`
     answer_parked, drop_connections, run_retention   at once
 
-Faults stand between the dispatcher and its handlers: each handler is wrapped when the table is built, so that a start without test mode has nothing
-on its paths. Requests of the test itself (client id TESTING_CLIENT) are spared. Not here: how it is asked for (injection_http.py).
+Faults stand between the dispatcher and its handlers: each handler is wrapped when the table is built, so that
+a start without test mode has nothing on its paths. Requests of the test itself (client id TESTING_CLIENT) are
+spared. Not here: how it is asked for (injection_http.py).
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from millrace.protocol.errors import KafkaError
 TESTING_CLIENT = "millrace-testing"  # testing/wire.py says it
 SLOW_MS_MAX = 600_000
 UNSERVED_MAX = 20
-# Of the loop: an answer, the requests behind it, their answers, the end of the stream, the end of the connection.
+# Of the loop: an answer, the requests behind it, their answers, the end of the stream, the end of the
+# connection.
 TURNS_TO_END = 5
 KEYS = {api.name: api.key for api in KAFKA}
 PRODUCE, FIND_COORDINATOR, CREATE_TOPICS, INIT_PRODUCER_ID, ALTER, INCREMENTAL_ALTER = 0, 10, 19, 22, 33, 44
@@ -48,11 +51,17 @@ FAILABLE = (
 )
 SLOWABLE = (*FAILABLE, "Metadata", "FindCoordinator")
 
-TRANSACTIONS = "transactions are not served by Millrace yet: a transactional producer cannot be tested with it"
+TRANSACTIONS = (
+    "transactions are not served by Millrace yet: a transactional producer cannot be tested with it"
+)
 COMPACTION = "log compaction is not done by Millrace yet: a compacted topic keeps everything"
-CONSUMER_PROTOCOL = "group.protocol=consumer (KIP-848) is not served by Millrace yet: set group.protocol=classic"
+CONSUMER_PROTOCOL = (
+    "group.protocol=consumer (KIP-848) is not served by Millrace yet: set group.protocol=classic"
+)
 SHARE_GROUPS = "share groups (KIP-932) are not served by Millrace yet"
-STREAMS_PROTOCOL = "group.protocol=streams (KIP-1071) is not served by Millrace yet: set group.protocol=classic"
+STREAMS_PROTOCOL = (
+    "group.protocol=streams (KIP-1071) is not served by Millrace yet: set group.protocol=classic"
+)
 SECURITY = "TLS and SASL are not served by Millrace yet: connect with security.protocol=PLAINTEXT"
 # Requests that are answered as where the feature is turned off, whatever they hold.
 UNSERVED = {17: SECURITY, 68: CONSUMER_PROTOCOL, 76: SHARE_GROUPS, 88: STREAMS_PROTOCOL}
@@ -101,7 +110,9 @@ class FaultyHandle:
         self._key = key
         self._inner = inner
         self._faults = faults
-        self.refuse: Callable[[Any, int], Any] | None = getattr(getattr(inner, "__self__", None), "refuse", None)
+        self.refuse: Callable[[Any, int], Any] | None = getattr(
+            getattr(inner, "__self__", None), "refuse", None
+        )
 
     def handle(self, context: RequestContext, request: Any) -> Any:
         """Raises KafkaError with the code of a failure that was asked for; a produce with acks=0 gets its
@@ -146,11 +157,16 @@ def unserved_in(key: int, request: Any) -> list[str]:
         pairs = [(config.name, config.value) for resource in request.resources for config in resource.configs]
     else:
         return []
-    return [COMPACTION] if any(name == "cleanup.policy" and "compact" in (text or "") for name, text in pairs) else []
+    return (
+        [COMPACTION]
+        if any(name == "cleanup.policy" and "compact" in (text or "") for name, text in pairs)
+        else []
+    )
 
 
 class Injection:
-    """What control requests do (injection_http.py), by name. Each takes texts and gives what is answered as JSON."""
+    """What control requests do (injection_http.py), by name. Each takes texts and gives what is answered as
+    JSON."""
 
     def __init__(self) -> None:
         self.faults = Faults()
@@ -222,8 +238,9 @@ class Injection:
         return {"dropped": len(connections)}
 
     async def _answer_parked(self, given: Mapping[str, str]) -> dict[str, object]:
-        """Answers what waits for news with what there is. Behind a long poll of a client that has closed its connection may stand requests that it
-        sent before: on return they are handled, and it is gone. Gives how many clients are left."""
+        """Answers what waits for news with what there is. Behind a long poll of a client that has closed its
+        connection may stand requests that it sent before: on return they are handled, and it is gone. Gives
+        how many clients are left."""
         assert self._server is not None
         for connection in list(self._server.connections.values()):
             connection.force_complete()
@@ -232,7 +249,8 @@ class Injection:
         return {"connections": len(self._server.connections)}
 
     async def _run_retention(self, given: Mapping[str, str]) -> dict[str, object]:
-        """As if it were `as_of`, in milliseconds since the epoch. What it drops is gone on return, from every partition."""
+        """As if it were `as_of`, in milliseconds since the epoch. What it drops is gone on return, from every
+        partition."""
         assert self._parts is not None
         as_of_ms = number_of("as_of", given.get("as_of", ""), 0, 1 << 62)
         directory, dropped = self._parts.directory, 0

@@ -1,9 +1,12 @@
-"""The control listener of test mode: POST /NAME?ARGUMENT=TEXT on loopback, answered in JSON. What the names do is injection.py's.
+"""The control listener of test mode: POST /NAME?ARGUMENT=TEXT on loopback, answered in JSON. What the names
+do is injection.py's.
 
     POST /fail?api=Produce&code=NOT_LEADER_OR_FOLLOWER&times=2      200 {}
-    POST /fail?api=Nothing                                          400 {"error": "api=Nothing is none of ..."}
+    POST /fail?api=Nothing                                          400 {"error": "api=Nothing is none of
+                                                                    ..."}
 
-One request a connection, no body read, HEAD_BYTES_MAX of head, CONNECTIONS_MAX connections. In a start without test mode there is none.
+One request a connection, no body read, HEAD_BYTES_MAX of head, CONNECTIONS_MAX connections. In a start
+without test mode there is none.
 """
 
 from __future__ import annotations
@@ -98,5 +101,8 @@ class ControlConnection(asyncio.Protocol):
 def reply(status: int, value: object) -> bytes:
     body = json.dumps(value).encode() + b"\n"
     reason = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}[status]
-    head = f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    head = (
+        f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\nContent-Length: "
+        f"{len(body)}\r\nConnection: close\r\n\r\n"
+    )
     return head.encode() + body

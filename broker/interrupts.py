@@ -1,7 +1,8 @@
 """SIGINT while a command is loaded: the process ends at once with code 130, for nothing is held or made yet.
 
-KeyboardInterrupt is no use there. In the midst of an import it may be raised where it is printed and forgotten, or becomes another error. Whoever
-begins to hold something asks for it again (`raise_on_interrupt`): a loop, or a process that is started.
+KeyboardInterrupt is no use there. In the midst of an import it may be raised where it is printed and
+forgotten, or becomes another error. Whoever begins to hold something asks for it again
+(`raise_on_interrupt`): a loop, or a process that is started.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ INTERRUPTED: int = 128 + BARE.SIGINT
 
 
 def end_on_interrupt() -> None:
-    """Until `raise_on_interrupt`. A signal that is ignored, as that of a shell's background job, or handled by somebody else stays so."""
+    """Until `raise_on_interrupt`. A signal that is ignored, as that of a shell's background job, or handled
+    by somebody else stays so."""
     if BARE.getsignal(BARE.SIGINT) is BARE.default_int_handler:
         BARE.signal(BARE.SIGINT, _end)
 

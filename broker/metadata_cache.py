@@ -1,6 +1,7 @@
 """The cluster's metadata as handlers see it: the current image, and where a client can reach each node.
 
-Reads only; changes go through the controller's channel. The image is immutable and replaced whole, so a handler that takes it once sees one state.
+Reads only; changes go through the controller's channel. The image is immutable and replaced whole, so a
+handler that takes it once sees one state.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class NodeAddress:
 
 
 class MetadataCache:
-    """`addresses` are set once the listeners are bound; `broker_values` are what is set dynamically for this node."""
+    """`addresses` are set once the listeners are bound; `broker_values` are what is set dynamically for this
+    node."""
 
     def __init__(self, publisher: MetadataPublisher, cluster_id: str, node_id: int) -> None:
         self._publisher = publisher

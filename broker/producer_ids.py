@@ -1,7 +1,8 @@
 """Producer ids for idempotent producers, taken from blocks that the controller leases.
 
-Each id is given once: what is left of a block is lost with the process. The next block is asked for before the present one is used up, so
-that a producer waits for the controller only at the beginning, or when the controller is away for long.
+Each id is given once: what is left of a block is lost with the process. The next block is asked for before
+the present one is used up, so that a producer waits for the controller only at the beginning, or when the
+controller is away for long.
 """
 
 from __future__ import annotations

@@ -1,15 +1,19 @@
-"""Delayed fetches: partitions notify of what changed, subscribers count, nobody reads what did not change. Pure.
+"""Delayed fetches: partitions notify of what changed, subscribers count, nobody reads what did not change.
+Pure.
 
-A `Subscription` is one partition of one `Subscriber`, which is one fetch, or one fetch session for as long as it lives. A partition keeps its
-subscriptions in a dict (`Subscriptions`) and notifies them of new visible bytes once a WAL group. A subscriber keeps those that changed since they
-were last read (they are dirty), in the order in which they did, so that a fetch over ten thousand partitions of which three have news reads
+A `Subscription` is one partition of one `Subscriber`, which is one fetch, or one fetch session for as long as
+it lives. A partition keeps its subscriptions in a dict (`Subscriptions`) and notifies them of new visible
+bytes once a WAL group. A subscriber keeps those that changed since they were last read (they are dirty), in
+the order in which they did, so that a fetch over ten thousand partitions of which three have news reads
 three; and, while its fetch is delayed, how many bytes are still missing.
 
-Subscribers whose fetch is complete are gathered and called soon, after the acknowledgements of the same group, some in each turn of the loop. The
-deadline of a delayed fetch is a timer of its handler's: this file knows no clock. What a fetch does then: fetch_machine.py.
+Subscribers whose fetch is complete are gathered and called soon, after the acknowledgements of the same
+group, some in each turn of the loop. The deadline of a delayed fetch is a timer of its handler's: this file
+knows no clock. What a fetch does then: fetch_machine.py.
 
 Invariants
-  * A subscription is in its subscriber's `dirty` from the moment it changed (or was added) until `mark_clean` was told that nothing is left in it.
+  * A subscription is in its subscriber's `dirty` from the moment it changed (or was added) until `mark_clean`
+    was told that nothing is left in it.
   * `on_complete` is called at most once a `delay`, never from inside the caller of `count_bytes`.
 """
 
@@ -91,7 +95,8 @@ class Subscriber:
         self.dirty.pop(subscription, None)
 
     def delay(self, missing_bytes: int, on_complete: Callable[[], None]) -> None:
-        """Calls `on_complete` soon after `missing_bytes` more became visible, or something happened that cannot wait."""
+        """Calls `on_complete` soon after `missing_bytes` more became visible, or something happened that
+        cannot wait."""
         self._missing_bytes = missing_bytes
         self._on_complete = on_complete
 
@@ -117,7 +122,8 @@ class Subscriber:
 
 
 class CompletionQueue:
-    """Delayed fetches that are complete; they are called in the next turns of the loop, in order, COMPLETED_A_TURN in each."""
+    """Delayed fetches that are complete; they are called in the next turns of the loop, in order,
+    COMPLETED_A_TURN in each."""
 
     __slots__ = ("_call_soon", "_completed")
 

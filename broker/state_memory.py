@@ -1,17 +1,17 @@
-"""Memory that clients' states keep taking after their requests are answered: groups, committed offsets, idempotent
-producers. One bound for all of it, and who is refused at the bound. Pure: it counts.
+"""Memory that clients' states keep taking after their requests are answered: groups, committed offsets,
+idempotent producers. One bound for all of it, and who is refused at the bound. Pure: it counts.
 
-Every state is charged to a *holder*: the address of the client that made it, or `restored` for what was read back
-from a log. A holder may make more while
+Every state is charged to a *holder*: the address of the client that made it, or `restored` for what was read
+back from a log. A holder may make more while
 
     held_bytes + needed_bytes <= HOLDER_FACTOR * free bytes, where free = limit - used - needed
 
-so that one holder alone fills three quarters of the bound, two fill six sevenths together, and whoever holds least is
-refused last: a share stays free however many come. A group that exists may grow twice as far (GROWTH_FACTOR).
-What is loaded at a start is charged and never refused, even beyond the limit.
+so that one holder alone fills three quarters of the bound, two fill six sevenths together, and whoever holds
+least is refused last: a share stays free however many come. A group that exists may grow twice as far
+(GROWTH_FACTOR). What is loaded at a start is charged and never refused, even beyond the limit.
 
-Not here: what a state costs (the owners know), which answer a refusal becomes (the handlers), what goes from memory to
-a log (partitions/producers.py). Keeps true: `used_bytes` is the sum of all holders' bytes.
+Not here: what a state costs (the owners know), which answer a refusal becomes (the handlers), what goes from
+memory to a log (partitions/producers.py). Keeps true: `used_bytes` is the sum of all holders' bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from weakref import WeakValueDictionary
 
 HOLDER_FACTOR = 3
 GROWTH_FACTOR = 6
-# Producers' states that stay in memory take at most this part; beyond it those that wrote longest ago go to the log.
+# Producers' states that stay in memory take at most this part; beyond it those that wrote longest ago go to
+# the log.
 HOT_PART = 4
 # What a client is asked to wait before it tries again.
 THROTTLE_MS = 1000
@@ -43,15 +44,16 @@ class Holder:
 
 
 class StateMemory:
-    """`on_crowded` is called when producers' states take more than their part of memory, and at refusals while they do; `on_refused` with who was
-    refused and what it wanted to make, each time."""
+    """`on_crowded` is called when producers' states take more than their part of memory, and at refusals
+    while they do; `on_refused` with who was refused and what it wanted to make, each time."""
 
     def __init__(self, limit_bytes: int = UNBOUNDED_BYTES, producer_expiration_ms: int = 1 << 62) -> None:
         assert limit_bytes > 0, limit_bytes
         self.producer_expiration_ms = producer_expiration_ms
         self.limit_bytes = limit_bytes
         self.hot_bytes_max = limit_bytes // HOT_PART
-        # Producers of one partition that stay in memory, however crowded it is: none do where the log may have them.
+        # Producers of one partition that stay in memory, however crowded it is: none do where the log may
+        # have them.
         self.hot_count_min = 0
         self.used_bytes = 0
         self.hot_bytes = 0  # of it, producers' states that are in memory
@@ -78,8 +80,8 @@ class StateMemory:
         return holder.held_bytes + needed_bytes <= factor * free_bytes
 
     def refuse(self, holder: Holder, what: str) -> None:
-        """Counts and tells a refusal. States that could not go to the log when there were too many of them are tried again: nothing else may
-        ask for it, since those that have memory go on without more."""
+        """Counts and tells a refusal. States that could not go to the log when there were too many of them
+        are tried again: nothing else may ask for it, since those that have memory go on without more."""
         self.refused_count += 1
         self.on_refused(holder, what)
         if self.hot_bytes > self.hot_bytes_max:
@@ -100,7 +102,8 @@ class StateMemory:
 
 
 class Charges:
-    """What one owner (a shard, a block of states) charges to whom, so that all of it can be given back at once."""
+    """What one owner (a shard, a block of states) charges to whom, so that all of it can be given back at
+    once."""
 
     __slots__ = ("_by_holder", "_memory")
 
@@ -118,7 +121,8 @@ class Charges:
         return max(by_holder, key=lambda holder: by_holder[holder]) if by_holder else None
 
     def add(self, holder: Holder, size_bytes: int) -> None:
-        """A negative size gives back: from whoever else is charged, as far as this holder is not charged so much."""
+        """A negative size gives back: from whoever else is charged, as far as this holder is not charged so
+        much."""
         by_holder = self._by_holder
         left_bytes = by_holder.get(holder, 0) + size_bytes
         if left_bytes > 0:

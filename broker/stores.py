@@ -1,9 +1,11 @@
-"""The object store as each part of a node is given it: one store underneath, and around it what counts, hedges, retries, and lets wait.
+"""The object store as each part of a node is given it: one store underneath, and around it what counts,
+hedges, retries, and lets wait.
 
-    part -> retries (a gate before each attempt: s3stream/traffic.py) -> hedged GETs -> meter -> the store itself
+    part -> retries (a gate before each attempt: s3stream/traffic.py) -> hedged GETs -> meter
+        -> the store itself
 
-Uploads and the log put data; what everybody else puts may take of the room that a full store keeps for making more (KeepsRoom).
-Not here: what any of them does.
+Uploads and the log put data; what everybody else puts may take of the room that a full store keeps for making
+more (KeepsRoom). Not here: what any of them does.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 
 # A start waits for its stores however long they take.
 START_RETRIES = RetryPolicy(attempts_max=None, longest_wait_ms=2_000)
-# One attempt is bounded by the store's own timeouts. Reads fail after these; the uploader, beyond them, asks again for ever.
+# One attempt is bounded by the store's own timeouts. Reads fail after these; the uploader, beyond them, asks
+# again for ever.
 STORE_RETRIES = RetryPolicy(attempts_max=4, longest_wait_ms=2_000)
 # The log repeats what has no answer itself.
 WAL_RETRIES = RetryPolicy(attempts_max=1)
@@ -42,8 +45,9 @@ LOOK_RETRIES = RetryPolicy(attempts_max=1, attempt_timeout_ms=ATTEMPT_MS)
 
 @dataclass(frozen=True, slots=True)
 class NodeStores:
-    """`plain` is for small things that are nobody's traffic: binding the bucket, deletions. `wal` is put around the store that the log opens for
-    itself. `last_date`: what the data store's own clock said last, where it has one."""
+    """`plain` is for small things that are nobody's traffic: binding the bucket, deletions. `wal` is put
+    around the store that the log opens for itself. `last_date`: what the data store's own clock said last,
+    where it has one."""
 
     plain: ObjectStore
     looks: ObjectStore  # for a newer owner's claim (ownership.py)
@@ -56,7 +60,12 @@ class NodeStores:
 
 
 def stack_stores(
-    bare: ObjectStore, meter: StoreMeter, rand: Rand, settings: TrafficSettings, on_retry: OnRetry, line: StepLine
+    bare: ObjectStore,
+    meter: StoreMeter,
+    rand: Rand,
+    settings: TrafficSettings,
+    on_retry: OnRetry,
+    line: StepLine,
 ) -> NodeStores:
     hedging = HedgingObjectStore(MeteredObjectStore(bare, meter))
     of_data = hedging.over(MeteredObjectStore(data_store_of(bare), meter))
@@ -83,8 +92,8 @@ def stack_stores(
 
 
 def wal_place(settings: BrokerSettings, runtime: Runtime, stores: NodeStores, watch: StoreWatch) -> WalPlace:
-    """Where the WAL is opened or looked at. Its store is counted and watched, and not repeated: the log repeats what has no answer itself. It has
-    connections of its own, which no upload holds up."""
+    """Where the WAL is opened or looked at. Its store is counted and watched, and not repeated: the log
+    repeats what has no answer itself. It has connections of its own, which no upload holds up."""
     retries = Retries(runtime.rand.split("WAL store opening"), START_RETRIES)
 
     async def open_once(address: StoreAddress) -> ObjectStore:

@@ -1,7 +1,9 @@
-"""What `millrace serve --test-mode` changes: settings for tests, and a disk that does not wait for the device.
+"""What `millrace serve --test-mode` changes: settings for tests, and a disk that does not wait for the
+device.
 
-For brokers that live as long as a test (testing/). Nothing is kept past the machine's own life: a kill and restart of the process keep all that
-was acknowledged, a loss of power keeps nothing. A given setting wins over these.
+For brokers that live as long as a test (testing/). Nothing is kept past the machine's own life: a kill and
+restart of the process keep all that was acknowledged, a loss of power keeps nothing. A given setting wins
+over these.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ def with_test_settings(given: Mapping[str, Given], data_dir: str) -> dict[str, G
 
 
 async def take_folder(disk: Disk, data_dir: str, log_dir: str) -> bool:
-    """Whether the data directory is one for tests: one that is marked so, or a new one, which is marked. What a start without test mode made is
-    to be kept, and stays as it is."""
+    """Whether the data directory is one for tests: one that is marked so, or a new one, which is marked. What
+    a start without test mode made is to be kept, and stays as it is."""
     if await disk.read_file(f"{data_dir}/{MARK}") is not None:
         return True
     if await read_meta_properties(disk, log_dir) is not None:

@@ -1,10 +1,10 @@
 """Topics made on the way: by Metadata for names nobody has, and internal ones on first need.
 
-One creation of a name is in flight at a time, however many ask, and names asked for together are created together, very many of them a
-request at a time between others' turns. Not here: what a
-topic may be (the controller decides). An internal topic that this broker has no use for is not made for a client that names it: it would
-have the wrong configuration on the day it is needed. One that the controller refuses is told to the operator, at a bounded rate: the clients
-that wait for it are told only to ask again.
+One creation of a name is in flight at a time, however many ask, and names asked for together are created
+together, very many of them a request at a time between others' turns. Not here: what a topic may be (the
+controller decides). An internal topic that this broker has no use for is not made for a client that names it:
+it would have the wrong configuration on the day it is needed. One that the controller refuses is told to the
+operator, at a bounded rate: the clients that wait for it are told only to ask again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ REFUSAL_PERIOD_S = 60.0  # one line a topic and period
 
 
 class TopicCreation:
-    def __init__(self, channel: ControllerChannel, internal: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
+    def __init__(
+        self, channel: ControllerChannel, internal: Mapping[str, tuple[int, Mapping[str, str]]]
+    ) -> None:
         """`internal`: name -> (partitions, configs) of topics that are not made with the defaults."""
         self._channel = channel
         self._internal = internal
@@ -51,7 +53,8 @@ class TopicCreation:
         return name_fault(name) is None and (name not in INTERNAL_TOPICS or name in self._internal)
 
     async def ensure(self, names: Sequence[str], context: RequestContext) -> dict[str, int]:
-        """Makes what is not there, for the request that needs it; gives an error code per name, NONE also when it was there by then."""
+        """Makes what is not there, for the request that needs it; gives an error code per name, NONE also
+        when it was there by then."""
         new = [name for name in dict.fromkeys(names) if name not in self._in_flight]
         for first in range(0, len(new), NAMES_A_REQUEST):
             self._start(new[first : first + NAMES_A_REQUEST], context, is_first=not first)
@@ -69,14 +72,18 @@ class TopicCreation:
         return await self._create(names, context)
 
     async def _create(self, names: list[str], context: RequestContext) -> dict[str, int]:
-        request = CreateTopicsRequest(topics=[self._topic(name) for name in names], timeout_ms=CREATION_TIMEOUT_MS)
+        request = CreateTopicsRequest(
+            topics=[self._topic(name) for name in names], timeout_ms=CREATION_TIMEOUT_MS
+        )
         try:
             response: CreateTopicsResponse = await self._channel.send(request)
         except (Unavailable, Exhausted) as error:
             log.warning("%d topics could not be created on the way: %s", len(names), in_words(error))
             return dict.fromkeys(names, int(ErrorCode.LEADER_NOT_AVAILABLE))
         self.on_created(context, [topic.name for topic in response.topics if not topic.error_code])
-        found = {topic.name: 0 if topic.error_code == IS_THERE else topic.error_code for topic in response.topics}
+        found = {
+            topic.name: 0 if topic.error_code == IS_THERE else topic.error_code for topic in response.topics
+        }
         for topic in response.topics:
             if found[topic.name] and topic.name in self._internal:
                 self._tell(topic)

@@ -1,4 +1,5 @@
-"""The version of this source, as pyproject.toml has it (tested), where a start need not look for installed metadata."""
+"""The version of this source, as pyproject.toml has it (tested), where a start need not look for installed
+metadata."""
 
 from __future__ import annotations
 

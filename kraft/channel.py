@@ -1,8 +1,8 @@
 """ControllerChannel: how a broker speaks to the active controller, in one process or not.
 
-Requests and replies are protocol messages. What the controller refuses, it refuses with an error code in the reply; what
-it could not decide or cannot promise surfaces as Unavailable (NotLeader, ProposalDropped) or Exhausted, and may be sent
-again: the outcome of an Unavailable is unknown.
+Requests and replies are protocol messages. What the controller refuses, it refuses with an error code in the
+reply; what it could not decide or cannot promise surfaces as Unavailable (NotLeader, ProposalDropped) or
+Exhausted, and may be sent again: the outcome of an Unavailable is unknown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 class ControllerChannel(Protocol):
     async def send(self, request: Any) -> Any:
-        """The reply, once what it says is committed and in the local image. Cancelling gives up the wait, not the command."""
+        """The reply, once what it says is committed and in the local image. Cancelling gives up the wait, not
+        the command."""
         ...
 
 

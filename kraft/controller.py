@@ -1,16 +1,17 @@
 """The controller: commands become records and a reply; the reply is released when the records are committed.
 
-A command is decided at once, in order of arrival, on the image that holds everything committed and everything pending,
-so that two commands that follow each other see each other. One that names thousands of topics or partitions is decided, encoded and applied
-in steps between which others have the loop (folding.py); commands that come meanwhile stand in line behind it, so that nobody sees the
-half of it. A compaction of thousands of streams is decided in steps beside others, and takes its place in the order when it is decided.
-What is proposed while a group is being written shares one delta, and is published as one (applier.py). Images are immutable: giving up
-what is pending is going back to the last that stands.
-Readers (the publisher) see committed images only.
+A command is decided at once, in order of arrival, on the image that holds everything committed and everything
+pending, so that two commands that follow each other see each other. One that names thousands of topics or
+partitions is decided, encoded and applied in steps between which others have the loop (folding.py); commands
+that come meanwhile stand in line behind it, so that nobody sees the half of it. A compaction of thousands of
+streams is decided in steps beside others, and takes its place in the order when it is decided. What is
+proposed while a group is being written shares one delta, and is published as one (applier.py). Images are
+immutable: giving up what is pending is going back to the last that stands. Readers (the publisher) see
+committed images only.
 
-Not here: deciding (tables/), durability (driver.py). Kept true: a reply says nothing that is not committed, read-only
-replies included; images are published in log order, before the replies they answer; a command that is refused leaves no
-trace.
+Not here: deciding (tables/), durability (driver.py). Kept true: a reply says nothing that is not committed,
+read-only replies included; images are published in log order, before the replies they answer; a command that
+is refused leaves no trace.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ from millrace.runtime.stepped import Steps
 
 log = logging.getLogger(__name__)
 PENDING_MAX: Final = 10_000  # commands that wait for their commit; the next one is refused
-LINE_A_TURN: Final = 20  # commands that are decided in one turn of the loop when the one they stood behind is done
+LINE_A_TURN: Final = (
+    20  # commands that are decided in one turn of the loop when the one they stood behind is done
+)
 LONG_TRIES_MAX: Final = 5  # decisions in steps that others outran; the next is made at once
 FULL = "The disk of the metadata log is full: only deletions are taken until there is room."
 
@@ -106,7 +109,9 @@ class Controller:
         self._is_open = False  # the last group takes more commands
         self._pending_count = 0
         self._deciding: dict[asyncio.Task[None], None] = {}
-        self._stepping: asyncio.Task[None] | None = None  # one command in steps: the head is its own until it is done
+        self._stepping: asyncio.Task[None] | None = (
+            None  # one command in steps: the head is its own until it is done
+        )
         self._line: deque[Callable[[], None]] = deque()  # behind it
         self._head = publisher.image
         self._epoch = -1  # that this node leads; -1: none
@@ -122,14 +127,17 @@ class Controller:
         return self._publisher.image
 
     def submit(self, request: Any) -> asyncio.Future[Any]:
-        """Decides now; the future has the reply once it is committed, or NotLeader, ProposalDropped, LogFull."""
+        """Decides now; the future has the reply once it is committed, or NotLeader, ProposalDropped,
+        LogFull."""
         command = COMMANDS[type(request)]
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         reason = self._why_not()
         if reason is not None:
             reply.set_exception(reason)
         elif command.long is not None and command.long.is_long(request):
-            task = asyncio.get_running_loop().create_task(self._decide_long(command, request, reply), name="decision")
+            task = asyncio.get_running_loop().create_task(
+                self._decide_long(command, request, reply), name="decision"
+            )
             self._deciding[task] = None
             task.add_done_callback(self._deciding.pop)
         elif self._is_busy:
@@ -139,7 +147,8 @@ class Controller:
         return reply
 
     def expire(self) -> asyncio.Future[Any] | None:
-        """Marks for deletion prepared objects past their deadline; None when there is none, or nobody asks here."""
+        """Marks for deletion prepared objects past their deadline; None when there is none, or nobody asks
+        here."""
         passed_ms = self._passed_ms()
         if (
             self._epoch < 0
@@ -222,8 +231,8 @@ class Controller:
         return None
 
     async def _decide_long(self, command: Command, request: Any, reply: asyncio.Future[Any]) -> None:
-        """In steps between which others run, on the image that is there at the end: when one of them has changed what was looked at,
-        from the beginning, and after a few times at once."""
+        """In steps between which others run, on the image that is there at the end: when one of them has
+        changed what was looked at, from the beginning, and after a few times at once."""
         try:
             for _ in range(LONG_TRIES_MAX):
                 decision = await self._decided_in_steps(command, request)
@@ -313,7 +322,10 @@ class Controller:
                         reason = self._why_not_now()
                         if reason is not None:
                             raise reason
-                        head, epoch = self._head, self._epoch  # what was pending before it was given up: once more
+                        head, epoch = (
+                            self._head,
+                            self._epoch,
+                        )  # what was pending before it was given up: once more
                         steps = fold_in_steps(command, self._context(), request, self._writer)
                     try:
                         next(steps)
@@ -338,7 +350,8 @@ class Controller:
                 reply.set_exception(error)
 
     def _advance_line(self) -> None:
-        """Those who stood behind a command in steps, some a turn of the loop, until one of them takes steps itself."""
+        """Those who stood behind a command in steps, some a turn of the loop, until one of them takes steps
+        itself."""
         for _ in range(LINE_A_TURN):
             if self._stepping is not None or not self._line:
                 return
@@ -385,7 +398,8 @@ class Controller:
         self._pending_count += 1
 
     def _apply(self, group: Group, decision: Decision) -> None:
-        """Into the group's delta, or not at all: what is left behind by a record that cannot be applied is made anew."""
+        """Into the group's delta, or not at all: what is left behind by a record that cannot be applied is
+        made anew."""
         try:
             if decision.objects is not None:
                 group.delta.adopt(decision.objects)
@@ -420,7 +434,8 @@ class Controller:
         )
 
     def _passed_ms(self) -> int:
-        """Up to when deadlines have passed: wall time that follows no jump ahead, since a clock that is set passes none."""
+        """Up to when deadlines have passed: wall time that follows no jump ahead, since a clock that is set
+        passes none."""
         elapsed_ms = int((asyncio.get_running_loop().time() - self._loop_start_s) * 1000)
         return min(self._clock.wall_ms(), self._wall_start_ms + elapsed_ms + self._wall_jump_max_ms)
 

@@ -1,9 +1,11 @@
-"""Carries out what the raft core says: persist, then send, then apply what is committed. One loop, one group at a time.
+"""Carries out what the raft core says: persist, then send, then apply what is committed. One loop, one group
+at a time.
 
-What is proposed while a group is being written waits and makes the next group: one batch, one sync, however many commands.
-Not here: decisions of the quorum (raft.py), meaning of records (controller.py), the network: `send` is given messages and
-whoever runs it calls `step`. Kept true: nothing is sent or called committed before it is durable; groups are written in
-order, never two at once; an error that is not a full disk ends the loop and is told to `on_failed`, once.
+What is proposed while a group is being written waits and makes the next group: one batch, one sync, however
+many commands. Not here: decisions of the quorum (raft.py), meaning of records (controller.py), the network:
+`send` is given messages and whoever runs it calls `step`. Kept true: nothing is sent or called committed
+before it is durable; groups are written in order, never two at once; an error that is not a full disk ends
+the loop and is told to `on_failed`, once.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class StateMachine(Protocol):
     """Who proposes, and is told what became of it; plain calls from the loop, which raise nothing."""
 
     def on_leading(self, epoch: int) -> None:
-        """This node leads: the epoch's own record and all before it is committed and applied, and proposals are taken."""
+        """This node leads: the epoch's own record and all before it is committed and applied, and proposals
+        are taken."""
         ...
 
     def on_writing(self) -> None:
@@ -50,7 +53,8 @@ class StateMachine(Protocol):
         ...
 
     def outcome_on(self, image: MetadataImage) -> Outcome | None:
-        """What follows `image` in the log, if this node decided on it: it is applied instead of the records, once it is committed."""
+        """What follows `image` in the log, if this node decided on it: it is applied instead of the records,
+        once it is committed."""
         ...
 
     def on_applied(self, end: int) -> None:
@@ -80,7 +84,8 @@ class SnapshotSource(Protocol):
     """How a snapshot of the leader's gets here; the transport implements it."""
 
     def fetch(self, leader: int, snapshot: SnapshotId) -> AsyncIterator[bytes]:
-        """The file's bytes, in order. Raises Unavailable where the leader does not give them: it is asked again."""
+        """The file's bytes, in order. Raises Unavailable where the leader does not give them: it is asked
+        again."""
         ...
 
 
@@ -130,7 +135,8 @@ class Driver:
         return self.raft.log.end
 
     def propose(self, proposal: Proposal) -> Entry:
-        """Takes records into the log, in order of the calls. Raises NotLeader. The machine hears of the commit."""
+        """Takes records into the log, in order of the calls. Raises NotLeader. The machine hears of the
+        commit."""
         entry = self.raft.propose(proposal, len(proposal.values))
         self._wake.set()
         return entry
@@ -205,19 +211,27 @@ class Driver:
                 applier.adopt(outcome.delta, outcome.image)
             else:
                 break  # a part of what was decided together is committed; it is published as one
-        if isinstance(role, Leader) and self.leading_epoch < 0 and role is self.raft.role and applier.end > role.start:
+        if (
+            isinstance(role, Leader)
+            and self.leading_epoch < 0
+            and role is self.raft.role
+            and applier.end > role.start
+        ):
             self.leading_epoch = role.epoch
             machine.on_leading(role.epoch)
         machine.on_applied(applier.end)
 
     async def _install(self, snapshot: SnapshotId) -> None:
-        """Puts a snapshot of the leader's in place of the log, durably. Where it cannot be had, the leader is asked again later."""
+        """Puts a snapshot of the leader's in place of the log, durably. Where it cannot be had, the leader is
+        asked again later."""
         assert self._snapshots is not None, "a quorum of one fetches no snapshot"
         try:
             pieces = self._snapshots.fetch(self.raft.leader, snapshot)
             image = await receive_snapshot(self._disk, self._store.folder, snapshot, pieces)
         except (Unavailable, SnapshotCorrupt) as error:
-            log.warning("the leader's snapshot at offset %d could not be installed: %s", snapshot.end, in_words(error))
+            log.warning(
+                "the leader's snapshot at offset %d could not be installed: %s", snapshot.end, in_words(error)
+            )
             return
         if not self.raft.wants_snapshot(snapshot.end, snapshot.epoch):
             return
@@ -227,7 +241,8 @@ class Driver:
             self.applier.install(image)
 
     async def _filled(self, message: Message) -> Message:
-        """The message as it is sent: the answer to a fetch is given the entries that the core says it may have."""
+        """The message as it is sent: the answer to a fetch is given the entries that the core says it may
+        have."""
         if isinstance(message, FetchReply) and message.offset < message.end and not message.entries:
             batches = await self._store.read(message.offset, message.end, FETCH_BYTES)
             message.entries = [entry_of(batch) for batch in batches]
@@ -235,7 +250,8 @@ class Driver:
         return message
 
     async def _persist(self, group: Sequence[Entry]) -> bool:
-        """Makes a group durable. False when there was no room for it, and nothing of it, or proposed after it, remains."""
+        """Makes a group durable. False when there was no room for it, and nothing of it, or proposed after
+        it, remains."""
         batch, end = await self._encode(group), group[-1].end
         try:
             await self.reserve.at_need(partial(self._store.append, batch, end))
@@ -276,7 +292,8 @@ def entry_of(batch: StoredBatch) -> Entry:
 
 
 def groups(entries: Sequence[Entry], bytes_max: int) -> list[list[Entry]]:
-    """Entries that may share a batch: proposals of one epoch, so many bytes. A control record, or a leader's batch, stands alone."""
+    """Entries that may share a batch: proposals of one epoch, so many bytes. A control record, or a leader's
+    batch, stands alone."""
     found: list[list[Entry]] = []
     size_bytes = 0
     for entry in entries:

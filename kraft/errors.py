@@ -2,7 +2,8 @@
 
 Unavailable
 ├── NotLeader         this node does not lead the quorum; `leader_id` says who does, -1 if nobody
-└── ProposalDropped   the command was accepted and its records were lost with the leadership or the disk's room
+└── ProposalDropped   the command was accepted and its records were lost with the leadership or the disk's
+    room
 Exhausted
 └── LogFull           the metadata log's disk is full: commands that grow are refused, deletions pass
 Fenced
@@ -39,7 +40,9 @@ class LogFull(Exhausted):
         self.path = path
 
     def __str__(self) -> str:
-        return f"the disk of the metadata log {self.path} is full: only deletions are taken until there is room"
+        return (
+            f"the disk of the metadata log {self.path} is full: only deletions are taken until there is room"
+        )
 
 
 class TooManyCommands(Exhausted):
@@ -81,7 +84,10 @@ class LogMismatch(LogCorrupt):
         self.expected = expected
 
     def __str__(self) -> str:
-        return f"{self.path} was written with {self.field}={self.found}, and now {self.field}={self.expected} is set"
+        return (
+            f"{self.path} was written with {self.field}={self.found}, and now "
+            f"{self.field}={self.expected} is set"
+        )
 
 
 class SnapshotCorrupt(Corrupt):

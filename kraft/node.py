@@ -5,9 +5,9 @@
     node.channel, node.publisher, node.cluster_id
     await node.close()
 
-Not here: any decision. Kept true: at start, the image is the newest whole snapshot and the log behind it as far as that is known to be
-committed (a quorum of one: all of it); a snapshot that cannot be read falls back to the one before it while the log still reaches
-back that far.
+Not here: any decision. Kept true: at start, the image is the newest whole snapshot and the log behind it as
+far as that is known to be committed (a quorum of one: all of it); a snapshot that cannot be read falls back
+to the one before it while the log still reaches back that far.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def accept_other_config(resource_type: int, values: Values) -> None:
 
 
 async def lock_folder(disk: Disk, log_dir: str) -> tuple[DiskLock, list[str]]:
-    """Makes and locks a log's directory; what it held before. Asked under the lock: what another process left there until then is not
-    ours to remove. Raises DiskLocked and what making a folder raises."""
+    """Makes and locks a log's directory; what it held before. Asked under the lock: what another process left
+    there until then is not ours to remove. Raises DiskLocked and what making a folder raises."""
     names = await disk.list_folder(log_dir)
     await disk.make_folder(log_dir)
     lock = disk.lock(f"{log_dir}/{LOCK_FILE}")
@@ -71,8 +71,8 @@ async def lock_folder(disk: Disk, log_dir: str) -> tuple[DiskLock, list[str]]:
 
 
 async def remove_made(disk: Disk, log_dir: str, names_before: Sequence[str]) -> None:
-    """What a start made in a log's directory that held no log before. Under the directory's lock, whose file goes last:
-    from then on another process may have the directory."""
+    """What a start made in a log's directory that held no log before. Under the directory's lock, whose file
+    goes last: from then on another process may have the directory."""
     made = [name for name in await disk.list_folder(log_dir) if name not in names_before]
     if FOLDER in made:
         for name in await disk.list_folder(f"{log_dir}/{FOLDER}"):
@@ -88,12 +88,12 @@ def end_process(error: BaseException) -> None:
 
 
 class Recovery:
-    """What a start finds behind the snapshot: batches that are known to be committed are folded into its image, others are only looked at;
-    and where epochs begin."""
+    """What a start finds behind the snapshot: batches that are known to be committed are folded into its
+    image, others are only looked at; and where epochs begin."""
 
     def __init__(self, image: MetadataImage, *, is_all_committed: bool) -> None:
-        """`is_all_committed`: this node alone is the quorum, so that what is durable is committed. Else it is the leader who says how
-        much behind the snapshot is."""
+        """`is_all_committed`: this node alone is the quorum, so that what is durable is committed. Else it is
+        the leader who says how much behind the snapshot is."""
         self.epochs: list[tuple[int, int]] = []
         self.snapshot_end = image.offset
         self.epoch = image.epoch
@@ -112,7 +112,9 @@ class Recovery:
         if not self.epochs or self.epochs[-1][0] < header.leader_epoch:
             self.epochs.append((header.leader_epoch, header.base_offset))
         if header.base_offset < self._folding.end <= header.last_offset:
-            raise LogCorrupt("the snapshot", 0, f"it ends at offset {self._folding.end}, within a batch of the log")
+            raise LogCorrupt(
+                "the snapshot", 0, f"it ends at offset {self._folding.end}, within a batch of the log"
+            )
         if header.base_offset < self._folding.end:
             return
         if self._is_all_committed:
@@ -142,13 +144,17 @@ class ControllerNode:
         self.cluster_id = meta.cluster_id
         self.meta = meta
         self.publisher = MetadataPublisher(recovery.image())
-        self.newest_ms = recovery.newest_ms  # the latest time in the log as it was found, by the clocks of then
+        self.newest_ms = (
+            recovery.newest_ms
+        )  # the latest time in the log as it was found, by the clocks of then
         self._disk = disk
         self._clock = clock
         self._settings = settings
         self._lock = lock
         self._store = store
-        self._snapshot_size_bytes = store.size_bytes - recovery.bytes  # of the log when the last snapshot was made
+        self._snapshot_size_bytes = (
+            store.size_bytes - recovery.bytes
+        )  # of the log when the last snapshot was made
         self._snapshot_offset = recovery.snapshot_end
         self._snapshot_task: asyncio.Task[None] | None = None
         self._tasks = Tasks()
@@ -176,10 +182,12 @@ class ControllerNode:
         send: Callable[[Message], None] | None = None,
         snapshots: SnapshotSource | None = None,
     ) -> ControllerNode:
-        """Nothing is written but to finish what a start or an end before was at; a directory that holds nothing is made anew.
-        Raises DiskLocked, LogCorrupt, SnapshotCorrupt, UnknownRecord: each names the file and what is wrong with it.
+        """Nothing is written but to finish what a start or an end before was at; a directory that holds
+        nothing is made anew. Raises DiskLocked, LogCorrupt, SnapshotCorrupt, UnknownRecord: each names the
+        file and what is wrong with it.
 
-        `on_failed` is told once when the log fails while running: nothing can be promised any more, and the process ends.
+        `on_failed` is told once when the log fails while running: nothing can be promised any more, and the
+        process ends.
         """
         voters = settings.voters or (settings.node_id,)
         lock, names_before = await lock_folder(disk, settings.log_dir)
@@ -189,12 +197,16 @@ class ControllerNode:
             node = cls(disk, clock, settings, meta, lock, store, recovery, on_failed)
             node.history_at_open, node.epoch_at_open = log_view.history, log_view.last_epoch
             node._names_before, node.is_new = names_before, META_FILE not in names_before
-            raft = Raft(RaftSettings(settings.node_id, voters), state, log_view, rand.split("elections").below)
+            raft = Raft(
+                RaftSettings(settings.node_id, voters), state, log_view, rand.split("elections").below
+            )
             reserve = Reserve(disk, settings.log_dir, settings.reserve_bytes)
             await reserve.hold()
             applier = Applier(node.publisher)
             sending = send or refuse_message
-            node.driver = Driver(clock, disk, raft, store, applier, reserve, settings, sending, on_failed, snapshots)
+            node.driver = Driver(
+                clock, disk, raft, store, applier, reserve, settings, sending, on_failed, snapshots
+            )
             node.controller = Controller(
                 clock,
                 rand,
@@ -217,8 +229,8 @@ class ControllerNode:
             raise
 
     async def start(self) -> None:
-        """A quorum of one leads at once, and commands are taken on return. One of several may lead later, or never: `controller.active`
-        is done when it has."""
+        """A quorum of one leads at once, and commands are taken on return. One of several may lead later, or
+        never: `controller.active` is done when it has."""
         self.driver.on_group = self._on_group
         self.driver.start(self.controller)
         self._tasks.start("object expiry", self._expire, on_escape=self._on_escape)
@@ -228,14 +240,16 @@ class ControllerNode:
             await self.controller.active
 
     def commit_after(self, before_commit: Callable[[], Awaitable[None]]) -> None:
-        """Of a quorum of one: what is durable is committed, applied and answered when `before_commit` has returned, awaited a group at a
-        time. What it raises ends the log, as a failure does; what was durable by then, the next start commits."""
+        """Of a quorum of one: what is durable is committed, applied and answered when `before_commit` has
+        returned, awaited a group at a time. What it raises ends the log, as a failure does; what was durable
+        by then, the next start commits."""
         assert len(self.driver.raft.voters) <= 1, "of several voters the others say what is committed"
         self.driver.before_commit = before_commit
 
     async def close(self, *, is_discarded: bool = False) -> None:
-        """Writes what is pending, and a snapshot where the next start would otherwise replay much. Idempotent. `is_discarded`: of a log that was made
-        by this start and that nobody knows of: it is removed, and all that was made with it."""
+        """Writes what is pending, and a snapshot where the next start would otherwise replay much.
+        Idempotent. `is_discarded`: of a log that was made by this start and that nobody knows of: it is
+        removed, and all that was made with it."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -291,10 +305,13 @@ class ControllerNode:
             self.driver.tick()
 
     def _on_group(self) -> None:
-        """Between two groups: what is committed is the whole log, so a new segment can begin where the snapshot ends."""
+        """Between two groups: what is committed is the whole log, so a new segment can begin where the
+        snapshot ends."""
         grown_bytes = self._store.size_bytes - self._snapshot_size_bytes
         grown_records = self.publisher.image.offset - self._snapshot_offset
-        is_due = grown_bytes >= self._settings.snapshot_bytes or grown_records >= self._settings.snapshot_records
+        is_due = (
+            grown_bytes >= self._settings.snapshot_bytes or grown_records >= self._settings.snapshot_records
+        )
         if is_due and (self._snapshot_task is None or self._snapshot_task.done()) and not self._is_closed:
             self._begin_snapshot()
 
@@ -313,8 +330,8 @@ class ControllerNode:
         self._on_failed(error)
 
     async def _snapshot(self, image: MetadataImage) -> None:
-        """Writes one and removes what two snapshots make superfluous: behind the first, the log is kept from its beginning. A disk that
-        will not have it is tried again later."""
+        """Writes one and removes what two snapshots make superfluous: behind the first, the log is kept from
+        its beginning. A disk that will not have it is tried again later."""
         try:
             snapshot = await write_snapshot(self._disk, self._store.folder, image, self._clock.wall_ms())
             self._snapshot_offset = image.offset
@@ -350,15 +367,20 @@ async def recover(
     recovery, snapshot = await replay(disk, store, snapshots, segments)
     if meta is None and (snapshot is not None or recovery.record_count):
         # A first start writes it before the first record: a new cluster id would make a stranger of the log.
-        raise LogCorrupt(f"{settings.log_dir}/meta.properties", 0, "it is gone, and the directory holds a metadata log")
+        raise LogCorrupt(
+            f"{settings.log_dir}/meta.properties", 0, "it is gone, and the directory holds a metadata log"
+        )
     if meta is None:
-        # Syncs its folder: a segment that a killed start made there is durable before meta.properties says that there is one.
+        # Syncs its folder: a segment that a killed start made there is durable before meta.properties says
+        # that there is one.
         await store.save_state(await store.load_state())
         cluster_id = settings.cluster_id or uuid_text(rand.split("cluster id").uuid())
         meta = MetaProperties(cluster_id, settings.node_id, uuid_text(rand.split("directory id").uuid()))
         await write_meta_properties(disk, settings.log_dir, meta)
     state = await store.load_state()
-    epoch = max([recovery.epoch, *(epoch for epoch, _ in recovery.epochs)])  # no checksum covers a batch's epoch
+    epoch = max(
+        [recovery.epoch, *(epoch for epoch, _ in recovery.epochs)]
+    )  # no checksum covers a batch's epoch
     if state.epoch < epoch:
         raise LogCorrupt(f"{store.folder}/quorum-state", 0, f"epoch {state.epoch}, below the log's {epoch}")
     start = store.start if recovery.start is None else recovery.start
@@ -371,8 +393,9 @@ async def recover(
 async def replay(
     disk: Disk, store: LogStore, snapshots: Sequence[SnapshotId], segments: Sequence[int]
 ) -> tuple[Recovery, SnapshotId | None]:
-    """The newest snapshot that can be read, and the log behind it, as far as it is known to be committed. A log that ends below a snapshot
-    of a leader's was being replaced by it. Raises SnapshotCorrupt or LogCorrupt where the two do not meet."""
+    """The newest snapshot that can be read, and the log behind it, as far as it is known to be committed. A
+    log that ends below a snapshot of a leader's was being replaced by it. Raises SnapshotCorrupt or
+    LogCorrupt where the two do not meet."""
     is_alone = len(store.voters) <= 1  # none: somebody who only looks
     image, chosen = EMPTY_IMAGE, None
     fault: SnapshotCorrupt | None = None
@@ -395,7 +418,9 @@ async def replay(
         await store.restart_at(image.offset)
         recovery = Recovery(image, is_all_committed=False)
     if store.end < image.offset:
-        raise LogCorrupt(store.folder, 0, f"the log ends at offset {store.end}, before the snapshot at {image.offset}")
+        raise LogCorrupt(
+            store.folder, 0, f"the log ends at offset {store.end}, before the snapshot at {image.offset}"
+        )
     return recovery, chosen
 
 

@@ -6,10 +6,12 @@ from millrace.kraft.topic_configs import TOPIC_CONFIGS, ConfigKind, Standing, To
 
 _HEAD = """# Topic configurations
 
-Printed by `millrace settings --topics` from the table the controller judges by; edit `kraft/topic_configs.py`, not this page.
+Printed by `millrace settings --topics` from the table the controller judges by; edit
+`kraft/topic_configs.py`, not this page.
 
-What holds for a topic is, the most specific first: its own value, the broker's dynamic value and the dynamic default of all brokers under
-the broker-wide key, the same key in the settings, the default. A change is obeyed at once.
+What holds for a topic is, the most specific first: its own value, the broker's dynamic value and the dynamic
+default of all brokers under the broker-wide key, the same key in the settings, the default. A change is
+obeyed at once.
 """
 _PARTS = (
     (Standing.OBEYED, "Obeyed", "They change what a partition does."),

@@ -1,11 +1,13 @@
-"""Every topic configuration of Kafka 4.4: type, default, bounds, what we do with it, and where a broker-wide value lies.
+"""Every topic configuration of Kafka 4.4: type, default, bounds, what we do with it, and where a broker-wide
+value lies.
 
-One table serves CreateTopics, AlterConfigs and IncrementalAlterConfigs (what is valid), DescribeConfigs (what there is) and
-whoever asks what holds for a topic (`ConfigLookup.effective`). Sources, the most specific first: the topic's own value, the
-broker's dynamic one, the dynamic default of all brokers, the broker's properties file, Kafka's default.
+One table serves CreateTopics, AlterConfigs and IncrementalAlterConfigs (what is valid), DescribeConfigs (what
+there is) and whoever asks what holds for a topic (`ConfigLookup.effective`). Sources, the most specific
+first: the topic's own value, the broker's dynamic one, the dynamic default of all brokers, the broker's
+properties file, Kafka's default.
 
-Not here: what a value does (the partition), the values themselves (tables/configs.py). Kept true: a default is valid, and
-a value that `validate` passed is never refused by one who reads it.
+Not here: what a value does (the partition), the values themselves (tables/configs.py). Kept true: a default
+is valid, and a value that `validate` passed is never refused by one who reads it.
 """
 
 from __future__ import annotations
@@ -101,7 +103,8 @@ TOPIC_CONFIGS: Final[dict[str, TopicConfig]] = {
             ConfigKind.LIST,
             "delete",
             _OBEYED,
-            "Whether old data goes by age and size (delete), by newer values of its key (compact), both, or not at all.",
+            "Whether old data goes by age and size (delete), by newer values of its key (compact), both, or "
+            "not at all.",
             _log("cleanup.policy"),
             choices=("compact", "delete"),
         ),
@@ -317,7 +320,8 @@ TOPIC_CONFIGS: Final[dict[str, TopicConfig]] = {
             _STRING,
             "header",
             _OBEYED,
-            "Whether only a batch's header is judged (header), or each record as Kafka does (records): unpacked, counted, measured, its offset, time"
+            "Whether only a batch's header is judged (header), or each record as Kafka does (records): "
+            "unpacked, counted, measured, its offset, time"
             " and key looked at. A batch that fails is refused with INVALID_RECORD.",
             (Synonym("record.validation"),),
             choices=("header", "records"),
@@ -432,7 +436,9 @@ TOPIC_CONFIGS: Final[dict[str, TopicConfig]] = {
 }
 PAIR: Final = re.compile(r"[0-9]+:[0-9]+")  # PARTITION:BROKER
 WHOLE: Final = re.compile(r"[-+]?[0-9]{1,40}")  # of more digits Python makes no number
-SYNONYM_KEYS: Final = frozenset(synonym.key for config in TOPIC_CONFIGS.values() for synonym in config.synonyms)
+SYNONYM_KEYS: Final = frozenset(
+    synonym.key for config in TOPIC_CONFIGS.values() for synonym in config.synonyms
+)
 
 
 def validate(name: str, value: str | None) -> str | None:
@@ -449,7 +455,8 @@ def validate(name: str, value: str | None) -> str | None:
 
 
 def as_stored(name: str, value: str) -> str:
-    """A valid value without blanks around it and in one spelling, as Kafka shows it: who reads it later reads what was judged."""
+    """A valid value without blanks around it and in one spelling, as Kafka shows it: who reads it later reads
+    what was judged."""
     kind, value = TOPIC_CONFIGS[name].kind, value.strip()
     if kind is ConfigKind.BOOLEAN:
         return value.lower()
@@ -496,8 +503,9 @@ class ConfigLookup:
         return self.static.get(key) or next(defaults, None)
 
     def of_all_brokers(self, image: MetadataImage) -> Mapping[str, str]:
-        """What is set dynamically for all brokers. min.insync.replicas is among it with the value of the start, until it is set: a cluster of
-        Kafka 4.1 and later has it written when it is made (for eligible leader replicas, KIP-966)."""
+        """What is set dynamically for all brokers. min.insync.replicas is among it with the value of the
+        start, until it is set: a cluster of Kafka 4.1 and later has it written when it is made (for eligible
+        leader replicas, KIP-966)."""
         values = image.configs.broker(None)
         if MIN_INSYNC in values:
             return values
@@ -549,7 +557,9 @@ def _check_boolean(config: TopicConfig, value: str) -> str | None:
 
 def _check_string(config: TopicConfig, value: str) -> str | None:
     return (
-        None if not config.choices or value in config.choices else f"String must be one of: {', '.join(config.choices)}"
+        None
+        if not config.choices or value in config.choices
+        else f"String must be one of: {', '.join(config.choices)}"
     )
 
 

@@ -1,4 +1,5 @@
-"""Shows what the compiler makes of a declaration: `python -m millrace.protocol show Metadata 12 [request|response]`.
+"""Shows what the compiler makes of a declaration: `python -m millrace.protocol show Metadata 12
+[request|response]`.
 
 Not a part of the broker; nothing imports it.
 """
@@ -24,7 +25,9 @@ def show(arguments: list[str]) -> str:
     kinds = {"request": api.request_type, "response": api.response_type}
     if sides[0] not in kinds:
         raise ValueError(USAGE)
-    return "\n".join(f"# {kinds[side].__name__}\n\n{source(kinds[side], int(arguments[2]))}" for side in sides)
+    return "\n".join(
+        f"# {kinds[side].__name__}\n\n{source(kinds[side], int(arguments[2]))}" for side in sides
+    )
 
 
 def main() -> int:

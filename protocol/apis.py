@@ -1,10 +1,10 @@
 """The list of APIs: key, name, versions, first flexible version, and on which listeners Kafka serves it.
 
-The ranges are Kafka 4.4's. Keys 4 to 7 went with ZooKeeper. Keys from 501 up are private: broker to controller, never
-advertised to clients, and no other broker's keys of those numbers.
+The ranges are Kafka 4.4's. Keys 4 to 7 went with ZooKeeper. Keys from 501 up are private: broker to
+controller, never advertised to clients, and no other broker's keys of those numbers.
 
-Not here: what this broker answers (broker/handlers/__init__.py), the messages themselves (messages/, imported when a
-type is first asked for, so that a start pays for nothing it does not serve).
+Not here: what this broker answers (broker/handlers/__init__.py), the messages themselves (messages/, imported
+when a type is first asked for, so that a start pays for nothing it does not serve).
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Api:
 
 
 KAFKA: tuple[Api, ...] = (
-    # Versions 0-2 are refused, and yet shown: releases of librdkafka compress nothing when the range starts above 0.
+    # Versions 0-2 are refused, and yet shown: releases of librdkafka compress nothing when the range starts
+    # above 0.
     Api(0, "Produce", 3, 13, 9, advertised_min=0),
     Api(1, "Fetch", 4, 18, 12, BOTH),
     Api(2, "ListOffsets", 1, 11, 6),

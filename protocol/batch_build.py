@@ -1,4 +1,5 @@
-"""Record batches made of records: what a broker itself writes, whole. Those of clients are judged and copied (batches.py)."""
+"""Record batches made of records: what a broker itself writes, whole. Those of clients are judged and copied
+(batches.py)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def build_batch(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytes:
-    """A batch of `records`, at least one, at consecutive offsets from `base_offset` whatever their own offsets say.
+    """A batch of `records`, at least one, at consecutive offsets from `base_offset` whatever their own
+    offsets say.
 
     For what brokers write themselves (coordinators, markers, the metadata log) and for tests.
     """
@@ -74,5 +76,9 @@ def build_end_marker(
     key = control_key(ControlType.COMMIT if is_commit else ControlType.ABORT)
     marker = Record(key, encode_end_marker(coordinator_epoch), timestamp)
     return build_batch(
-        [marker], producer_id=producer_id, producer_epoch=producer_epoch, is_transactional=True, is_control=True
+        [marker],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=True,
+        is_control=True,
     )

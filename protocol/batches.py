@@ -1,17 +1,21 @@
-"""Record batch v2: the header read in one go, judged as Kafka judges it, and rewritten while a batch is copied.
+"""Record batch v2: the header read in one go, judged as Kafka judges it, and rewritten while a batch is
+copied.
 
-    0  base offset i64 | 8  batch length i32 | 12 leader epoch i32        outside the checksum: the broker's to write
+    0  base offset i64 | 8  batch length i32 | 12 leader epoch i32        outside the checksum: the broker's
+                                                                          to write
     16 magic i8 = 2    | 17 CRC-32C u32, over everything from 21 on
     21 attributes i16  | 23 last offset delta i32 | 27 base timestamp i64 | 35 max timestamp i64
     43 producer id i64 | 51 producer epoch i16    | 53 base sequence i32  | 57 record count i32 | 61 records
 
     attributes: bits 0-2 codec, 3 timestamps are the append time, 4 transactional, 5 control, 6 delete horizon
 
-Not here: records (records.py), codecs (compression.py), a batch made of records (batch_build.py), sequences against a
-producer's state (the partition's). Batches of formats v0 and v1 are refused everywhere; no client of a 4.x broker writes them or asks for them.
+Not here: records (records.py), codecs (compression.py), a batch made of records (batch_build.py), sequences
+against a producer's state (the partition's). Batches of formats v0 and v1 are refused everywhere; no client
+of a 4.x broker writes them or asks for them.
 
-Kept true: a batch's bytes are never changed in place (a frame is immutable and may be shared); what a checksum covers is
-changed only together with the checksum. This is hot code: concrete types, no closures, refusals told apart off the path.
+Kept true: a batch's bytes are never changed in place (a frame is immutable and may be shared); what a
+checksum covers is changed only together with the checksum. This is hot code: concrete types, no closures,
+refusals told apart off the path.
 """
 
 from __future__ import annotations
@@ -164,7 +168,8 @@ class BatchHeader:
 
 @dataclass(frozen=True, slots=True)
 class ProduceRules:
-    """What a topic's configuration says of the batches that clients send it. Built once per configuration, not per batch."""
+    """What a topic's configuration says of the batches that clients send it. Built once per configuration,
+    not per batch."""
 
     batch_bytes_max: int = 1_048_588  # max.message.bytes
     segment_bytes: int = 1 << 30  # segment.bytes
@@ -176,10 +181,11 @@ class ProduceRules:
 def check_produced_batch(view: memoryview, rules: ProduceRules, now_ms: int, api_version: int) -> BatchHeader:
     """The header of the one batch that a client sent for a partition, or a KafkaError.
 
-    The checks, their order and their codes are Kafka's, so that a batch with two faults is told of the same one. Records
-    are not walked: what Kafka asks of each of them is asked of the header's count, timestamps and length. Timestamps of a header
-    that cannot be right are not judged: whoever walks the records does. Sequences and epochs against the producer's state come
-    later; a batch's base offset and leader epoch are the caller's to write.
+    The checks, their order and their codes are Kafka's, so that a batch with two faults is told of the same
+    one. Records are not walked: what Kafka asks of each of them is asked of the header's count, timestamps
+    and length. Timestamps of a header that cannot be right are not judged: whoever walks the records does.
+    Sequences and epochs against the producer's state come later; a batch's base offset and leader epoch are
+    the caller's to write.
     """
     if len(view) < HEADER_BYTES:
         raise _framing_refusal(view, api_version)
@@ -192,7 +198,9 @@ def check_produced_batch(view: memoryview, rules: ProduceRules, now_ms: int, api
     if codec == Codec.ZSTD and api_version < PRODUCE_VERSION_WITH_ZSTD:
         raise _zstd_refusal(api_version)
     if header.base_offset != 0:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"base offset {header.base_offset} in a produced batch, not 0")
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD, f"base offset {header.base_offset} in a produced batch, not 0"
+        )
     if size_bytes > rules.batch_bytes_max:
         text = f"batch of {size_bytes} bytes, above max.message.bytes={rules.batch_bytes_max}"
         raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
@@ -219,8 +227,9 @@ def check_produced_batch(view: memoryview, rules: ProduceRules, now_ms: int, api
 
 
 def _may_hold(view: memoryview, header: BatchHeader) -> bool:
-    """Whether as many records as the header counts may stand in fewer bytes than they have uncompressed. Records that come to seven times
-    less than their smallest size are rare: nobody else pays for the look at how their frames are made."""
+    """Whether as many records as the header counts may stand in fewer bytes than they have uncompressed.
+    Records that come to seven times less than their smallest size are rare: nobody else pays for the look at
+    how their frames are made."""
     if header.codec == Codec.NONE:
         return False
     from millrace.protocol.codec_bounds import unpacked_bytes_max
@@ -243,7 +252,8 @@ def has_unset_max_timestamp(view: memoryview) -> bool:
 
 
 def check_timestamps(header: BatchHeader, rules: ProduceRules, now_ms: int) -> None:
-    """Kafka judges every record; the first one's timestamp and the largest are what a header tells. Raises KafkaError."""
+    """Kafka judges every record; the first one's timestamp and the largest are what a header tells. Raises
+    KafkaError."""
     before, after = rules.timestamp_before_max_ms, rules.timestamp_after_max_ms
     if not rules.is_append_time:
         for timestamp in (header.base_timestamp, header.max_timestamp):
@@ -255,7 +265,8 @@ def check_timestamps(header: BatchHeader, rules: ProduceRules, now_ms: int) -> N
 
 
 def _framing_refusal(view: memoryview, api_version: int) -> KafkaError:
-    """Why `view` is not exactly one batch of magic 2. Kafka finds batches by length first and looks at the magic after."""
+    """Why `view` is not exactly one batch of magic 2. Kafka finds batches by length first and looks at the
+    magic after."""
     size = len(view)
     if size < 17:
         return KafkaError(ErrorCode.INVALID_RECORD, f"no record batch in {size} bytes")
@@ -264,19 +275,29 @@ def _framing_refusal(view: memoryview, api_version: int) -> KafkaError:
     if batch_length < 14 or magic > 2:
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch length {batch_length}, magic {magic}")
     if batch_length + LENGTH_OVERHEAD_BYTES > size:
-        return KafkaError(ErrorCode.INVALID_RECORD, f"batch of {batch_length + LENGTH_OVERHEAD_BYTES} bytes in {size}")
+        return KafkaError(
+            ErrorCode.INVALID_RECORD, f"batch of {batch_length + LENGTH_OVERHEAD_BYTES} bytes in {size}"
+        )
     if magic != 2:
         return KafkaError(ErrorCode.INVALID_RECORD, f"record batch of magic {magic}, not 2")
     if batch_length + LENGTH_OVERHEAD_BYTES == size:
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch of {size} bytes, less than its header")
-    if batch_length > CRC_START and view[22] & CODEC_MASK == Codec.ZSTD and api_version < PRODUCE_VERSION_WITH_ZSTD:
+    if (
+        batch_length > CRC_START
+        and view[22] & CODEC_MASK == Codec.ZSTD
+        and api_version < PRODUCE_VERSION_WITH_ZSTD
+    ):
         return _zstd_refusal(api_version)
     rest = size - batch_length - LENGTH_OVERHEAD_BYTES
-    return KafkaError(ErrorCode.INVALID_RECORD, f"{rest} bytes after the one batch that a partition may be sent")
+    return KafkaError(
+        ErrorCode.INVALID_RECORD, f"{rest} bytes after the one batch that a partition may be sent"
+    )
 
 
 def _zstd_refusal(api_version: int) -> KafkaError:
-    return KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd in Produce version {api_version}, below 7")
+    return KafkaError(
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd in Produce version {api_version}, below 7"
+    )
 
 
 def _contents_refusal(header: BatchHeader) -> KafkaError:
@@ -298,7 +319,8 @@ def _contents_refusal(header: BatchHeader) -> KafkaError:
 
 
 def restamp_head(base_offset: int, batch_length: int, leader_epoch: int, crc: int) -> bytes:
-    """The first CRC_START bytes of a batch, written anew: an append is (this, view[CRC_START:]), and the checksum stays as it is."""
+    """The first CRC_START bytes of a batch, written anew: an append is (this, view[CRC_START:]), and the
+    checksum stays as it is."""
     return _TO_CRC.pack(base_offset, batch_length, leader_epoch, 2, crc)
 
 

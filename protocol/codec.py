@@ -1,10 +1,12 @@
 """Requests and responses as whole frames: header and body in one call, for either side of a connection.
 
-A response is a list of buffers for `writelines`: record bytes stay the views that they were given as, small pieces are
-joined, since a copy of a few hundred bytes is cheaper than one more buffer on the way to the socket.
+A response is a list of buffers for `writelines`: record bytes stay the views that they were given as, small
+pieces are joined, since a copy of a few hundred bytes is cheaper than one more buffer on the way to the
+socket.
 
-Not here: cutting frames out of a stream (frame.py), which versions are served (broker/requests/dispatch.py). The hot twins of
-messages/*_hot.py stand in for the compiled codec where there is one; both give the same values and bytes.
+Not here: cutting frames out of a stream (frame.py), which versions are served (broker/requests/dispatch.py).
+The hot twins of messages/*_hot.py stand in for the compiled codec where there is one; both give the same
+values and bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ from struct import Struct, error
 from typing import Any, TypeAlias
 
 from millrace.protocol.apis import Api
-from millrace.protocol.compile import build_decoder, build_decoder_steps, build_steps, decoder, encoder, parts_encoder
+from millrace.protocol.compile import (
+    build_decoder,
+    build_decoder_steps,
+    build_steps,
+    decoder,
+    encoder,
+    parts_encoder,
+)
 from millrace.protocol.frame import joined_small
 from millrace.protocol.header import decode_response_header, has_tagged_response_header, request_header
 from millrace.protocol.primitives import DATA_ELEMENTS_MAX, ELEMENTS_AT_ONCE, REQUEST_ELEMENTS_MAX, Buffer
@@ -33,8 +42,8 @@ _FRAME_TAGGED = Struct(">iix")
 
 
 def decode_request(api: Api, version: int, frame: Buffer, pos: int) -> Any:
-    """The body of a request that begins at `pos`. Surplus bytes after it are tolerated; librdkafka sends some. Raises TooManyElements for
-    one that holds more than ELEMENTS_AT_ONCE: it is decoded in steps."""
+    """The body of a request that begins at `pos`. Surplus bytes after it are tolerated; librdkafka sends
+    some. Raises TooManyElements for one that holds more than ELEMENTS_AT_ONCE: it is decoded in steps."""
     decode = _request_decoders.get((api.key, version))
     if decode is None:
         decode = _request_decoders[api.key, version] = request_decoder(api, version)
@@ -42,7 +51,8 @@ def decode_request(api: Api, version: int, frame: Buffer, pos: int) -> Any:
 
 
 def decode_request_in_steps(api: Api, version: int, frame: Buffer, pos: int) -> Generator[None, None, Any]:
-    """The value of `decode_request`, of any size, with stops on the way: a small request has none. `frame` must not change meanwhile."""
+    """The value of `decode_request`, of any size, with stops on the way: a small request has none. `frame`
+    must not change meanwhile."""
     if (api.key, version) not in _step_decoders:
         elements_max = DATA_ELEMENTS_MAX if api.key in (PRODUCE, FETCH) else REQUEST_ELEMENTS_MAX
         made = build_decoder_steps(api.request_type, version, ELEMENTS_A_STEP, elements_max)
@@ -67,8 +77,8 @@ def encode_response(api: Api, version: int, correlation_id: int, response: Any) 
 def encode_response_in_steps(
     api: Api, version: int, correlation_id: int, response: Any
 ) -> Generator[None, None, list[Buffer]]:
-    """The bytes of `encode_response`, with stops on the way: a small response has none. Record bytes are copied.
-    Raises ValueError for a value that the version cannot carry."""
+    """The bytes of `encode_response`, with stops on the way: a small response has none. Record bytes are
+    copied. Raises ValueError for a value that the version cannot carry."""
     encode = _step_encoders.get((api.key, version))
     if encode is None:
         encode = _step_encoders[api.key, version] = step_encoder(api, version)

@@ -1,12 +1,14 @@
-"""How many bytes compressed records may come to, told without unpacking them: by the sizes that frames state, else by the codec's best ratio.
+"""How many bytes compressed records may come to, told without unpacking them: by the sizes that frames state,
+else by the codec's best ratio.
 
     gzip     1032 to 1: 258 bytes from two bits. What a member's end states is not used: others may precede it
     snappy   64 bytes from three; each raw block states its length, and xerial's framing has many
     lz4      255 to 1, no block above its frame's block size; a frame may state its content
     zstd     128 KiB from the four bytes of a run-length block; a frame may state its content
 
-Frames are walked by their block headers, for BLOCKS_WALKED_MAX blocks at most: a sender's stream of smaller ones than any codec makes is
-judged by the ratio. Not here: the unpacking itself (compression.py). Pure. Bad input is a WireError.
+Frames are walked by their block headers, for BLOCKS_WALKED_MAX blocks at most: a sender's stream of smaller
+ones than any codec makes is judged by the ratio. Not here: the unpacking itself (compression.py). Pure. Bad
+input is a WireError.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ def unpacked_bytes_max(codec: int, data: Buffer) -> int:
 
 
 def frames_size(data: Buffer, frame_size: FrameSize) -> int:
-    """How many bytes may come out of the frames in `data` at most. Raises TooManyBlocks, or WireError for what is cut off."""
+    """How many bytes may come out of the frames in `data` at most. Raises TooManyBlocks, or WireError for
+    what is cut off."""
     view, position, bound, left = memoryview(data), 0, 0, BLOCKS_WALKED_MAX
     try:
         while position < len(view):
@@ -90,8 +93,9 @@ def frames_size(data: Buffer, frame_size: FrameSize) -> int:
 
 
 def lz4_frame_size(view: memoryview, position: int, left: int) -> tuple[int, int, int]:
-    """The most that the lz4 frame at `position` may hold, where it ends, and how many blocks of `left` may still be walked.
-    Raises WireError for another format, TooManyBlocks beyond `left`, IndexError or struct.error at a cut."""
+    """The most that the lz4 frame at `position` may hold, where it ends, and how many blocks of `left` may
+    still be walked. Raises WireError for another format, TooManyBlocks beyond `left`, IndexError or
+    struct.error at a cut."""
     if _LITTLE_U32.unpack_from(view, position)[0] != _LZ4_MAGIC:
         raise WireError("lz4: no frame")
     flags, block_code = view[position + 4], view[position + 5] >> 4 & 7
@@ -154,8 +158,8 @@ def _snappy_size(view: memoryview) -> int:
 
 
 def xerial_blocks(view: memoryview) -> Iterator[memoryview]:
-    """The raw blocks of xerial's framing, as views; an empty one for each of its headers: one at the start, and one where streams were joined.
-    Raises WireError where one is cut off or empty."""
+    """The raw blocks of xerial's framing, as views; an empty one for each of its headers: one at the start,
+    and one where streams were joined. Raises WireError where one is cut off or empty."""
     position = 0
     while position < len(view):
         if view[position : position + len(XERIAL_MAGIC)] == XERIAL_MAGIC:

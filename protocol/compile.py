@@ -16,11 +16,12 @@ A declaration is a slotted dataclass in wire order, and the only schema there is
         VERSIONS = Versions(0, 13, flexible=9)              # not annotated, so not a field
 
         error_code: Int16 = 0                               # in every version
-        topics: list[ExampleTopic] = array(since=1)
-        cursor: ExampleTopic | None = wire(None, since=13)  # nullable structure: a byte says whether it is there
-        state: ExampleTopic = struct(ExampleTopic, since=13, tag=1)
+        topics: list[ExampleTopic] = array(since=1) cursor: ExampleTopic | None = wire(None, since=13) #
+        nullable structure: a byte says whether it is there state: ExampleTopic = struct(ExampleTopic,
+        since=13, tag=1)
 
-Only the outermost structure has VERSIONS; what it holds takes its version. See declare.py for every word. Use it so:
+Only the outermost structure has VERSIONS; what it holds takes its version. See declare.py for every word. Use
+it so:
 
     decoder(ExampleResponse, 13)(frame, pos) -> (value, position after it)      raises WireError
     encoder(ExampleResponse, 13)(value) -> bytes                                raises ValueError
@@ -28,12 +29,13 @@ Only the outermost structure has VERSIONS; what it holds takes its version. See 
 The compiled text is registered with linecache, so that tracebacks and debuggers show it, and
 `python -m millrace.protocol show Metadata 12` prints it.
 
-Not here: headers and frames (header.py, codec.py), the text itself (compile_decode.py, compile_encode.py). Kept true: a
-decoder raises nothing but WireError for any bytes, and allocates nothing by an unchecked length.
+Not here: headers and frames (header.py, codec.py), the text itself (compile_decode.py, compile_encode.py).
+Kept true: a decoder raises nothing but WireError for any bytes, and allocates nothing by an unchecked length.
 
-Memory: a decoded message takes up to 58 times its bytes, for it may be all tiny structures: one with three arrays, all empty, is 4 bytes on the
-wire and 232 here. Lists of those are what they are; a request's elements are bounded besides (REQUEST_ELEMENTS_MAX), record bytes
-are views, and messages of real clients take a few times their bytes. Steps are in proportion to the bytes.
+Memory: a decoded message takes up to 58 times its bytes, for it may be all tiny structures: one with three
+arrays, all empty, is 4 bytes on the wire and 232 here. Lists of those are what they are; a request's elements
+are bounded besides (REQUEST_ELEMENTS_MAX), record bytes are views, and messages of real clients take a few
+times their bytes. Steps are in proportion to the bytes.
 """
 
 from __future__ import annotations
@@ -57,14 +59,16 @@ Decode: TypeAlias = Callable[[Buffer, int], tuple[T, int]]
 # The same with stops; the value alone.
 DecodeSteps: TypeAlias = Callable[[Buffer, int], Generator[None, None, T]]
 Encode: TypeAlias = Callable[[T], bytes]
-# Gives the message to `out` piece by piece, record bytes as they are; what Fetch-like responses are sent with.
+# Gives the message to `out` piece by piece, record bytes as they are; what Fetch-like responses are sent
+# with.
 EncodeParts: TypeAlias = Callable[[Callable[[Buffer], object], T], None]
 # The same with a stop behind each element of an array of structures.
 EncodeSteps: TypeAlias = Callable[[Callable[[Buffer], object], T], Generator[None, None, None]]
 
 
 def decoder(cls: type[T], version: int) -> Decode[T]:
-    """The decoder of `cls` at `version`. Trailing bytes are left to the caller, who tolerates them as Kafka does."""
+    """The decoder of `cls` at `version`. Trailing bytes are left to the caller, who tolerates them as Kafka
+    does."""
     return compiled_decoder(cls, version)
 
 
@@ -98,8 +102,8 @@ def build_decoder(cls: type[Any], version: int, elements_max: int = UNBOUNDED) -
 def build_decoder_steps(
     cls: type[Any], version: int, elements_a_step: int, elements_max: int = UNBOUNDED
 ) -> DecodeSteps[Any] | None:
-    """Like `build_decoder`, with a stop when about so many elements, tags or eights of numbers were read or announced; None for what has no array
-    in that version. Several decodings may be under way at a time."""
+    """Like `build_decoder`, with a stop when about so many elements, tags or eights of numbers were read or
+    announced; None for what has no array in that version. Several decodings may be under way at a time."""
     check_version(cls, version)
     versions: Versions = cls.VERSIONS
     if not has_decoder_steps(cls, version, versions.is_flexible(version)):
@@ -156,7 +160,8 @@ def build_parts(cls: type[Any], version: int) -> EncodeParts[Any]:
 
 
 def build_steps(cls: type[Any], version: int) -> EncodeSteps[Any] | None:
-    """Like `build_parts`, to be stopped on the way; None for what has no arrays of structures in that version."""
+    """Like `build_parts`, to be stopped on the way; None for what has no arrays of structures in that
+    version."""
     check_version(cls, version)
     versions: Versions = cls.VERSIONS
     if not has_encoder_steps(cls, version, versions.is_flexible(version)):

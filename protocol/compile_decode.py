@@ -1,12 +1,13 @@
 """Writes the text of a decoder: one function a structure, `read_X(buf, pos, end) -> (X, pos)`.
 
-Locals carry the fields' own names; those of the machinery are in OWN_LOCALS. Runs of fixed-size fields are one
-`unpack_from`. Every length is compared with `end` (or with `stop`, the end of a tagged field) before it is used. `left`, a list of one
-number that a decoder's functions share, bounds what all arrays and tagged sections of a message hold together.
+Locals carry the fields' own names; those of the machinery are in OWN_LOCALS. Runs of fixed-size fields are
+one `unpack_from`. Every length is compared with `end` (or with `stop`, the end of a tagged field) before it
+is used. `left`, a list of one number that a decoder's functions share, bounds what all arrays and tagged
+sections of a message hold together.
 
-Or of one that can be stopped: a structure that holds arrays, near or far, gets a generator `steps_X(buf, pos, end)` instead, which stops behind
-each element of such an array, or behind many where they are numbers. Others may use the functions meanwhile: who goes on sets `left` to
-what it was.
+Or of one that can be stopped: a structure that holds arrays, near or far, gets a generator `steps_X(buf, pos,
+end)` instead, which stops behind each element of such an array, or behind many where they are numbers. Others
+may use the functions meanwhile: who goes on sets `left` to what it was.
 
 Not here: which errors leave a decoder (compile.py turns those in READ_ERRORS into WireError).
 """
@@ -70,7 +71,9 @@ def write_structure(text: Text, cls: type[Any]) -> None:
     elif text.flexible:
         text.add(1, "pos = skip_tags(buf, pos, end, left) if buf[pos] else pos + 1")
     here = {field.name for field in ordered + tagged}
-    values = ", ".join(local(field.name) if field.name in here else fresh(text, field) for field in wire_fields(cls))
+    values = ", ".join(
+        local(field.name) if field.name in here else fresh(text, field) for field in wire_fields(cls)
+    )
     text.add(1, f"return {cls.__name__}({values}), pos")
     text.add(0, "")
 
@@ -163,7 +166,9 @@ def write_counted(text: Text, indent: int, target: str, wire: WireType, bound: s
     if wire.kind == "array":
         write_array(text, indent, target, wire, bound)
         return
-    text.add(indent, "upto = pos + n", f"if upto > {bound}:", f"    raise WireError('{target} beyond the end')")
+    text.add(
+        indent, "upto = pos + n", f"if upto > {bound}:", f"    raise WireError('{target} beyond the end')"
+    )
     if wire.kind == "string":
         if text.flexible:
             text.add(indent, f"if n > {STRING_BYTES_MAX}:", f"    raise WireError('{target} too long')")
@@ -200,7 +205,12 @@ def write_numbers(text: Text, indent: int, target: str, letter: str, size: int) 
         return
     text.add(indent, f"{target} = []", "while n:")
     text.add(indent + 1, f"taken = n if n < {NUMBERS_A_STEP} else {NUMBERS_A_STEP}")
-    text.add(indent + 1, f"{target} += unpack(f'>{{taken}}{letter}', buf, pos)", f"pos += taken * {size}", "n -= taken")
+    text.add(
+        indent + 1,
+        f"{target} += unpack(f'>{{taken}}{letter}', buf, pos)",
+        f"pos += taken * {size}",
+        "n -= taken",
+    )
     text.add(indent + 1, "yield")
 
 

@@ -1,11 +1,12 @@
-"""Writes the text of an encoder: one function a structure, `write_X(out, value)`, which gives pieces to `out`.
+"""Writes the text of an encoder: one function a structure, `write_X(out, value)`, which gives pieces to
+`out`.
 
-Or of one that can be stopped: a structure that holds arrays of structures, near or far, gets a generator `steps_X(out, value)` instead, which
-stops behind each element of such an array.
+Or of one that can be stopped: a structure that holds arrays of structures, near or far, gets a generator
+`steps_X(out, value)` instead, which stops behind each element of such an array.
 
-Runs of fixed-size fields are one `pack`, into which the length that follows a run (where it is not a varint) and an
-empty tagged section are drawn. Fields that the version does not carry are checked against their default, unless
-ignorable. A field that is never null is not checked for None: the type checker does that.
+Runs of fixed-size fields are one `pack`, into which the length that follows a run (where it is not a varint)
+and an empty tagged section are drawn. Fields that the version does not carry are checked against their
+default, unless ignorable. A field that is never null is not checked for None: the type checker does that.
 
 Not here: joining the pieces (compile.py, codec.py).
 """

@@ -1,4 +1,5 @@
-"""What the two halves of the compiler share: lines of text, the names they refer to, and runs of fixed-size fields.
+"""What the two halves of the compiler share: lines of text, the names they refer to, and runs of fixed-size
+fields.
 
 Not here: what is read or written (compile_decode.py, compile_encode.py).
 """
@@ -42,7 +43,8 @@ class Text:
         self.lines += ("    " * indent + line for line in lines)
 
     def layout(self, verb: str, letters: str) -> str:
-        """The name of a struct method for these letters: unpack_iqh, pack_iqh. (A bool's `?` is no letter: z.)"""
+        """The name of a struct method for these letters: unpack_iqh, pack_iqh. (A bool's `?` is no letter:
+        z.)"""
         name = f"{verb}_{letters.replace('?', 'z')}"
         method = struct.Struct(">" + letters)
         self.names[name] = method.unpack_from if verb == "unpack" else method.pack
@@ -72,7 +74,8 @@ def present(cls: type[Any], version: int, flexible: bool) -> tuple[list[WireFiel
 
 
 def least_bytes(wire: WireType, nullable: bool, version: int, flexible: bool) -> int:
-    """The fewest bytes a value can take: what an array's count is checked against before anything is built."""
+    """The fewest bytes a value can take: what an array's count is checked against before anything is
+    built."""
     if wire.kind in LETTERS:
         return struct.calcsize(">" + LETTERS[wire.kind])
     if wire.kind == "struct" and not nullable:
@@ -92,4 +95,6 @@ def holds_arrays(cls: type[Any], version: int, flexible: bool, counts: Callable[
     types = [field.type for field in ordered + tagged]
     if any(one.element is not None and counts(one.element) for one in types):
         return True
-    return any(one.structure is not None and holds_arrays(one.structure, version, flexible, counts) for one in types)
+    return any(
+        one.structure is not None and holds_arrays(one.structure, version, flexible, counts) for one in types
+    )

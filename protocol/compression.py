@@ -1,17 +1,18 @@
 """The codecs of record batches by id: gzip, snappy, lz4 and zstd, each within a bound on what comes out.
 
     gzip     RFC 1952, several members allowed
-    snappy   xerial's framing: 82 'SNAPPY' 00, version i32, compatible version i32, then (i32 length, raw block)*;
-             or one raw block without framing. Both are read, the framing is written, 32 KiB of input a block
+    snappy   xerial's framing: 82 'SNAPPY' 00, version i32, compatible version i32, then (i32 length, raw
+             block)*; or one raw block without framing. Both are read, the framing is written, 32 KiB of input
+             a block
     lz4      the frame format; independent blocks are written, since Java's consumers refuse linked ones
     zstd     plain frames; the content size may be missing
 
 Not here: records (records.py), or when to recompress (the partition, for topics whose compression.type is not
-`producer`). Kept true: nothing larger than the given bound is built whatever a batch claims, and memory is taken for
-what comes out, not for what might. Bad input is a WireError.
+`producer`). Kept true: nothing larger than the given bound is built whatever a batch claims, and memory is
+taken for what comes out, not for what might. Bad input is a WireError.
 
-Any of it may run in a thread beside the interpreter's own: what is large is in the codecs, which let go of the interpreter, and is
-neither zeroed nor copied outside of them.
+Any of it may run in a thread beside the interpreter's own: what is large is in the codecs, which let go of
+the interpreter, and is neither zeroed nor copied outside of them.
 
 The library is imported on first use: most of the serve path never looks inside a batch.
 """
@@ -40,7 +41,8 @@ from millrace.protocol.codec_bounds import (
 from millrace.protocol.errors import WireError
 from millrace.protocol.primitives import Buffer
 
-# A producer whose records come to more could not have sent them uncompressed: it is the largest frame that Kafka takes.
+# A producer whose records come to more could not have sent them uncompressed: it is the largest frame that
+# Kafka takes.
 RECORDS_BYTES_MAX: Final = 104_857_600
 
 # What `compression.type` names; `producer` is no codec, and `uncompressed` its way to say none.
@@ -75,7 +77,8 @@ class RecordsTooLarge(WireError):
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """`data` compressed; `level` is the codec's own as the topic's configuration has it, None for Kafka's default."""
+    """`data` compressed; `level` is the codec's own as the topic's configuration has it, None for Kafka's
+    default."""
     return bytes(_compress(codec, data, level))
 
 
@@ -85,8 +88,9 @@ def decompress(codec: int, data: Buffer, bytes_max: int = RECORDS_BYTES_MAX) -> 
 
 
 def unpack(codec: int, data: Buffer, bytes_max: int = RECORDS_BYTES_MAX) -> Buffer:
-    """What `data` was before it was compressed; `data` itself where it was not. Raises WireError when it is broken, RecordsTooLarge when it
-    comes to more than `bytes_max`. What is large goes back to the system when the last view of it goes."""
+    """What `data` was before it was compressed; `data` itself where it was not. Raises WireError when it is
+    broken, RecordsTooLarge when it comes to more than `bytes_max`. What is large goes back to the system when
+    the last view of it goes."""
     if codec == Codec.NONE:
         return data
     if codec == Codec.GZIP:
@@ -103,9 +107,9 @@ def unpack(codec: int, data: Buffer, bytes_max: int = RECORDS_BYTES_MAX) -> Buff
 
 
 def unpack_into(codec: int, data: Buffer, scratch: memoryview) -> Buffer:
-    """As `unpack`, for what is small and looked at at once: nothing comes to more than `scratch`, and what comes out may lie in it. New memory
-    costs more than the codec does. Raises RecordsTooLarge for more than that, WireError for what is damaged
-    or of an unknown codec."""
+    """As `unpack`, for what is small and looked at at once: nothing comes to more than `scratch`, and what
+    comes out may lie in it. New memory costs more than the codec does. Raises RecordsTooLarge for more than
+    that, WireError for what is damaged or of an unknown codec."""
     if codec in (Codec.NONE, Codec.GZIP):
         return unpack(codec, data, len(scratch))
     if codec == Codec.SNAPPY:
@@ -126,14 +130,18 @@ def unpack_into(codec: int, data: Buffer, scratch: memoryview) -> Buffer:
 def recompress(view: memoryview, codec: int, level: int | None = None) -> bytes:
     """A copy of a batch with its records under another codec; offsets, timestamps and producer fields stay.
 
-    Kafka leaves a batch alone that has the topic's codec already, at whatever level: ask `header.codec` first.
+    Kafka leaves a batch alone that has the topic's codec already, at whatever level: ask `header.codec`
+    first.
     """
     header = BatchHeader(view)
     return repack(header, unpack(header.codec, view[HEADER_BYTES : header.size_bytes]), codec, level)
 
 
-def repack(header: BatchHeader, records: Buffer, codec: int, level: int | None, bytes_max: int | None = None) -> bytes:
-    """The batch of `header` with these records under a codec. Raises RecordsTooLarge, which says how large, for a batch above `bytes_max`."""
+def repack(
+    header: BatchHeader, records: Buffer, codec: int, level: int | None, bytes_max: int | None = None
+) -> bytes:
+    """The batch of `header` with these records under a codec. Raises RecordsTooLarge, which says how large,
+    for a batch above `bytes_max`."""
     payload = _compress(codec, records, level)
     size_bytes = HEADER_BYTES + len(payload)
     if bytes_max is not None and size_bytes > bytes_max:
@@ -190,7 +198,8 @@ def _memory(size_bytes: int) -> memoryview:
 
 
 def _unpack_gzip(view: memoryview, bytes_max: int) -> memoryview:
-    """What ends a member says how long it was, and is nearly always right; what is short by its word is tried with that much memory."""
+    """What ends a member says how long it was, and is nearly always right; what is short by its word is tried
+    with that much memory."""
     told_bytes = _LITTLE_U32.unpack_from(view, len(view) - 4)[0] if len(view) >= 4 else 0
     if told_bytes <= min(_HEAP_BYTES_MAX, bytes_max):
         try:
@@ -223,7 +232,9 @@ def _unpack_members(view: memoryview, bytes_max: int) -> memoryview:
             rest = member.unconsumed_tail
         position -= len(member.unused_data)
         if bytes(view[position : position + 2]) != b"\x1f\x8b":
-            return out[:size_bytes]  # what follows a member and starts no other is ignored, as Java ignores it
+            return out[
+                :size_bytes
+            ]  # what follows a member and starts no other is ignored, as Java ignores it
     raise WireError(f"gzip: more than {GZIP_MEMBERS_MAX} members")
 
 

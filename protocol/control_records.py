@@ -1,13 +1,25 @@
-"""The values of control records in the metadata log: who leads an epoch, where a snapshot begins and ends, who votes.
+"""The values of control records in the metadata log: who leads an epoch, where a snapshot begins and ends,
+who votes.
 
-A control record's key says which of these its value is (records.py: ControlType). The first field of each is its own
-version, as Kafka has it. Not here: when they are written (kraft/).
+A control record's key says which of these its value is (records.py: ControlType). The first field of each is
+its own version, as Kafka has it. Not here: when they are written (kraft/).
 """
 
 from __future__ import annotations
 
 from millrace.protocol.dataclass import dataclass
-from millrace.protocol.declare import NO_UUID, Int16, Int32, Int64, UInt16, Uuid, Versions, array, struct, wire
+from millrace.protocol.declare import (
+    NO_UUID,
+    Int16,
+    Int32,
+    Int64,
+    UInt16,
+    Uuid,
+    Versions,
+    array,
+    struct,
+    wire,
+)
 
 
 @dataclass(slots=True)

@@ -1,14 +1,17 @@
-"""Keys and values of __consumer_offsets, and what a consumer's embedded metadata says, declared like messages.
+"""Keys and values of __consumer_offsets, and what a consumer's embedded metadata says, declared like
+messages.
 
-    key      int16 type (1 offset commit, 2 classic group), then the key's fields; type 0 is an old offset commit
+    key      int16 type (1 offset commit, 2 classic group), then the key's fields; type 0 is an old offset
+             commit
     value    int16 version, then the value's fields; no value at all is a tombstone
-    member   int16 version, then ConsumerProtocolSubscription or ConsumerProtocolAssignment, inside a group's bytes
+    member   int16 version, then ConsumerProtocolSubscription or ConsumerProtocolAssignment, inside a group's
+             bytes
 
-Not here: what a record does to a group (broker/coordinators/), the batch that it stands in (batches.py). The newer
-groups' records have types from 3 on and are kept as they are.
+Not here: what a record does to a group (broker/coordinators/), the batch that it stands in (batches.py). The
+newer groups' records have types from 3 on and are kept as they are.
 
-Kept true: types, versions, field order and tags are Kafka's, so that its tools read the topic and we read its topics;
-the version written is the one that Kafka 4.3 writes.
+Kept true: types, versions, field order and tags are Kafka's, so that its tools read the topic and we read its
+topics; the version written is the one that Kafka 4.3 writes.
 """
 
 from __future__ import annotations
@@ -49,7 +52,9 @@ class OffsetCommitValue:
     leader_epoch: Int32 = wire(-1, since=3, ignorable=True)  # of the last record read
     metadata: str = ""  # the client's own
     commit_timestamp: Int64 = 0
-    expire_timestamp: Int64 = wire(-1, since=1, until=1, ignorable=True)  # when the commit asked for a retention
+    expire_timestamp: Int64 = wire(
+        -1, since=1, until=1, ignorable=True
+    )  # when the commit asked for a retention
     topic_id: Uuid = wire(NO_UUID, since=4, tag=0, ignorable=True)
 
 
@@ -151,8 +156,8 @@ def decode_value(key: OffsetCommitKey, data: Buffer) -> OffsetCommitValue: ...
 @overload
 def decode_value(key: GroupMetadataKey, data: Buffer) -> GroupMetadataValue: ...
 def decode_value(key: CoordinatorKey, data: Buffer) -> CoordinatorValue:
-    """The value that stands under `key`. A later version than we know is malformed: its meaning cannot be guessed.
-    Raises WireError."""
+    """The value that stands under `key`. A later version than we know is malformed: its meaning cannot be
+    guessed. Raises WireError."""
     version = _read_int16(data)
     versions = OffsetCommitValue.VERSIONS if isinstance(key, OffsetCommitKey) else GroupMetadataValue.VERSIONS
     if version not in versions:
@@ -167,7 +172,8 @@ def encode_subscription(subscription: ConsumerProtocolSubscription, version: int
 
 
 def decode_subscription(data: Buffer) -> ConsumerProtocolSubscription:
-    """A member's subscription. Later versions only add fields at the end, by Kafka's promise, and are read as ours."""
+    """A member's subscription. Later versions only add fields at the end, by Kafka's promise, and are read as
+    ours."""
     return decoder(ConsumerProtocolSubscription, _known_version(data))(data, _INT16.size)[0]
 
 
@@ -176,7 +182,8 @@ def encode_assignment(assignment: ConsumerProtocolAssignment, version: int = 3) 
 
 
 def decode_assignment(data: Buffer) -> ConsumerProtocolAssignment:
-    """A member's assignment; versions as with subscriptions. No bytes at all, as before a sync, assign nothing."""
+    """A member's assignment; versions as with subscriptions. No bytes at all, as before a sync, assign
+    nothing."""
     if not len(data):
         return ConsumerProtocolAssignment()
     return decoder(ConsumerProtocolAssignment, _known_version(data))(data, _INT16.size)[0]
@@ -185,7 +192,8 @@ def decode_assignment(data: Buffer) -> ConsumerProtocolAssignment:
 def subscribed_topics(data: Buffer) -> list[str] | None:
     """The topics of a member's subscription, None when it is not a consumer's.
 
-    Read as version 0 whatever it says, as Kafka does: some clients write a version whose later fields they leave out.
+    Read as version 0 whatever it says, as Kafka does: some clients write a version whose later fields they
+    leave out.
     """
     try:
         _known_version(data)

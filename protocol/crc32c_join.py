@@ -2,9 +2,10 @@
 
     crc32c_join(crc32c(a), crc32c(b), len(b)) == crc32c(a + b)
 
-A checksum is the rest of a division of polynomials, and n bytes that follow multiply it by x to the power 8n. That product, for 1, 2, 4, ...
-bytes, is kept as four tables of 256 sums each, made when first needed (0.1 ms, 4 KiB). A join costs 3 to 7 us, by how many bits are set in the
-length: about what summing 64 KiB costs where they are in the processor's cache, and a twentieth of what a MiB costs from memory.
+A checksum is the rest of a division of polynomials, and n bytes that follow multiply it by x to the power 8n.
+That product, for 1, 2, 4, ... bytes, is kept as four tables of 256 sums each, made when first needed (0.1 ms,
+4 KiB). A join costs 3 to 7 us, by how many bits are set in the length: about what summing 64 KiB costs where
+they are in the processor's cache, and a twentieth of what a MiB costs from memory.
 
 Bits are reflected, as in the checksum: the highest stands for 1, the lowest for x to the power 31.
 """

@@ -1,11 +1,13 @@
 """Dataclasses whose methods are made when they are first used.
 
-`@dataclass` of the standard library compiles five functions a class as the module is imported: a millisecond a class with a Python built without
-optimization, and a process that starts needs a third of them. This decorator takes the same arguments, and gives classes that behave the same:
-the library's own decorator is applied to the class as it was written (the twin) when one of the methods, or `__dataclass_fields__`, is first
+`@dataclass` of the standard library compiles five functions a class as the module is imported: a millisecond
+a class with a Python built without optimization, and a process that starts needs a third of them. This
+decorator takes the same arguments, and gives classes that behave the same: the library's own decorator is
+applied to the class as it was written (the twin) when one of the methods, or `__dataclass_fields__`, is first
 asked for, and what it made moves into the class with slots. From then on nothing is left in between.
 
-Only what this project uses: `slots=True` always, no InitVar, no default in a base class that a subclass takes away.
+Only what this project uses: `slots=True` always, no InitVar, no default in a base class that a subclass takes
+away.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ _FROZEN = {
 def _defer(twin: type[Any], options: dict[str, bool]) -> type[Any]:
     options = {name: on for name, on in options.items() if name != "slots"}
     written = twin.__dict__
-    names = [name for name, kind in written.get("__annotations__", {}).items() if not kind.startswith("ClassVar")]
+    names = [
+        name for name, kind in written.get("__annotations__", {}).items() if not kind.startswith("ClassVar")
+    ]
     made_names = [name for name in _made(options) if name not in written]
     members = {name: value for name, value in written.items() if name not in {*names, *_DROPPED}}
     inherited = {slot for base in twin.__mro__[1:-1] for slot in base.__dict__.get("__slots__", ())}

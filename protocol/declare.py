@@ -1,16 +1,18 @@
 """The vocabulary of message declarations, and how a declaration is read back as wire fields.
 
-A declaration is a slotted dataclass whose fields stand in wire order; compile.py shows one. An annotation is the wire
-type, the words given to `wire`, `array` and `struct` say in which versions and how:
+A declaration is a slotted dataclass whose fields stand in wire order; compile.py shows one. An annotation is
+the wire type, the words given to `wire`, `array` and `struct` say in which versions and how:
 
     since, until     first and last version that carry the field (inclusive, as Kafka's tables have them)
-    tag              the field lives in the tagged section, under this number; not written when it has its default
-    nullable_since   an annotation with `| None` may be null from this version on (all versions when not given)
-    ignorable        a value other than the default is dropped in silence by versions that do not carry the field;
-                     without it, encoding such a value is a ValueError
+    tag              the field lives in the tagged section, under this number; not written when it has its
+                     default
+    nullable_since   an annotation with `| None` may be null from this version on (all versions when not
+                     given)
+    ignorable        a value other than the default is dropped in silence by versions that do not carry the
+                     field; without it, encoding such a value is a ValueError
 
-Not here: code generation (compile*.py), meaning (handlers). Kept true: every field has a default, so that a decoder can
-leave out what a version does not carry and a test can build a message from nothing.
+Not here: code generation (compile*.py), meaning (handlers). Kept true: every field has a default, so that a
+decoder can leave out what a version does not carry and a test can build a message from nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ INT64_MAX = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The versions of one message: the first, the last, and the first flexible one (compact lengths and tags)."""
+    """The versions of one message: the first, the last, and the first flexible one (compact lengths and
+    tags)."""
 
     first: int
     last: int

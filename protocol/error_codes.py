@@ -1,7 +1,7 @@
 """Every error code of Kafka 4.4, and whether a client may try the same again.
 
-Not here: which of our errors becomes which code (broker/errors.py), and the refusal itself (KafkaError in errors.py).
-Kept true: names and numbers are Kafka's, and a number never changes its meaning.
+Not here: which of our errors becomes which code (broker/errors.py), and the refusal itself (KafkaError in
+errors.py). Kept true: names and numbers are Kafka's, and a number never changes its meaning.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 
 from millrace.protocol.declare import wire_fields
 
-# (response, found): appends every code that is not 0, in wire order but for a structure's own, which comes first.
+# (response, found): appends every code that is not 0, in wire order but for a structure's own, which comes
+# first.
 ErrorScan: TypeAlias = Callable[[Any, list[int]], None]
 # The same with a stop behind each element of an array.
 ErrorScanSteps: TypeAlias = Callable[[Any, list[int]], Generator[None, None, None]]

@@ -1,7 +1,8 @@
 """The protocol's errors.
 
 WireError          the peer's bytes are malformed: close the connection
-TooManyElements    they hold more elements than their reader takes: one that takes as many in steps may be asked instead
+TooManyElements    they hold more elements than their reader takes: one that takes as many in steps may be
+                   asked instead
 KafkaError         a refusal with a Kafka error code: it goes into the response
 """
 
@@ -27,8 +28,8 @@ class TooManyElements(WireError):
 
 
 class KafkaError(Exception):
-    """A refusal. `code` is an error code of `protocol.error_codes`; `message` is for people, may be empty; of a long one
-    its ends are kept, so that it can be sent whatever it repeats."""
+    """A refusal. `code` is an error code of `protocol.error_codes`; `message` is for people, may be empty; of
+    a long one its ends are kept, so that it can be sent whatever it repeats."""
 
     def __init__(self, code: int, message: str = "") -> None:
         message = shortened(message, MESSAGE_CHARS_MAX)

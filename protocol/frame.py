@@ -1,12 +1,14 @@
-"""Length-prefixed framing: chunks as they come from a socket in, whole frames out; and buffers ready for a socket.
+"""Length-prefixed framing: chunks as they come from a socket in, whole frames out; and buffers ready for a
+socket.
 
-A frame is an int32 length and that many bytes; frames are handed out without the length. Frames that lie whole in one
-chunk are views of that chunk, so whoever keeps one keeps the chunk. A frame that spans chunks is gathered in a buffer of its
-own which grows as bytes arrive: a length is a promise, and nothing is allocated for a promise. (Growing a bytearray
-costs what one final join costs, and half of what a zero-filled buffer of the full size does.)
+A frame is an int32 length and that many bytes; frames are handed out without the length. Frames that lie
+whole in one chunk are views of that chunk, so whoever keeps one keeps the chunk. A frame that spans chunks is
+gathered in a buffer of its own which grows as bytes arrive: a length is a promise, and nothing is allocated
+for a promise. (Growing a bytearray costs what one final join costs, and half of what a zero-filled buffer of
+the full size does.)
 
-Not here: sockets, budgets (broker/network/connection.py), headers (header.py). Kept true: each byte is copied at most once, amortised;
-after a WireError the splitter is of no more use.
+Not here: sockets, budgets (broker/network/connection.py), headers (header.py). Kept true: each byte is copied
+at most once, amortised; after a WireError the splitter is of no more use.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ _LENGTH = Struct(">i")
 
 
 class FrameSplitter:
-    """Cuts one connection's bytes into frames. `bytes_max` may be changed between calls (it rises on authentication). A frame below
-    `bytes_min` is refused where its length is read: nothing costs as much for as few bytes as frames of nothing."""
+    """Cuts one connection's bytes into frames. `bytes_max` may be changed between calls (it rises on
+    authentication). A frame below `bytes_min` is refused where its length is read: nothing costs as much for
+    as few bytes as frames of nothing."""
 
     __slots__ = ("_bytes_min", "_frame", "_prefix", "bytes_max", "fault", "pending_bytes")
 
@@ -42,8 +45,8 @@ class FrameSplitter:
         return len(self._frame)
 
     def feed(self, data: Buffer) -> list[Buffer]:
-        """The frames that `data` completes, in order. Behind them may be a length out of bounds (`fault`); WireError where nothing is
-        before it."""
+        """The frames that `data` completes, in order. Behind them may be a length out of bounds (`fault`);
+        WireError where nothing is before it."""
         frames: list[Buffer] = []
         view = memoryview(data)
         pos = self._gather(view, frames) if self.pending_bytes or self._prefix else 0
@@ -94,7 +97,8 @@ class FrameSplitter:
 
 
 def in_own_memory(frame: Buffer) -> Buffer:
-    """The frame, to be kept: one that is all of the memory that it lies in was gathered there for itself, any other is copied."""
+    """The frame, to be kept: one that is all of the memory that it lies in was gathered there for itself, any
+    other is copied."""
     if isinstance(frame, memoryview) and len(memoryview(frame.obj)) != len(frame):
         return bytes(frame)
     return frame

@@ -3,11 +3,11 @@
     request v1     api key i16, api version i16, correlation id i32, client id nullable string (i16 length)
     request v2     the same, then a tagged section; for flexible versions. The client id's length stays an i16
     response v0    correlation id i32
-    response v1    the same, then a tagged section; for flexible versions, but never for ApiVersions, whose answer must be
-                   readable before versions are agreed (KIP-511)
+    response v1    the same, then a tagged section; for flexible versions, but never for ApiVersions, whose
+                   answer must be readable before versions are agreed (KIP-511)
 
-Not here: the table of versions (apis.py), bodies (codec.py). Kept true: whatever the bytes are, decoding raises nothing but
-WireError.
+Not here: the table of versions (apis.py), bodies (codec.py). Kept true: whatever the bytes are, decoding
+raises nothing but WireError.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ class RequestHeader:
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
-    """The header and the position of the body. A known key is enough: whether the version is served is the caller's check.
+    """The header and the position of the body. A known key is enough: whether the version is served is the
+    caller's check.
 
-    The version need not be one we know. An ApiVersions request of a later version is read as far as the client id, since
-    what follows it may be laid out in a way of its own; its body is not to be decoded. Raises WireError for
-    an unknown key, or a header that is cut off or malformed.
+    The version need not be one we know. An ApiVersions request of a later version is read as far as the
+    client id, since what follows it may be laid out in a way of its own; its body is not to be decoded.
+    Raises WireError for an unknown key, or a header that is cut off or malformed.
     """
     try:
         key, version, correlation_id, length = _REQUEST.unpack_from(frame, 0)
@@ -54,7 +55,11 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
                 raise WireError("client id beyond the end")
             client_id = str(frame[10:pos], "utf-8")
         flexible = api.flexible_since
-        if flexible is not None and version >= flexible and (version <= api.max_version or key != API_VERSIONS_KEY):
+        if (
+            flexible is not None
+            and version >= flexible
+            and (version <= api.max_version or key != API_VERSIONS_KEY)
+        ):
             pos = skip_tags(frame, pos, len(frame)) if frame[pos] else pos + 1
         return RequestHeader(key, version, correlation_id, client_id), pos
     except READ_ERRORS as error:

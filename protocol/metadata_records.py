@@ -1,10 +1,13 @@
-"""Kafka's own records of the metadata log, declared like messages. Ours, from key 501 on, are in stream_records.py.
+"""Kafka's own records of the metadata log, declared like messages. Ours, from key 501 on, are in
+stream_records.py.
 
-Each class has KEY, the record's number, and VERSIONS. In the log a record stands in an envelope (kraft/image/records.py):
-frame version, key and version as unsigned varints, then the body declared here. All versions are flexible.
+Each class has KEY, the record's number, and VERSIONS. In the log a record stands in an envelope
+(kraft/image/records.py): frame version, key and version as unsigned varints, then the body declared here. All
+versions are flexible.
 
-Not here: which version is written (kraft/image/records.py), what a record does to the image (kraft/image/delta.py). Kept true:
-numbers, field order and tags are Kafka's, so that Kafka's tools read the log.
+Not here: which version is written (kraft/image/records.py), what a record does to the image
+(kraft/image/delta.py). Kept true: numbers, field order and tags are Kafka's, so that Kafka's tools read the
+log.
 """
 
 from __future__ import annotations
@@ -201,7 +204,8 @@ class UserScramCredentialRecord:
 
 @dataclass(slots=True)
 class FeatureLevelRecord:
-    """A feature's finalized level; 0 removes it. A log's first is metadata.version, which says how the rest is read."""
+    """A feature's finalized level; 0 removes it. A log's first is metadata.version, which says how the rest
+    is read."""
 
     KEY = 12
     VERSIONS = Versions(0, 0, flexible=0)

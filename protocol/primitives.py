@@ -1,15 +1,16 @@
 """Kafka's primitive encodings: the only place that knows varints, tagged sections and their bounds.
 
-Not here: messages (messages/), their compilation (compile*.py), record batches (batches.py). Compiled codecs inline the
-common one-byte case of a length and call these for the rest; the hand-written twins (messages/*_hot.py) call more of
-them.
+Not here: messages (messages/), their compilation (compile*.py), record batches (batches.py). Compiled codecs
+inline the common one-byte case of a length and call these for the rest; the hand-written twins
+(messages/*_hot.py) call more of them.
 
     uvarint    7 bits a byte, little end first, top bit set on all but the last; 5 bytes at most for 32 bits
     varint     zig-zag, then uvarint; records only. varlong: the same over 64 bits, 10 bytes at most
     tags       uvarint count, then (uvarint tag, uvarint size, bytes) by ascending tag
 
-Kept true: a reader never reads outside its buffer, never allocates by a length it has not compared with the bytes that
-remain, and raises WireError or IndexError; a caller at the edge of the package turns the latter into WireError.
+Kept true: a reader never reads outside its buffer, never allocates by a length it has not compared with the
+bytes that remain, and raises WireError or IndexError; a caller at the edge of the package turns the latter
+into WireError.
 """
 
 from __future__ import annotations
@@ -26,16 +27,19 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 ARRAY_COUNT_MAX = 1_000_000
 TAG_COUNT_MAX = 10_000
 STRING_BYTES_MAX = 32_767
-# Elements and tags in all of one request: an element may take a byte on the wire and a hundred in memory, and a microsecond of everybody's
-# time. Several times what the largest requests of real clients hold. A list of numbers counts as an eighth of its length.
+# Elements and tags in all of one request: an element may take a byte on the wire and a hundred in memory, and
+# a microsecond of everybody's time. Several times what the largest requests of real clients hold. A list of
+# numbers counts as an eighth of its length.
 REQUEST_ELEMENTS_MAX = 250_000
-# Of a Produce or a Fetch, whose elements are the dearest: to free what twice as many came to is tens of milliseconds in one piece.
+# Of a Produce or a Fetch, whose elements are the dearest: to free what twice as many came to is tens of
+# milliseconds in one piece.
 DATA_ELEMENTS_MAX = 120_000
 # Of those, as many are decoded in one go, about a millisecond; who holds more is decoded in steps (codec.py).
 ELEMENTS_AT_ONCE = 500
 UNBOUNDED = 1 << 62
 
-# What reading outside a buffer or meeting a bad string raises inside a decoder; always shown to callers as WireError.
+# What reading outside a buffer or meeting a bad string raises inside a decoder; always shown to callers as
+# WireError.
 READ_ERRORS = (struct.error, IndexError, UnicodeDecodeError)
 
 _SHORT = struct.Struct(">h").unpack_from
@@ -112,8 +116,9 @@ def varint(value: int) -> bytes:
 
 
 def skip_tags(buf: Buffer, pos: int, end: int, left: list[int] | None = None) -> int:
-    """Steps over a tagged section of which nothing is known; the position after it. `left[0]`: what is left of a bound for all sections
-    together. Raises WireError for too many tags, a field beyond `end`, or more than that bound."""
+    """Steps over a tagged section of which nothing is known; the position after it. `left[0]`: what is left
+    of a bound for all sections together. Raises WireError for too many tags, a field beyond `end`, or more
+    than that bound."""
     count, pos = read_uvarint(buf, pos)
     if count > TAG_COUNT_MAX:
         raise WireError(f"{count} tagged fields")
@@ -129,7 +134,8 @@ def skip_tags(buf: Buffer, pos: int, end: int, left: list[int] | None = None) ->
 
 
 def check_count(count: int, least_bytes: int, left_bytes: int) -> None:
-    """Refuses the count of a null array, one above the bound, and one that cannot be in the bytes that are left."""
+    """Refuses the count of a null array, one above the bound, and one that cannot be in the bytes that are
+    left."""
     if not 0 <= count <= ARRAY_COUNT_MAX or count * least_bytes > left_bytes:
         raise WireError(f"an array of {count} elements")
 
@@ -189,7 +195,8 @@ def string_bytes(text: str) -> bytes:
 
 
 def uuid_field(raw: bytes) -> bytes:
-    """A uuid as it goes to the wire. A wrong length would be padded or cut by struct in silence, so it is refused."""
+    """A uuid as it goes to the wire. A wrong length would be padded or cut by struct in silence, so it is
+    refused."""
     if len(raw) != 16:
         raise ValueError(f"uuid of {len(raw)} bytes")
     return raw

@@ -1,15 +1,16 @@
 """The walk over a batch's unpacked records that judges each: what Kafka's LogValidator asks of them.
 
-Kafka's rules: as many records as the header counts fill the bytes exactly; each is as long as its length says, its
-numbers are no longer than their kind may be, its headers have keys. And one of our own: offset deltas are 0, 1, 2 and
-so on. Kafka lets other deltas pass where a batch is not compressed, and its consumers then miss records or meet them
-twice. A record of no key, or of a time outside the bounds given, is no fault: its index is told.
+Kafka's rules: as many records as the header counts fill the bytes exactly; each is as long as its length
+says, its numbers are no longer than their kind may be, its headers have keys. And one of our own: offset
+deltas are 0, 1, 2 and so on. Kafka lets other deltas pass where a batch is not compressed, and its consumers
+then miss records or meet them twice. A record of no key, or of a time outside the bounds given, is no fault:
+its index is told.
 
-`walk` is compiled (_record_walk.c) where a C compiler was there when this was installed, about ten nanoseconds a
-record; otherwise Python's own, a hundred times that, which `WalkInSteps` cuts into steps for whoever shares a loop. The
-compiled one lets go of the interpreter for large inputs. Not here: the values of records (records.py), unpacking
-(compression.py), what is made of an answer (broker/partitions/validation.py). Pure; never raises for what the bytes
-say.
+`walk` is compiled (_record_walk.c) where a C compiler was there when this was installed, about ten
+nanoseconds a record; otherwise Python's own, a hundred times that, which `WalkInSteps` cuts into steps for
+whoever shares a loop. The compiled one lets go of the interpreter for large inputs. Not here: the values of
+records (records.py), unpacking (compression.py), what is made of an answer (broker/partitions/validation.py).
+Pure; never raises for what the bytes say.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ FAULT_TEXTS: Final = {
 }
 
 Walked = int | tuple[int, int, list[int], list[int]]
-"""The largest timestamp (-1 where no record has one) of records without a blemish. Else a `Fault`, the index of the
-record it was met at, and the indexes of the first records without a key and of those out of time."""
+"""The largest timestamp (-1 where no record has one) of records without a blemish. Else a `Fault`, the index
+of the record it was met at, and the indexes of the first records without a key and of those out of time."""
 
 Walk = Callable[[Buffer, int, int, int, int, bool], Walked]
 
@@ -67,7 +68,8 @@ Walk = Callable[[Buffer, int, int, int, int, bool], Walked]
 def walk_in_python(
     records: Buffer, count: int, base_timestamp: int, earliest: int, latest: int, needs_keys: bool
 ) -> Walked:
-    """`count` records. Times are the base's plus each record's delta, in 64 bits; `earliest` to `latest` are in time, and so is -1."""
+    """`count` records. Times are the base's plus each record's delta, in 64 bits; `earliest` to `latest` are
+    in time, and so is -1."""
     steps = WalkInSteps(records, count, base_timestamp, earliest, latest, needs_keys)
     for _ in steps:
         pass
@@ -76,7 +78,8 @@ def walk_in_python(
 
 @dataclass(slots=True)
 class WalkInSteps:
-    """The walk in Python; iterating takes it a step of STEP_RECORDS further, and `walked` is the answer at the end."""
+    """The walk in Python; iterating takes it a step of STEP_RECORDS further, and `walked` is the answer at
+    the end."""
 
     records: Buffer
     count: int
@@ -156,7 +159,11 @@ class WalkInSteps:
         if self.needs_keys and is_keyless:
             if len(self._keyless) < INDEXES_MAX:
                 self._keyless.append(self._index)
-        elif not self.earliest <= time <= self.latest and time != NO_TIMESTAMP and len(self._untimely) < INDEXES_MAX:
+        elif (
+            not self.earliest <= time <= self.latest
+            and time != NO_TIMESTAMP
+            and len(self._untimely) < INDEXES_MAX
+        ):
             self._untimely.append(self._index)
         self._max_timestamp = max(self._max_timestamp, time)
 

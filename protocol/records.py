@@ -6,11 +6,13 @@
 
 Not here: the batch's header and its making (batches.py). The produce and fetch paths never come here.
 
-Kept true: a length or a count is compared with the bytes that remain before it is used; a batch yields exactly the
-records its header counts or raises WireError. What is yielded is copied out, so that it pins no frame and no block. A
-batch that is walked takes its payload, unpacked, and one record: up to 34 times its bytes where it is all empty headers.
+Kept true: a length or a count is compared with the bytes that remain before it is used; a batch yields
+exactly the records its header counts or raises WireError. What is yielded is copied out, so that it pins no
+frame and no block. A batch that is walked takes its payload, unpacked, and one record: up to 34 times its
+bytes where it is all empty headers.
 
-Who unpacks a batch elsewhere walks the payload here (`times_in`, `keyless_in`): generators, to be left and taken up again.
+Who unpacks a batch elsewhere walks the payload here (`times_in`, `keyless_in`): generators, to be left and
+taken up again.
 """
 
 from __future__ import annotations
@@ -82,7 +84,10 @@ def times_in(header: BatchHeader, payload: Buffer) -> Iterator[tuple[int, int]]:
     base_timestamp, base_offset = header.base_timestamp, header.base_offset
     for window, position, end in _heads(payload, header.record_count):
         timestamp_delta, offset_delta, _ = _read_deltas(window, position, end)
-        yield base_offset + offset_delta, base_timestamp + timestamp_delta if append_time is None else append_time
+        yield (
+            base_offset + offset_delta,
+            base_timestamp + timestamp_delta if append_time is None else append_time,
+        )
 
 
 def indexes_without_key(view: memoryview, bytes_max: int = RECORDS_BYTES_MAX) -> list[int]:
@@ -101,7 +106,8 @@ def keyless_in(header: BatchHeader, payload: Buffer) -> Iterator[bool]:
 
 
 def encode_records(records: Sequence[Record], base_timestamp: int, first_delta: int = 0) -> bytes:
-    """The records section of a batch, or a part of one, uncompressed, with consecutive offset deltas from `first_delta` on."""
+    """The records section of a batch, or a part of one, uncompressed, with consecutive offset deltas from
+    `first_delta` on."""
     return b"".join(
         encode_record(delta, record.timestamp - base_timestamp, record.key, record.value, record.headers)
         for delta, record in enumerate(records, first_delta)
@@ -130,8 +136,8 @@ def _put(parts: list[Buffer], value: Buffer | None) -> None:
 
 
 def decode_record(payload: bytes, position: int, end: int) -> Record:
-    """The record whose attributes stand at `position`; its timestamp and offset are the deltas. `end` must be its end.
-    Raises WireError where it is not, or a length is wrong."""
+    """The record whose attributes stand at `position`; its timestamp and offset are the deltas. `end` must be
+    its end. Raises WireError where it is not, or a length is wrong."""
     timestamp_delta, offset_delta, position = _read_deltas(payload, position, end)
     key, position = _read_bytes(payload, position, end)
     value, position = _read_bytes(payload, position, end)
@@ -165,8 +171,9 @@ def _spans(payload: bytes, count: int) -> Iterator[tuple[int, int]]:
 
 
 def _heads(payload: Buffer, count: int) -> Iterator[tuple[bytes, int, int]]:
-    """(bytes, start, end) of each record after its length. They fill the payload exactly. The bytes hold all of a record up to its key, and
-    maybe no more: a window is copied out at a time, since to index bytes takes half as long as to index a view, and nobody looks further."""
+    """(bytes, start, end) of each record after its length. They fill the payload exactly. The bytes hold all
+    of a record up to its key, and maybe no more: a window is copied out at a time, since to index bytes takes
+    half as long as to index a view, and nobody looks further."""
     view, size = memoryview(payload), len(payload)
     position = start = whole_end = 0  # a record that begins below `whole_end` has its head in the window
     window = b""

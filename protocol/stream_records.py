@@ -1,8 +1,9 @@
-"""Our own records of the metadata log: streams and objects, keys from 501 on. Declared as in metadata_records.py.
+"""Our own records of the metadata log: streams and objects, keys from 501 on. Declared as in
+metadata_records.py.
 
-Kafka's tools step over keys they do not know. Not here: which version is written (kraft/image/records.py), what a record does
-to the image (kraft/tables/). Kept true: a number is never used again for something else, and a record says everything
-its effect needs, its time included: applying it asks no clock.
+Kafka's tools step over keys they do not know. Not here: which version is written (kraft/image/records.py),
+what a record does to the image (kraft/tables/). Kept true: a number is never used again for something else,
+and a record says everything its effect needs, its time included: applying it asks no clock.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from millrace.protocol.declare import NO_UUID, Int8, Int32, Int64, Uuid, Version
 
 @dataclass(slots=True)
 class StreamRecord:
-    """A stream as it now is, whole. `role` and `state` are numbers of s3stream/ids.py and kraft/tables/streams.py."""
+    """A stream as it now is, whole. `role` and `state` are numbers of s3stream/ids.py and
+    kraft/tables/streams.py."""
 
     KEY = 501
     VERSIONS = Versions(0, 0, flexible=0)
@@ -31,7 +33,8 @@ class StreamRecord:
 
 @dataclass(slots=True)
 class RemoveStreamsRecord:
-    """The streams go; an object none of whose ranges is alive any more is marked for deletion at `time_ms`."""
+    """The streams go; an object none of whose ranges is alive any more is marked for deletion at
+    `time_ms`."""
 
     KEY = 502
     VERSIONS = Versions(0, 0, flexible=0)
@@ -74,10 +77,11 @@ class PrepareObjectsRecord:
 
 @dataclass(slots=True)
 class CommitObjectRecord:
-    """A prepared object holds `ranges` from now on, packed as in kraft/tables/packing.py. Each begins at its stream's end and moves it.
+    """A prepared object holds `ranges` from now on, packed as in kraft/tables/packing.py. Each begins at its
+    stream's end and moves it.
 
-    A stream-set object takes the next place of the group that is named by its first object's id. An object of which no range is alive is
-    marked for deletion at once, at `time_ms`.
+    A stream-set object takes the next place of the group that is named by its first object's id. An object of
+    which no range is alive is marked for deletion at once, at `time_ms`.
     """
 
     KEY = 505
@@ -96,8 +100,8 @@ class CommitObjectRecord:
 
 @dataclass(slots=True)
 class PendingDeletionRecord:
-    """The objects hold nothing that may be read; their files go after a grace. `was_committed`: they once were. `with_links`: they are
-    composites, and what they link goes with them."""
+    """The objects hold nothing that may be read; their files go after a grace. `was_committed`: they once
+    were. `with_links`: they are composites, and what they link goes with them."""
 
     KEY = 506
     VERSIONS = Versions(0, 0, flexible=0)
@@ -131,7 +135,8 @@ class NextIdsRecord:
 
 @dataclass(slots=True)
 class MadeObject:
-    """A prepared object that compaction made; fields as in CommitObjectRecord. No range moves its stream's end."""
+    """A prepared object that compaction made; fields as in CommitObjectRecord. No range moves its stream's
+    end."""
 
     object_id: Int64 = 0
     kind: Int8 = 0
@@ -147,9 +152,9 @@ class MadeObject:
 class CompactObjectsRecord:
     """At `time_ms` the made objects take over what of their ranges the sources held.
 
-    The sources (replaced, superseded, linked) are committed no more, whatever is left of them. Linked ones are forgotten: a composite among the made
-    links their files. Replaced and superseded ones are marked for deletion, a replaced composite with what it links; and so are dropped links, of
-    which nothing was known.
+    The sources (replaced, superseded, linked) are committed no more, whatever is left of them. Linked ones
+    are forgotten: a composite among the made links their files. Replaced and superseded ones are marked for
+    deletion, a replaced composite with what it links; and so are dropped links, of which nothing was known.
     """
 
     KEY = 509
@@ -187,7 +192,8 @@ class CommittedObjectRecord:
 
 @dataclass(slots=True)
 class StreamSetGroupRecord:
-    """In snapshots: a group as it is. `members` by place, -1 for what is gone; `is_open`: the node's next object goes there."""
+    """In snapshots: a group as it is. `members` by place, -1 for what is gone; `is_open`: the node's next
+    object goes there."""
 
     KEY = 511
     VERSIONS = Versions(0, 0, flexible=0)
@@ -240,7 +246,8 @@ class RemoveNodeWalRecord:
 
 @dataclass(slots=True)
 class MoveNodeWalRecord:
-    """Everything below `position` of this write-ahead log is committed. Stands in the batch of the commit that moved it."""
+    """Everything below `position` of this write-ahead log is committed. Stands in the batch of the commit
+    that moved it."""
 
     KEY = 515
     VERSIONS = Versions(0, 0, flexible=0)
@@ -252,7 +259,8 @@ class MoveNodeWalRecord:
 
 @dataclass(slots=True)
 class NodeClaimRecord:
-    """An incarnation is about to claim the place `number` in a series of ownership. `node_id` -1: the metadata log's writer."""
+    """An incarnation is about to claim the place `number` in a series of ownership. `node_id` -1: the
+    metadata log's writer."""
 
     KEY = 516
     VERSIONS = Versions(0, 0, flexible=0)

@@ -1,14 +1,18 @@
 """Memory lent in buffers, each of which comes back by itself when its last view is gone, and is lent again.
 
-Bytes from the store are read straight into such buffers. Memory that was touched before is worth it: a first touch was measured at 2 us a page on
-a virtual machine, ten times what it costs to read a page's bytes into it. Small buffers are plain bytearrays, which the allocator reuses.
+Bytes from the store are read straight into such buffers. Memory that was touched before is worth it: a first
+touch was measured at 2 us a page on a virtual machine, ten times what it costs to read a page's bytes into
+it. Small buffers are plain bytearrays, which the allocator reuses.
 
-    lend ─► buffer, views of it anywhere ─► its last view dies, in whichever thread ─► free ─► lent again, or given back to the system
+    lend ─► buffer, views of it anywhere ─► its last view dies, in whichever thread ─► free ─► lent again, or
+    given back to the system
 
 Not here: how much may be lent (the owner decides, and drops what it holds). Kept true:
   * a buffer is never lent twice at once: whoever may still write into it holds a view;
-  * what the owner let go and others still view is counted (`released_bytes`), so that the owner can make up for it;
-  * free and lent memory together stay within the capacity as long as what is lent does: what is free in the wrong size goes first.
+  * what the owner let go and others still view is counted (`released_bytes`), so that the owner can make up
+    for it;
+  * free and lent memory together stay within the capacity as long as what is lent does: what is free in the
+    wrong size goes first.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ def buffer_size(size_bytes: int) -> int:
 
 
 class PooledBuffer:
-    """`view` is exactly as long as was asked for; `size_bytes` is what it pins while it, or any slice of it, lives."""
+    """`view` is exactly as long as was asked for; `size_bytes` is what it pins while it, or any slice of it,
+    lives."""
 
     __slots__ = ("_lease", "size_bytes", "view")
 
@@ -47,7 +52,8 @@ class PooledBuffer:
         self._lease = lease
 
     def release(self) -> None:
-        """The owner counts it no longer, and drops it after this; whoever views it may go on. A second time it does nothing."""
+        """The owner counts it no longer, and drops it after this; whoever views it may go on. A second time
+        it does nothing."""
         if self._lease is not None:
             self._lease.set_released(True)
 

@@ -1,4 +1,5 @@
-"""The outside world, behind interfaces. `Runtime` is the bundle of it: built once at the process's edge (or by the simulator), then taken apart."""
+"""The outside world, behind interfaces. `Runtime` is the bundle of it: built once at the process's edge (or
+by the simulator), then taken apart."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ class Runtime:
     disk: Disk
     net: Net
     open_store: StoreOpener  # bare: retries and meters are put around it by who opens
-    line: Callable[[], StepLine] = StepLine  # in which a node's steps stand: a new one, where its loop is not its own
+    line: Callable[[], StepLine] = (
+        StepLine  # in which a node's steps stand: a new one, where its loop is not its own
+    )
     offload: Callable[[], Offload] = InlineOffload  # for what would hold the loop
 
 

@@ -23,8 +23,8 @@ class Clock(Protocol):
         ...
 
     def elapsed_ms(self) -> int:
-        """Since any moment, a suspension of the machine counted in. Read anew by each call, where a loop may tell the time at which its
-        turn began: who was halted within a turn sees it. Never falls."""
+        """Since any moment, a suspension of the machine counted in. Read anew by each call, where a loop may
+        tell the time at which its turn began: who was halted within a turn sees it. Never falls."""
         ...
 
 

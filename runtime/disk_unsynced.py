@@ -1,8 +1,9 @@
 """The machine's disk without waiting for the device: for data that nobody keeps.
 
-What is written is in the system's page cache on return, so a killed process loses nothing; a machine that loses power loses everything. Of the
-interfaces of disk.py only the durability is left out: order, locks and errors are the real disk's (disk_posix.py). `UnsyncedCalls` is the same
-for a directory of objects. Not here: who may ask for it (broker/test_mode.py).
+What is written is in the system's page cache on return, so a killed process loses nothing; a machine that
+loses power loses everything. Of the interfaces of disk.py only the durability is left out: order, locks and
+errors are the real disk's (disk_posix.py). `UnsyncedCalls` is the same for a directory of objects. Not here:
+who may ask for it (broker/test_mode.py).
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class UnsyncedDisk(PosixDisk):
         return UnsyncedLogFile(await super().open_log(path))
 
     async def write_file(self, path: str, data: bytes) -> None:
-        """In one step, so no other task sees half of it: these files are small, and the page cache takes them at once."""
+        """In one step, so no other task sees half of it: these files are small, and the page cache takes them
+        at once."""
         temporary = path + ".tmp"
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -38,7 +38,8 @@ class Closed(MillraceError):
 
 
 def in_words(error: BaseException | None) -> str:
-    """What a line of the log says of an error: its own sentence; for one that has none, what kind it is and what it carries."""
+    """What a line of the log says of an error: its own sentence; for one that has none, what kind it is and
+    what it carries."""
     if error is None:
         return "no reason was told"
     if isinstance(error, OSError) and error.strerror:

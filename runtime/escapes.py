@@ -1,11 +1,13 @@
 """What escapes from a callback of the loop, and when that ends the process.
 
-asyncio logs such an exception and goes on: whatever the callback had half done stays half done, and whoever waits for the rest
-waits for ever. So a callback in which code of ours took part is fatal: `on_fatal` is told, once each, and the next start recovers. Logged only:
+asyncio logs such an exception and goes on: whatever the callback had half done stays half done, and whoever
+waits for the rest waits for ever. So a callback in which code of ours took part is fatal: `on_fatal` is told,
+once each, and the next start recovers. Logged only:
 
   * what a protocol raises while it takes bytes: the loop closes that connection;
   * what comes from a library alone, or from the loop (a future that was done already);
-  * results that nobody asked for: background work is supervised (tasks.py), and what else fails is told to whoever waits;
+  * results that nobody asked for: background work is supervised (tasks.py), and what else fails is told to
+    whoever waits;
   * messages without an exception.
 
 Not here: how the process ends.
@@ -35,7 +37,8 @@ class CallbackFailed(MillraceError):
 
     def __str__(self) -> str:
         return (
-            f"a callback failed ({type(self.cause).__name__}: {self.cause}), which is a defect, and what it left half done cannot be trusted: "
+            f"a callback failed ({type(self.cause).__name__}: {self.cause}), which is a defect, and what it "
+            "left half done cannot be trusted: "
             "the next start recovers all that was acknowledged; please report it with the trace in the log"
         )
 

@@ -1,8 +1,10 @@
-"""Counters, gauges and histograms as plain objects handed in, and the registry that prints them for Prometheus.
+"""Counters, gauges and histograms as plain objects handed in, and the registry that prints them for
+Prometheus.
 
-Whoever counts holds the object and calls `inc`; a part built without a registry makes its own and nobody looks at it.
-There are no module-level metrics. Objects are for one thread, the loop's. Labels are fixed when the object is made: a
-series that comes and goes (a topic, a client) is made and dropped by its owner, who bounds how many there are.
+Whoever counts holds the object and calls `inc`; a part built without a registry makes its own and nobody
+looks at it. There are no module-level metrics. Objects are for one thread, the loop's. Labels are fixed when
+the object is made: a series that comes and goes (a topic, a client) is made and dropped by its owner, who
+bounds how many there are.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from millrace.runtime.stepped import Steps, finished
 LATENCY_BOUNDS_S = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
-# Seconds of a clock that is finer than the loop's (uvloop's goes in milliseconds), for what is only shown: no decision may rest on it.
+# Seconds of a clock that is finer than the loop's (uvloop's goes in milliseconds), for what is only shown: no
+# decision may rest on it.
 measured_s = perf_counter
 SIZE_BOUNDS_BYTES = tuple(float(4**power) for power in range(4, 15))  # 256 bytes to 256 MiB
 
@@ -77,7 +80,8 @@ class Histogram:
         return sum(self.counts)
 
     def quantile(self, fraction: float) -> float:
-        """The upper bound below which that fraction lies: for people, not for decisions. 0 when nothing was seen."""
+        """The upper bound below which that fraction lies: for people, not for decisions. 0 when nothing was
+        seen."""
         rank, seen = fraction * self.count, 0
         for bound, count in zip(self.bounds, self.counts, strict=False):
             seen += count
@@ -95,26 +99,31 @@ _TYPES = {Counter: "counter", Gauge: "gauge", Histogram: "histogram"}
 
 
 class Registry:
-    """Names and prints metrics. One family a name: its help and type, and a series for each set of labels. Names of counters, and of
-    nothing else, end in `_total`: who asks for a rate sees by the name whether there is one."""
+    """Names and prints metrics. One family a name: its help and type, and a series for each set of labels.
+    Names of counters, and of nothing else, end in `_total`: who asks for a rate sees by the name whether
+    there is one."""
 
     def __init__(self) -> None:
         self._families: dict[str, tuple[str, str, dict[str, Metric]]] = {}
         self._sampled: dict[str, tuple[str, str]] = {}  # by name: text and kind
         self._reads: list[Callable[[], Samples]] = []
 
-    def counter(self, name: str, text: str, read: Callable[[], float] | None = None, **labels: str) -> Counter:
+    def counter(
+        self, name: str, text: str, read: Callable[[], float] | None = None, **labels: str
+    ) -> Counter:
         return self._add(name, text, Counter(read), labels)
 
     def gauge(self, name: str, text: str, read: Callable[[], float] | None = None, **labels: str) -> Gauge:
         return self._add(name, text, Gauge(read), labels)
 
-    def histogram(self, name: str, text: str, bounds: Sequence[float] = LATENCY_BOUNDS_S, **labels: str) -> Histogram:
+    def histogram(
+        self, name: str, text: str, bounds: Sequence[float] = LATENCY_BOUNDS_S, **labels: str
+    ) -> Histogram:
         return self._add(name, text, Histogram(bounds), labels)
 
     def sampled(self, name: str, text: str, kind: str, read: Callable[[], Iterable[Sample]]) -> None:
-        """A family whose series come and go: `read` gives those that there are when they are printed, and bounds how many. `kind`: counter or
-        gauge."""
+        """A family whose series come and go: `read` gives those that there are when they are printed, and
+        bounds how many. `kind`: counter or gauge."""
         self.sampled_together({name: text}, kind, lambda: {name: read()})
 
     def sampled_together(self, texts: Mapping[str, str], kind: str, read: Callable[[], Samples]) -> None:
@@ -195,7 +204,11 @@ def _sample_lines(name: str, labels: str, metric: Metric) -> Iterator[str]:
 def _label_text(labels: Mapping[str, str]) -> str:
     if not labels:
         return ""
-    return "{" + ",".join(f'{name}="{_escape(value, quote=True)}"' for name, value in sorted(labels.items())) + "}"
+    return (
+        "{"
+        + ",".join(f'{name}="{_escape(value, quote=True)}"' for name, value in sorted(labels.items()))
+        + "}"
+    )
 
 
 def _with_label(labels: str, name: str, value: str) -> str:

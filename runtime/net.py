@@ -1,8 +1,9 @@
 """The network in terms of asyncio.Protocol factories: listen and connect. Nothing above sees a socket.
 
-`LoopNet` is the real one, on whatever loop runs. Sockets are made here so that what accepted connections inherit is set once:
-no delay, keep-alive, address reuse. An empty host listens on every IPv4 and IPv6 address, in two sockets, so that peers and local
-addresses never show in IPv6-mapped form. `tests/sim/net.py` implements the same in memory.
+`LoopNet` is the real one, on whatever loop runs. Sockets are made here so that what accepted connections
+inherit is set once: no delay, keep-alive, address reuse. An empty host listens on every IPv4 and IPv6
+address, in two sockets, so that peers and local addresses never show in IPv6-mapped form. `tests/sim/net.py`
+implements the same in memory.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _TCP_INFO_RECEIVED_SEGMENT = struct.Struct("=20xI")  # tcpi_rcv_mss
 
 
 def unacknowledged_bytes(transport: asyncio.BaseTransport) -> int:
-    """What the system was given for a peer and the peer has not acknowledged; 0 where it does not tell, and of a connection that is gone."""
+    """What the system was given for a peer and the peer has not acknowledged; 0 where it does not tell, and
+    of a connection that is gone."""
     handle = transport.get_extra_info("socket")
     if handle is not None and sys.platform == "darwin":
         try:
@@ -37,21 +39,26 @@ def unacknowledged_bytes(transport: asyncio.BaseTransport) -> int:
 
 
 def unread_bytes(transport: asyncio.BaseTransport) -> int:
-    """What the system has from a peer and nobody has read; 0 where it does not tell, and of a connection that is gone."""
+    """What the system has from a peer and nobody has read; 0 where it does not tell, and of a connection that
+    is gone."""
     return _asked(transport.get_extra_info("socket"), "FIONREAD")
 
 
 def is_window_closed(transport: asyncio.BaseTransport) -> bool:
-    """Whether the system takes no more of a peer's bytes before some that it has are read; False where it does not tell.
+    """Whether the system takes no more of a peer's bytes before some that it has are read; False where it
+    does not tell.
 
-    That is no matter of `unread_bytes`: a segment of which a part was read keeps all its memory, and a window smaller than a segment is not
-    offered (RFC 9293, section 3.8.6.2.2). On loopback, with segments of 64 KiB, a peer may be stopped when a few hundred bytes are unread.
+    That is no matter of `unread_bytes`: a segment of which a part was read keeps all its memory, and a window
+    smaller than a segment is not offered (RFC 9293, section 3.8.6.2.2). On loopback, with segments of 64 KiB,
+    a peer may be stopped when a few hundred bytes are unread.
     """
     handle = transport.get_extra_info("socket")
     if handle is None or sys.platform != "linux":
         return False
     try:
-        used_bytes, limit_bytes = _MEMINFO.unpack(handle.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size))
+        used_bytes, limit_bytes = _MEMINFO.unpack(
+            handle.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
+        )
         info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_RECEIVED_SEGMENT.size)
         (segment_bytes,) = _TCP_INFO_RECEIVED_SEGMENT.unpack(info)
     except (OSError, struct.error):
@@ -60,8 +67,8 @@ def is_window_closed(transport: asyncio.BaseTransport) -> bool:
 
 
 def reset(transport: asyncio.Transport) -> None:
-    """Ends a connection at once, and has the system forget what it holds for the peer: after an `abort` alone that stays for as long as a peer
-    that does not read keeps its side open."""
+    """Ends a connection at once, and has the system forget what it holds for the peer: after an `abort` alone
+    that stays for as long as a peer that does not read keeps its side open."""
     handle = transport.get_extra_info("socket")
     if handle is not None and handle.fileno() >= 0:
         with contextlib.suppress(OSError):
@@ -103,7 +110,8 @@ class ConnectFailed(Unavailable):
 
 
 class Listener(Protocol):
-    """An address that accepts. `host` is as asked for, `port` the real one (the system's choice when 0 was asked for)."""
+    """An address that accepts. `host` is as asked for, `port` the real one (the system's choice when 0 was
+    asked for)."""
 
     @property
     def host(self) -> str: ...
@@ -175,7 +183,9 @@ class LoopBound:
         try:
             for bound in self._sockets:
                 bound.listen(backlog)  # uvloop keeps it to itself when that fails
-                servers.append(await loop.create_server(factory, sock=bound, backlog=backlog, start_serving=False))
+                servers.append(
+                    await loop.create_server(factory, sock=bound, backlog=backlog, start_serving=False)
+                )
             for server in servers:
                 await server.start_serving()
         except BaseException as error:  # also who is cancelled leaves nobody that accepts
@@ -199,7 +209,9 @@ class LoopNet:
     async def bind(self, host: str, port: int) -> LoopBound:
         return LoopBound(host, await self._bind(host, port))
 
-    async def listen(self, factory: ProtocolFactory, host: str, port: int, *, backlog: int = 100) -> LoopListener:
+    async def listen(
+        self, factory: ProtocolFactory, host: str, port: int, *, backlog: int = 100
+    ) -> LoopListener:
         return await (await self.bind(host, port)).listen(factory, backlog=backlog)
 
     async def connect(

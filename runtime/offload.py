@@ -1,8 +1,9 @@
-"""Runs a pure C function that releases the interpreter off the loop: compression, checksums of large buffers, hashing.
+"""Runs a pure C function that releases the interpreter off the loop: compression, checksums of large buffers,
+hashing.
 
-Only such functions. Python code in a thread takes the interpreter from the loop in slices of milliseconds; that work
-belongs in slices on the loop or in a subprocess. Small inputs are cheaper done in place: a hand-over costs about 0.1 ms,
-which the caller weighs.
+Only such functions. Python code in a thread takes the interpreter from the loop in slices of milliseconds;
+that work belongs in slices on the loop or in a subprocess. Small inputs are cheaper done in place: a
+hand-over costs about 0.1 ms, which the caller weighs.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class ThreadOffload:
 
     async def close(self) -> None:
         """Waits for what runs; what has not begun is dropped."""
-        await asyncio.get_running_loop().run_in_executor(None, lambda: self._pool.shutdown(cancel_futures=True))
+        await asyncio.get_running_loop().run_in_executor(
+            None, lambda: self._pool.shutdown(cancel_futures=True)
+        )
 
 
 class InlineOffload:

@@ -70,13 +70,16 @@ def read_text(path: str) -> str:
 
 
 def keep_start_out_of_collections(*, is_searched: bool = True) -> None:
-    """`is_searched`: for garbage first, which takes a tenth of a start and finds little; a broker that lives as long as a test keeps it.
+    """`is_searched`: for garbage first, which takes a tenth of a start and finds little; a broker that lives
+    as long as a test keeps it.
 
-    What the start made stays for good: the garbage collector need not walk it again, each time, while requests wait.
+    What the start made stays for good: the garbage collector need not walk it again, each time, while
+    requests wait.
 
-    Later it looks at what is new in larger strides: nothing on the produce and fetch paths leaves cycles, so that all it does there is to
-    walk the entries of the log cache, at the library's own thresholds 3.7 us an entry and 1.0 us at these. A stride of 10,000 objects is
-    0.3 ms; the walks over everything were pauses of 70 to 400 ms, and the last threshold makes them five times rarer.
+    Later it looks at what is new in larger strides: nothing on the produce and fetch paths leaves cycles, so
+    that all it does there is to walk the entries of the log cache, at the library's own thresholds 3.7 us an
+    entry and 1.0 us at these. A stride of 10,000 objects is 0.3 ms; the walks over everything were pauses of
+    70 to 400 ms, and the last threshold makes them five times rarer.
     """
     if is_searched:
         gc.collect()

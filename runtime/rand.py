@@ -8,7 +8,8 @@ import random
 
 
 class Rand:
-    """A seeded source. `split(name)` gives an independent one whose sequence depends on seed and name alone."""
+    """A seeded source. `split(name)` gives an independent one whose sequence depends on seed and name
+    alone."""
 
     def __init__(self, seed: bytes) -> None:
         self._seed = seed
@@ -22,7 +23,8 @@ class Rand:
         return Rand(hashlib.sha256(self._seed + name.encode()).digest())
 
     def uuid(self) -> bytes:
-        """16 bytes of a version 4 UUID, never Kafka's reserved ones (zero, one) and never beginning with a dash in base64."""
+        """16 bytes of a version 4 UUID, never Kafka's reserved ones (zero, one) and never beginning with a
+        dash in base64."""
         raw = bytearray(self._random.randbytes(16))
         raw[6] = (raw[6] & 0x0F) | 0x40
         raw[8] = (raw[8] & 0x3F) | 0x80

@@ -1,4 +1,5 @@
-"""Long decisions in steps: a generator that stops every few milliseconds, so that others may run between. Pure."""
+"""Long decisions in steps: a generator that stops every few milliseconds, so that others may run between.
+Pure."""
 
 from __future__ import annotations
 

@@ -1,13 +1,17 @@
-"""Steps of work that can wait, one at a time between turns of the event loop: whoever comes meanwhile is served between any two.
+"""Steps of work that can wait, one at a time between turns of the event loop: whoever comes meanwhile is
+served between any two.
 
-A turn runs all that is ready before it looks at its sockets again. Twenty reads of history that are each ready for half a millisecond of work
-hold it for ten, and who waits for an acknowledgement comes through the loop three times. In line here they cost it half a millisecond each time.
+A turn runs all that is ready before it looks at its sockets again. Twenty reads of history that are each
+ready for half a millisecond of work hold it for ten, and who waits for an acknowledgement comes through the
+loop three times. In line here they cost it half a millisecond each time.
 
-Nor do steps hold the processor while a durable write is under way. The kernel ends such a write in threads of its own, two or three times a write,
-on the processor that the disk interrupts: they wait there for whoever runs, up to a slice of the scheduler's of some milliseconds, whatever
-other processors do. Before a step the loop offers its processor to who waits for it (sched_yield: half a microsecond where nobody does).
+Nor do steps hold the processor while a durable write is under way. The kernel ends such a write in threads of
+its own, two or three times a write, on the processor that the disk interrupts: they wait there for whoever
+runs, up to a slice of the scheduler's of some milliseconds, whatever other processors do. Before a step the
+loop offers its processor to who waits for it (sched_yield: half a microsecond where nobody does).
 
-Kept true: steps begin in the order in which they were asked for; nothing runs, and nothing is asked of the loop, while nobody is in line.
+Kept true: steps begin in the order in which they were asked for; nothing runs, and nothing is asked of the
+loop, while nobody is in line.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ WRITING_S = 1.0
 
 
 class StepLine:
-    """Knows besides what who stands in line makes way for: the loop's durable writes, from their submission until they are seen to have ended."""
+    """Knows besides what who stands in line makes way for: the loop's durable writes, from their submission
+    until they are seen to have ended."""
 
     def __init__(self) -> None:
         self.writes_in_flight = 0

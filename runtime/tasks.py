@@ -1,8 +1,9 @@
-"""Background tasks under supervision: each has a name, and what an escaping exception does is said where it is started.
+"""Background tasks under supervision: each has a name, and what an escaping exception does is said where it
+is started.
 
-Two sorts. A task with `on_escape` runs once: what escapes is handed over, and usually ends the process. A task without
-is a loop that must go on: what escapes is logged, counted, and the task is started again after a delay that doubles.
-`stop` cancels in reverse order of starting and waits. A task that returns is simply over.
+Two sorts. A task with `on_escape` runs once: what escapes is handed over, and usually ends the process. A
+task without is a loop that must go on: what escapes is logged, counted, and the task is started again after a
+delay that doubles. `stop` cancels in reverse order of starting and waits. A task that returns is simply over.
 
 Not a task per request: those are futures. Nothing is started at import, and nothing outlives `stop`.
 """
@@ -71,7 +72,9 @@ class Tasks:
                 if loop.time() - began > _SOUND_RUN_S:
                     delay_s = RESTART_DELAY_MIN_S
                 self._escapes.inc()
-                _log.error("background task %s failed; it starts again in %.1f s", name, delay_s, exc_info=error)
+                _log.error(
+                    "background task %s failed; it starts again in %.1f s", name, delay_s, exc_info=error
+                )
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, RESTART_DELAY_MAX_S)
 

@@ -1,11 +1,13 @@
-"""History: entries read from objects, block by block, kept while memory allows, and read ahead for those who read on.
+"""History: entries read from objects, block by block, kept while memory allows, and read ahead for those who
+read on.
 
-Not here: what is in the log cache (storage.py asks it first), which blocks to keep (block_lru.py), how far to read ahead (readahead.py), how
-blocks are fetched (block_loader.py: once, few GETs).
-Keeps true:
-  * what is cached, what is on its way and what was dropped while a slow reader's reply still shows it are within one bound; a block is charged
-    with its memory and the places of its entries, and pins nothing but them;
-  * objects are replaced by compaction while they are read: one that is gone is looked up anew, a bounded number of times.
+Not here: what is in the log cache (storage.py asks it first), which blocks to keep (block_lru.py), how far to
+read ahead (readahead.py), how blocks are fetched (block_loader.py: once, few GETs). Keeps true:
+  * what is cached, what is on its way and what was dropped while a slow reader's reply still shows it are
+    within one bound; a block is charged with its memory and the places of its entries, and pins nothing but
+    them;
+  * objects are replaced by compaction while they are read: one that is gone is looked up anew, a bounded
+    number of times.
 """
 
 from __future__ import annotations
@@ -29,12 +31,15 @@ from millrace.s3stream.traffic import EngineStores
 
 log = logging.getLogger(__name__)
 
-# An object that is not found, or not yet: the image of metadata may lag behind a commit or a compaction. Pauses between looks.
+# An object that is not found, or not yet: the image of metadata may lag behind a commit or a compaction.
+# Pauses between looks.
 LOOKUP_PAUSES_MS = (0, 10, 50, 200, 500)
 GETS_IN_FLIGHT_MAX = 16
-# A stream that has little in each object is read from so many at a time: the store's delay is paid once for all of them.
+# A stream that has little in each object is read from so many at a time: the store's delay is paid once for
+# all of them.
 OBJECTS_AT_A_TIME = 8
-# Replies under way show blocks that the cache dropped; their memory is used again rather than made anew, up to this part of the bound beside it.
+# Replies under way show blocks that the cache dropped; their memory is used again rather than made anew, up
+# to this part of the bound beside it.
 LOOSE_PART = 4
 # At most this part of the cache is read ahead for one reader.
 READAHEAD_PART = 2
@@ -45,7 +50,9 @@ SMALL_COUNT = 32
 
 
 class BlockCache:
-    def __init__(self, stores: EngineStores, objects: ObjectCatalog, settings: StreamSettings, cluster_id: str) -> None:
+    def __init__(
+        self, stores: EngineStores, objects: ObjectCatalog, settings: StreamSettings, cluster_id: str
+    ) -> None:
         self._settings = settings
         self._blocks: BlockLru[BlockKey, CachedBlock] = BlockLru(settings.block_cache_bytes)
         self.pool = BufferPool(settings.block_cache_bytes + settings.block_cache_bytes // LOOSE_PART)
@@ -79,7 +86,8 @@ class BlockCache:
         return self._blocks.evicted_count
 
     async def read(self, accumulator: ReadAccumulator) -> None:
-        """Fills the accumulator from objects, up to its end. On return it is full, or at least one entry richer. Cancelling loses nothing."""
+        """Fills the accumulator from objects, up to its end. On return it is full, or at least one entry
+        richer. Cancelling loses nothing."""
         start, left_bytes = accumulator.next_offset, accumulator.left_bytes
         await self._read_patiently(accumulator)
         if accumulator.has_loaded:
@@ -87,7 +95,9 @@ class BlockCache:
         else:
             self.reads_from_block_cache += 1
         read_bytes = left_bytes - accumulator.left_bytes
-        planned = self._sequential.on_read(accumulator.stream_id, start, accumulator.next_offset, read_bytes, _now_ms())
+        planned = self._sequential.on_read(
+            accumulator.stream_id, start, accumulator.next_offset, read_bytes, _now_ms()
+        )
         if planned is not None:
             self._start_reading_ahead(accumulator.stream_id, *planned)
 
@@ -123,7 +133,8 @@ class BlockCache:
         self._note_evicted(self._blocks.put(block.key, block, block.packed.charge_bytes))
 
     async def _read_patiently(self, accumulator: ReadAccumulator) -> None:
-        """What was gathered before something went wrong is given; the reader that goes on from there meets it."""
+        """What was gathered before something went wrong is given; the reader that goes on from there meets
+        it."""
         for pause_ms in LOOKUP_PAUSES_MS:
             try:
                 return await self._read_on(accumulator)
@@ -138,7 +149,8 @@ class BlockCache:
         await self._read_on(accumulator)
 
     async def _read_on(self, accumulator: ReadAccumulator) -> None:
-        """One object first, that is all there is to most reads; then several at a time, for a stream of which each holds little."""
+        """One object first, that is all there is to most reads; then several at a time, for a stream of which
+        each holds little."""
         objects_max = 1
         while not accumulator.is_full:
             wanted = accumulator.stream_id, accumulator.next_offset, accumulator.end, accumulator.left_bytes
@@ -157,17 +169,21 @@ class BlockCache:
             if len(accumulator.entries) % SMALL_COUNT + len(packed) >= SMALL_COUNT:
                 await self._line.turn()
             accumulator.take(
-                packed.entries(accumulator.next_offset, accumulator.end, accumulator.left_bytes, TAKE_STEP_COUNT)
+                packed.entries(
+                    accumulator.next_offset, accumulator.end, accumulator.left_bytes, TAKE_STEP_COUNT
+                )
             )
             if accumulator.is_full or accumulator.next_offset >= packed.end:
                 break
         if block.is_for_once and accumulator.next_offset >= packed.end:
-            # A stream passes through: what was read goes before what was read ahead and waits. Who reads it again keeps it.
+            # A stream passes through: what was read goes before what was read ahead and waits. Who reads it
+            # again keeps it.
             block.is_for_once = False
             self._blocks.demote(block.key)
 
     def _begin(self, blocks: FoundBlocks) -> list[CachedBlock | asyncio.Future[CachedBlock]]:
-        """The blocks of these rows, in order: from the cache, from a load that is under way, or from one that begins now."""
+        """The blocks of these rows, in order: from the cache, from a load that is under way, or from one that
+        begins now."""
         found: list[CachedBlock | asyncio.Future[CachedBlock]] = []
         for ref in blocks.refs:
             key = (blocks.object_id, ref.position)
@@ -203,9 +219,12 @@ class BlockCache:
         try:
             while left_bytes > 0:
                 try:
-                    found = await self.finder.find_some(stream_id, offset, INT64_MAX, left_bytes, OBJECTS_AT_A_TIME)
+                    found = await self.finder.find_some(
+                        stream_id, offset, INT64_MAX, left_bytes, OBJECTS_AT_A_TIME
+                    )
                 except (ObjectMissing, OffsetGap):
-                    return  # the end of what is committed, or an object that is gone: who reads there looks again
+                    # the end of what is committed, or an object that is gone: who reads there looks again
+                    return
                 self._load_ahead(found, reader)
                 offset = found[-1].refs[-1].end
                 left_bytes -= sum(ref.size_bytes for blocks in found for ref in blocks.refs)

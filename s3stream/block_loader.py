@@ -1,16 +1,19 @@
-"""Blocks from objects into the cache, by few GETs: each block once however many wait for it, near ones together.
+"""Blocks from objects into the cache, by few GETs: each block once however many wait for it, near ones
+together.
 
-Who wants blocks is told where they will be; a turn of the loop later, so that all who ask at one time are seen together, what is wanted of
-each object is cut into GETs (read_plan.py). Only so many are under way, fewer of them for read-ahead; what is wanted meanwhile gathers, and
-goes together. A block that was wanted ahead and is now waited for moves up, unless it is under way.
+Who wants blocks is told where they will be; a turn of the loop later, so that all who ask at one time are
+seen together, what is wanted of each object is cut into GETs (read_plan.py). Only so many are under way,
+fewer of them for read-ahead; what is wanted meanwhile gathers, and goes together. A block that was wanted
+ahead and is now waited for moves up, unless it is under way.
 
 Keeps true:
   * what is under way has its room in the cache's bound: it is made before the GET;
-  * a block pins the bytes of that block alone, so that the cache may keep one and drop its neighbour: the store reads each into memory of
-    its own, which is used again (runtime/buffer_pool.py);
+  * a block pins the bytes of that block alone, so that the cache may keep one and drop its neighbour: the
+    store reads each into memory of its own, which is used again (runtime/buffer_pool.py);
   * a block that is damaged fails who wants it, and no other of its GET;
   * a load goes on when its waiters are gone; those who wait when it is closed are told Closed;
-  * checking stops after some entries, and one step of all blocks' runs in a turn: the loop is held for half a millisecond.
+  * checking stops after some entries, and one step of all blocks' runs in a turn: the loop is held for half a
+    millisecond.
 """
 
 from __future__ import annotations
@@ -35,12 +38,14 @@ BlockKey = tuple[ObjectId, int]
 
 
 class CachedBlock:
-    """The entries of one index row. `ahead`: the reader it was read ahead for, until somebody uses it. `is_for_once`: it was, and
-    was not yet read to its end."""
+    """The entries of one index row. `ahead`: the reader it was read ahead for, until somebody uses it.
+    `is_for_once`: it was, and was not yet read to its end."""
 
     __slots__ = ("ahead", "buffer", "is_for_once", "key", "packed")
 
-    def __init__(self, key: BlockKey, packed: PackedBlock, buffer: PooledBuffer, ahead: ReadAhead | None) -> None:
+    def __init__(
+        self, key: BlockKey, packed: PackedBlock, buffer: PooledBuffer, ahead: ReadAhead | None
+    ) -> None:
         self.key = key
         self.packed = packed
         self.buffer = buffer
@@ -76,7 +81,8 @@ class Wanted:
 
 
 class Lane:
-    """What is wanted and not under way, by object, the longest waiting first; and how many GETs may be under way."""
+    """What is wanted and not under way, by object, the longest waiting first; and how many GETs may be under
+    way."""
 
     __slots__ = ("by_object", "slots_free", "store")
 

@@ -1,8 +1,9 @@
 """What a cache bounded by bytes keeps: the most recently used. Pure.
 
-Used for blocks of objects and for the indexes of objects. What is on its way has its room in the bound as well, and so has what was dropped
-and is not gone yet (`beside_bytes`, its owner's to set). The value that is being added
-is always kept, even when it alone exceeds the bound: a reader needs it now, and refusing it would read it again and again.
+Used for blocks of objects and for the indexes of objects. What is on its way has its room in the bound as
+well, and so has what was dropped and is not gone yet (`beside_bytes`, its owner's to set). The value that is
+being added is always kept, even when it alone exceeds the bound: a reader needs it now, and refusing it would
+read it again and again.
 """
 
 from __future__ import annotations

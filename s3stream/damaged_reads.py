@@ -1,11 +1,14 @@
-"""Stored data that reads failed on: which offsets of which stream, until a later read gives them or they are trimmed.
+"""Stored data that reads failed on: which offsets of which stream, until a later read gives them or they are
+trimmed.
 
-Pure: every read of a stream reports here how it ended (stream.py). A read that fails for damage fails at its first offset. The listener is told
-of each damage when it is met first, again every SAY_EVERY_S while reads go on failing on it, and when a read gave what was damaged.
+Pure: every read of a stream reports here how it ended (stream.py). A read that fails for damage fails at its
+first offset. The listener is told of each damage when it is met first, again every SAY_EVERY_S while reads go
+on failing on it, and when a read gave what was damaged.
 
-Bounded: DAMAGES_MAX are remembered. Beyond, failed reads are counted alone, but that each SAY_EVERY_S one is told of, in the place of the one that
-was met first: so a missing object of a thousand streams is not told of at each read. Not here: names of partitions, log lines, metrics
-(broker/background/damage_log.py), what compaction and fsck find.
+Bounded: DAMAGES_MAX are remembered. Beyond, failed reads are counted alone, but that each SAY_EVERY_S one is
+told of, in the place of the one that was met first: so a missing object of a thousand streams is not told of
+at each read. Not here: names of partitions, log lines, metrics (broker/background/damage_log.py), what
+compaction and fsck find.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ SAY_EVERY_S = 60.0
 
 @dataclass(slots=True)
 class Damage:
-    """[start, end) of a stream cannot be read. `end` is None where it is not known how far the damage goes: the object is missing, or its index is
-    damaged. Times are the loop's."""
+    """[start, end) of a stream cannot be read. `end` is None where it is not known how far the damage goes:
+    the object is missing, or its index is damaged. Times are the loop's."""
 
     stream_id: int
     start: int

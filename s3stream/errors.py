@@ -6,12 +6,13 @@
                 <- OffsetTrimmed      asked for below the stream's start
                 <- OffsetBeyondEnd    asked for above the stream's confirmed end
                 <- CompactionRefused  metadata moved on since a compaction was planned: plan anew
-                <- UploadExpired      an object was not committed within the ttl it was prepared with: prepare another, put again
+                <- UploadExpired      an object was not committed within the ttl it was prepared with: prepare
+                                      another, put again
     Corrupt     <- ObjectCorrupt      stored bytes fail their check or their layout; never retried
                 <- OffsetGap          entries of a stream do not continue: what lay between was lost
 
-StreamMissing and the two offset errors have no remedy but another question: the caller turns them into an answer.
-`ObjectMissing` (Corrupt) is the store's own, in runtime/objectstore.py.
+StreamMissing and the two offset errors have no remedy but another question: the caller turns them into an
+answer. `ObjectMissing` (Corrupt) is the store's own, in runtime/objectstore.py.
 """
 
 from __future__ import annotations
@@ -65,10 +66,12 @@ class OffsetBeyondEnd(MillraceError):
 
 
 class ObjectCorrupt(Corrupt):
-    """`key` is "" when the bytes came from elsewhere (a WAL payload), `position` is where in them the check failed. `offsets`: the [start, end) of
-    its stream that a damaged block holds, where that is known."""
+    """`key` is "" when the bytes came from elsewhere (a WAL payload), `position` is where in them the check
+    failed. `offsets`: the [start, end) of its stream that a damaged block holds, where that is known."""
 
-    def __init__(self, reason: str, position: int = 0, key: str = "", offsets: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, reason: str, position: int = 0, key: str = "", offsets: tuple[int, int] | None = None
+    ) -> None:
         super().__init__(reason, position, key)
         self.offsets = offsets
         self.reason = reason
@@ -76,7 +79,10 @@ class ObjectCorrupt(Corrupt):
         self.key = key
 
     def __str__(self) -> str:
-        return f"{f'object {self.key}' if self.key else 'an entry'} is damaged at byte {self.position}: {self.reason}"
+        return (
+            f"{f'object {self.key}' if self.key else 'an entry'} is damaged at byte {self.position}: "
+            f"{self.reason}"
+        )
 
 
 class UploadExpired(MillraceError):

@@ -1,13 +1,16 @@
-"""From an offset to the object that holds it and its blocks there: metadata names a few objects, their indexes know.
+"""From an offset to the object that holds it and its blocks there: metadata names a few objects, their
+indexes know.
 
     candidates (metadata, at hand) -> their indexes (kept, or one GET each, all at once) -> the blocks
 
-Metadata tells exactly which object of its own a stream has at an offset, and of stream-set objects up to four that may hold it. A composite
-is one GET too, and says which object it links there. So who reads something cold waits for one round of GETs before the data's own.
+Metadata tells exactly which object of its own a stream has at an offset, and of stream-set objects up to four
+that may hold it. A composite is one GET too, and says which object it links there. So who reads something
+cold waits for one round of GETs before the data's own.
 
-Kept true: indexes are kept within one bound of bytes, the least recently used go first; an object that is gone, or damaged, fails who needs it
-and nobody else: one of four that cannot be read, for whatever reason, is no error while another has what is asked for. Not here: asking
-again when metadata was behind, or compaction replaced an object (block_cache.py). Cancelling loses nothing.
+Kept true: indexes are kept within one bound of bytes, the least recently used go first; an object that is
+gone, or damaged, fails who needs it and nobody else: one of four that cannot be read, for whatever reason, is
+no error while another has what is asked for. Not here: asking again when metadata was behind, or compaction
+replaced an object (block_cache.py). Cancelling loses nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ class FoundBlocks:
 
 
 class ObjectFinder:
-    def __init__(self, store: ObjectStore, objects: ObjectCatalog, cluster_id: str, index_bytes_max: int) -> None:
+    def __init__(
+        self, store: ObjectStore, objects: ObjectCatalog, cluster_id: str, index_bytes_max: int
+    ) -> None:
         self._store = store
         self._objects = objects
         self._cluster_id = cluster_id
@@ -54,8 +59,8 @@ class ObjectFinder:
         return self._readers.size_bytes + self._composites.size_bytes
 
     async def find(self, stream_id: int, start: int, end: int, max_bytes: int) -> FoundBlocks:
-        """Blocks of [start, end) as ObjectIndex.find gives them. ObjectMissing when metadata knows no object or the store has it not,
-        OffsetGap when none of those that it knows holds `start`."""
+        """Blocks of [start, end) as ObjectIndex.find gives them. ObjectMissing when metadata knows no object
+        or the store has it not, OffsetGap when none of those that it knows holds `start`."""
         hints = holding(self._objects.candidates(StreamId(stream_id), start, 1), start)
         if not hints:
             raise ObjectMissing(f"(stream {stream_id}, offset {start})")
@@ -70,8 +75,8 @@ class ObjectFinder:
         return await self._find_in_all(hints, stream_id, start, end, max_bytes)
 
     async def warm(self, stream_id: int, offset: int, limit: int) -> None:
-        """Loads, at one time, the indexes of about `limit` objects that hold what follows `offset`: who reads on finds it in them without
-        asking the store. What cannot be loaded is met by who needs it."""
+        """Loads, at one time, the indexes of about `limit` objects that hold what follows `offset`: who reads
+        on finds it in them without asking the store. What cannot be loaded is met by who needs it."""
         hints = self._objects.candidates(StreamId(stream_id), offset, limit)
         singles = [hint for hint in hints if hint.kind is not ObjectKind.COMPOSITE][:limit]
         readers = [self._reader(hint.object_id, hint.size_bytes, hint.writer) for hint in singles]
@@ -80,8 +85,8 @@ class ObjectFinder:
     async def find_some(
         self, stream_id: int, start: int, end: int, max_bytes: int, objects_max: int
     ) -> list[FoundBlocks]:
-        """As `find`, going on into the objects that follow: at most so many, whose indexes are loaded together. The first one is there, or
-        the reason is raised that `find` gives."""
+        """As `find`, going on into the objects that follow: at most so many, whose indexes are loaded
+        together. The first one is there, or the reason is raised that `find` gives."""
         found = [await self.find(stream_id, start, end, max_bytes)]
         while len(found) < objects_max:
             last = found[-1].refs
@@ -97,9 +102,10 @@ class ObjectFinder:
         return found
 
     async def resume_after(self, stream_id: int, offset: int) -> int:
-        """A read of `offset` met damage: the offset from which on another block, or object, holds the stream, which may be damaged, too. What
-        no index tells ends with the objects that metadata names for it. Raises ObjectMissing when metadata names none, and
-        StoreDenied or Unavailable where an index is not known now."""
+        """A read of `offset` met damage: the offset from which on another block, or object, holds the stream,
+        which may be damaged, too. What no index tells ends with the objects that metadata names for it.
+        Raises ObjectMissing when metadata names none, and StoreDenied or Unavailable where an index is not
+        known now."""
         hints = holding(self._objects.candidates(StreamId(stream_id), offset, 1), offset)
         if not hints:
             raise ObjectMissing(f"(stream {stream_id}, offset {offset})")
@@ -112,7 +118,9 @@ class ObjectFinder:
             if isinstance(error, StoreDenied | Unavailable):
                 raise error
             with suppress(ObjectCorrupt):  # a row that is none tells nothing
-                bound = None if reader.known_index is None else reader.known_index.bound_after(stream_id, offset)
+                bound = (
+                    None if reader.known_index is None else reader.known_index.bound_after(stream_id, offset)
+                )
                 bounds += [] if bound is None else [bound]
         return min(bounds)
 
@@ -138,7 +146,9 @@ class ObjectFinder:
             refs = await reader.find(stream_id, start, end, max_bytes) if error is None else []
             if refs:
                 return FoundBlocks(hint.object_id, reader, refs)
-        raise worst([error for error in results if error is not None], OffsetGap(stream_id, start, hints[0].end))
+        raise worst(
+            [error for error in results if error is not None], OffsetGap(stream_id, start, hints[0].end)
+        )
 
     async def _load_index(self, hint: ObjectHint, reader: ObjectReader) -> Exception | None:
         """What kept it from being loaded, for the one who needs it."""
@@ -157,10 +167,14 @@ class ObjectFinder:
         self._readers.put(hint.object_id, reader, charge_bytes)
         return None
 
-    async def _find_linked(self, hint: ObjectHint, stream_id: int, start: int, end: int, max_bytes: int) -> FoundBlocks:
+    async def _find_linked(
+        self, hint: ObjectHint, stream_id: int, start: int, end: int, max_bytes: int
+    ) -> FoundBlocks:
         composite = self._composites.get(hint.object_id)
         if composite is None:
-            composite = CompositeReader(self._store, object_key(self._cluster_id, hint.object_id), hint.writer)
+            composite = CompositeReader(
+                self._store, object_key(self._cluster_id, hint.object_id), hint.writer
+            )
             self.index_gets += 1
             index = await composite.index()
             self.index_get_bytes += index.size_bytes
@@ -174,19 +188,23 @@ class ObjectFinder:
     def _reader(self, object_id: ObjectId, size_bytes: int, writer: int = 0) -> ObjectReader:
         reader = self._readers.get(object_id)
         if reader is None:
-            reader = ObjectReader(self._store, object_key(self._cluster_id, object_id), size_bytes, writer=writer)
+            reader = ObjectReader(
+                self._store, object_key(self._cluster_id, object_id), size_bytes, writer=writer
+            )
             self._readers.put(object_id, reader, READER_OVERHEAD_BYTES)
         return reader
 
 
 def holding(hints: Sequence[ObjectHint], offset: int) -> list[ObjectHint]:
-    """Those of the candidates that may hold `offset` itself: the first ones, with bounds of their own or in common."""
+    """Those of the candidates that may hold `offset` itself: the first ones, with bounds of their own or in
+    common."""
     return [hint for hint in hints if hint.start <= offset < hint.end]
 
 
 def worst(errors: Sequence[Exception], otherwise: Exception) -> Exception:
-    """What to tell who found nothing. What the store did not answer may have been what is asked for, and may be answered later. An object that is
-    gone may have been replaced, so that asking metadata again helps; damage does not pass, and is told when nothing else is the matter."""
+    """What to tell who found nothing. What the store did not answer may have been what is asked for, and may
+    be answered later. An object that is gone may have been replaced, so that asking metadata again helps;
+    damage does not pass, and is told when nothing else is the matter."""
     for kind in (Unavailable, StoreDenied, ObjectMissing):
         for error in errors:
             if isinstance(error, kind):

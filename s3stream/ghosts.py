@@ -1,8 +1,10 @@
-"""What the log cache dropped lately, without the bytes: whether a larger cache would have had what a reader did not find. Pure.
+"""What the log cache dropped lately, without the bytes: whether a larger cache would have had what a reader
+did not find. Pure.
 
-A block that was uploaded is worth its memory only when somebody comes for it, and nobody knows that before. So the cache keeps little of
-what it could drop, and more once readers come for what a larger one would have had; how much is log_cache.py's. Memory that is not taken costs
-nothing: taking it was measured to cost more than all else a produce request does (see runtime/disk/aligned.py).
+A block that was uploaded is worth its memory only when somebody comes for it, and nobody knows that before.
+So the cache keeps little of what it could drop, and more once readers come for what a larger one would have
+had; how much is log_cache.py's. Memory that is not taken costs nothing: taking it was measured to cost more
+than all else a produce request does (see runtime/disk/aligned.py).
 
 Bounded in blocks, in their ranges, and in the bytes they had: older ones are as if they had never been.
 """
@@ -27,7 +29,9 @@ class Ghosts:
         self._blocks.append((size_bytes, ranges))
         self._bytes += size_bytes
         self._ranges_count += len(ranges)
-        while self._bytes > self._bytes_max or len(self._blocks) > BLOCKS_MAX or self._ranges_count > RANGES_MAX:
+        while (
+            self._bytes > self._bytes_max or len(self._blocks) > BLOCKS_MAX or self._ranges_count > RANGES_MAX
+        ):
             self._forget(0)
 
     def take(self, stream_id: int, offset: int) -> bool:

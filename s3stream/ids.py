@@ -1,4 +1,5 @@
-"""Values that name streams, objects and what lies in them. Pure; the only file of this package that kraft may import."""
+"""Values that name streams, objects and what lies in them. Pure; the only file of this package that kraft may
+import."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class ObjectKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """The incarnation of a node that writes an object. `token`: the first 8 bytes of the incarnation's id, signed; not 0."""
+    """The incarnation of a node that writes an object. `token`: the first 8 bytes of the incarnation's id,
+    signed; not 0."""
 
     node_id: int
     token: int
@@ -52,7 +54,8 @@ def token_text(token: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OpenedStream:
-    """A stream as the controller knows it for its owner. `end` is the end of what is committed as objects; what the WAL holds lies beyond."""
+    """A stream as the controller knows it for its owner. `end` is the end of what is committed as objects;
+    what the WAL holds lies beyond."""
 
     stream_id: StreamId
     epoch: int
@@ -73,8 +76,8 @@ class StreamRange:
 class ObjectHint:
     """A committed object that may hold offsets of a stream in [start, end).
 
-    Of an object of that stream alone the bounds are its own. A stream-set object may hold some of them, all, or none: its index knows; those
-    with the same bounds have all of them together.
+    Of an object of that stream alone the bounds are its own. A stream-set object may hold some of them, all,
+    or none: its index knows; those with the same bounds have all of them together.
     """
 
     object_id: ObjectId
@@ -98,9 +101,10 @@ class CommittedStreamObject:
 class UploadCommit:
     """What one upload puts into metadata, atomically.
 
-    `object_id` is the stream-set object (NO_OBJECT when every stream got its own). Each range starts at its stream's committed end;
-    for each stream the commit advances that end. A stream that no longer exists is skipped. Retried with the same ids, it changes nothing.
-    `wal_end`: everything that ends at or below it in the log `wal_id` is committed then.
+    `object_id` is the stream-set object (NO_OBJECT when every stream got its own). Each range starts at its
+    stream's committed end; for each stream the commit advances that end. A stream that no longer exists is
+    skipped. Retried with the same ids, it changes nothing. `wal_end`: everything that ends at or below it in
+    the log `wal_id` is committed then.
     """
 
     object_id: ObjectId
@@ -121,7 +125,8 @@ class StreamBounds:
 
 @dataclass(frozen=True, slots=True)
 class StreamSetInfo:
-    """A committed stream-set object of this node. `order_id`: newer data has a higher one; `data_time_ms`: when its oldest data was committed."""
+    """A committed stream-set object of this node. `order_id`: newer data has a higher one; `data_time_ms`:
+    when its oldest data was committed."""
 
     object_id: ObjectId
     size_bytes: int
@@ -132,7 +137,8 @@ class StreamSetInfo:
 
 @dataclass(frozen=True, slots=True)
 class StreamObjectInfo:
-    """A committed object of one stream: its own, or a composite. `size_bytes` of a composite is that of the data it links."""
+    """A committed object of one stream: its own, or a composite. `size_bytes` of a composite is that of the
+    data it links."""
 
     object_id: ObjectId
     kind: ObjectKind
@@ -154,15 +160,18 @@ class CompactedStreamObject:
 
 @dataclass(frozen=True, slots=True)
 class CompactionCommit:
-    """What one compaction changes in metadata, atomically. It moves no stream's end; retried with the same ids, it changes nothing.
+    """What one compaction changes in metadata, atomically. It moves no stream's end; retried with the same
+    ids, it changes nothing.
 
-    `object_id` is a new stream-set object, which takes the least order id and data time of the sources, or NO_OBJECT. `compacted_ids` are
-    replaced: their files go after the grace. `superseded_ids` are composites whose linked files live on in a composite of this commit:
-    only their own file goes. `linked_ids` leave metadata and keep their files, for a composite of this commit links them.
-    `dropped_link_ids` were linked by a superseded composite and hold nothing that is wanted: their files go after the grace.
+    `object_id` is a new stream-set object, which takes the least order id and data time of the sources, or
+    NO_OBJECT. `compacted_ids` are replaced: their files go after the grace. `superseded_ids` are composites
+    whose linked files live on in a composite of this commit: only their own file goes. `linked_ids` leave
+    metadata and keep their files, for a composite of this commit links them. `dropped_link_ids` were linked
+    by a superseded composite and hold nothing that is wanted: their files go after the grace.
 
-    `trimmed_ids` names the streams that exist and of which the stream-set sources hold nothing but what was trimmed. Metadata does not know
-    what a stream-set object holds, only of which streams there is some: so a stream that is neither there nor in a new object was forgotten.
+    `trimmed_ids` names the streams that exist and of which the stream-set sources hold nothing but what was
+    trimmed. Metadata does not know what a stream-set object holds, only of which streams there is some: so a
+    stream that is neither there nor in a new object was forgotten.
     """
 
     object_id: ObjectId

@@ -1,15 +1,18 @@
-"""Token buckets, and the line of those who wait for one: by tier, with ageing. Pure; time arrives as an argument, in microseconds.
+"""Token buckets, and the line of those who wait for one: by tier, with ageing. Pure; time arrives as an
+argument, in microseconds.
 
-Traffic of the tiers WAL and UPLOAD is charged and never waits. The others queue: TAIL before COMPACTION before CATCH_UP, as long as they asked
-at about the same time. A request's place is the time when it asked plus its tier's handicap, so a lower tier waits behind a higher
-one only for what was asked within the handicap: it ages past the rest, and none starves. A large request passes in slices, and after each slice
+Traffic of the tiers WAL and UPLOAD is charged and never waits. The others queue: TAIL before COMPACTION
+before CATCH_UP, as long as they asked at about the same time. A request's place is the time when it asked
+plus its tier's handicap, so a lower tier waits behind a higher one only for what was asked within the
+handicap: it ages past the rest, and none starves. A large request passes in slices, and after each slice
 takes a new place: it does not hold up the small ones of its tier either.
 
-    passes when the bucket is above zero        charged then, so that one slice of debt is possible and any size passes in the end
+    passes when the bucket is above zero        charged then, so that one slice of debt is possible and any
+                                                size passes in the end
     or when the reserve is                      a tenth of the rate, which those who never wait cannot use up
 
-What never waits runs into debt, up to DEBT_MS of the rate; beyond it is forgotten. The line holds `waiting_max`: when one more comes, whoever
-has the last place is refused, be it the newcomer or not.
+What never waits runs into debt, up to DEBT_MS of the rate; beyond it is forgotten. The line holds
+`waiting_max`: when one more comes, whoever has the last place is refused, be it the newcomer or not.
 """
 
 from __future__ import annotations
@@ -29,8 +32,8 @@ _US = 1_000_000
 
 
 class Tier(IntEnum):
-    """Whose traffic it is. WAL: the write-ahead log's own. UPLOAD: what was produced. TAIL: a reader waits for it. CATCH_UP: read ahead for a
-    reader of history."""
+    """Whose traffic it is. WAL: the write-ahead log's own. UPLOAD: what was produced. TAIL: a reader waits
+    for it. CATCH_UP: read ahead for a reader of history."""
 
     WAL = 0
     UPLOAD = 1
@@ -120,7 +123,8 @@ class TierCount:
 
 
 class TierLine:
-    """One bucket and who waits for it. `bytes_per_s` None: without a limit, everything passes and is counted."""
+    """One bucket and who waits for it. `bytes_per_s` None: without a limit, everything passes and is
+    counted."""
 
     def __init__(self, bytes_per_s: int | None, now_us: int = 0, waiting_max: int = WAITING_MAX) -> None:
         self.counts = {tier: TierCount() for tier in Tier}
@@ -162,7 +166,8 @@ class TierLine:
             self._bucket.take(size_bytes)
 
     def ask(self, tier: Tier, size_bytes: int, now_us: int) -> tuple[Ticket, list[Ticket]]:
-        """The request's ticket, and all that were settled by this: passed or refused, the newcomer perhaps among them."""
+        """The request's ticket, and all that were settled by this: passed or refused, the newcomer perhaps
+        among them."""
         self._number += 1
         ticket = Ticket(tier, size_bytes, now_us, self._number)
         count = self.counts[tier]

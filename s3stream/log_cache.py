@@ -1,28 +1,34 @@
-"""Recent entries: a queue of blocks, each a map from stream to its entries, sealed for upload and evicted from the old end.
+"""Recent entries: a queue of blocks, each a map from stream to its entries, sealed for upload and evicted
+from the old end.
 
     active --seal--> sealed --free (its upload was committed)--> free --evict (bytes are wanted)--> gone
 
-Pure: it is told what happened and says what it holds. Not here: when to seal by size or age (storage.py), the upload (uploader.py).
+Pure: it is told what happened and says what it holds. Not here: when to seal by size or age (storage.py), the
+upload (uploader.py).
 
 Keeps true:
-  * entries of a stream are continuous through all blocks: `put` refuses one that is not, since a gap would become a hole in the objects;
+  * entries of a stream are continuous through all blocks: `put` refuses one that is not, since a gap would
+    become a hole in the objects;
   * blocks are freed in the order they were sealed, so that what is free is always the old end of the queue;
   * what is not free is never evicted: a stream's cached entries begin at or below what is committed of it;
-  * a stream's range in a block may be of any length (an object's writer cuts its rows at 32 bits): no offsets of one stream close the block
-    that all streams share;
-  * bytes are charged with what an entry costs beside its payload, else many small records are many times the bound.
+  * a stream's range in a block may be of any length (an object's writer cuts its rows at 32 bits): no offsets
+    of one stream close the block that all streams share;
+  * bytes are charged with what an entry costs beside its payload, else many small records are many times the
+    bound.
 
-What is free is kept up to KEPT_BYTES_FIRST, and twice as much whenever a reader comes for something that more would have kept, up to the
-whole cache: memory is taken for readers that there are (ghosts.py).
+What is free is kept up to KEPT_BYTES_FIRST, and twice as much whenever a reader comes for something that more
+would have kept, up to the whole cache: memory is taken for readers that there are (ghosts.py).
 
 A lookup is a bisection over a stream's runs, then one over the entries of a run.
 
-An entry arrives as a view of the WAL's memory and pins all of the piece (arena) it lies in, so a block is charged with every arena
-it pins, once. Small entries are copied into bytes of their own; so are large ones while they are less than half of what the WAL writes
-(padding and small records are the rest), or one of them would hold megabytes of what nobody reads.
+An entry arrives as a view of the WAL's memory and pins all of the piece (arena) it lies in, so a block is
+charged with every arena it pins, once. Small entries are copied into bytes of their own; so are large ones
+while they are less than half of what the WAL writes (padding and small records are the rest), or one of them
+would hold megabytes of what nobody reads.
 
-A run keeps columns, not entries: numbers in arrays, and bytes, which the garbage collector does not walk. A small entry as an object cost
-480 bytes and had every full collection look at it twice. Whoever reads is given entries made anew.
+A run keeps columns, not entries: numbers in arrays, and bytes, which the garbage collector does not walk. A
+small entry as an object cost 480 bytes and had every full collection look at it twice. Whoever reads is given
+entries made anew.
 """
 
 from __future__ import annotations
@@ -36,11 +42,13 @@ from millrace.s3stream.ghosts import Ghosts
 from millrace.s3stream.objects.format import INT64_MAX, Entry
 from millrace.s3stream.read_accumulator import ReadAccumulator
 
-# Measured beside the payload: the bytes' own header, and places in three columns that grow by eighths; a view is an object of 200 bytes more.
+# Measured beside the payload: the bytes' own header, and places in three columns that grow by eighths; a view
+# is an object of 200 bytes more.
 COPY_OVERHEAD_BYTES = 80
 VIEW_OVERHEAD_BYTES = 256
 RUN_OVERHEAD_BYTES = 1024
-# How many entries a reader is given at first, and at most at a time: what does not fit its bytes any more was made in vain.
+# How many entries a reader is given at first, and at most at a time: what does not fit its bytes any more was
+# made in vain.
 STEP_COUNT_FIRST = 4
 STEP_COUNT_MAX = 256
 COPY_BELOW_BYTES = 1024
@@ -51,10 +59,11 @@ DENSITY_WINDOW_BYTES = 4 << 20
 
 
 class Run:
-    """The entries [start, end) of one stream in one block, all of one epoch of its owner; `bases` are their base offsets.
+    """The entries [start, end) of one stream in one block, all of one epoch of its owner; `bases` are their
+    base offsets.
 
-    It names its block by number: with a reference back, a block that was evicted would keep the WAL's memory until the collector of
-    cycles comes by, which was measured to be hundreds of MiB later.
+    It names its block by number: with a reference back, a block that was evicted would keep the WAL's memory
+    until the collector of cycles comes by, which was measured to be hundreds of MiB later.
     """
 
     __slots__ = (
@@ -114,8 +123,9 @@ class Run:
 
 
 class CacheBlock:
-    """One unit of upload: `payload_bytes` of it, charged as `size_bytes`. `wal_end`: everything in the WAL below it lies in this block, in an
-    older one, or belongs to no stream. `since_s`: when the oldest entry came, by the clock of `LogCache.now_s`."""
+    """One unit of upload: `payload_bytes` of it, charged as `size_bytes`. `wal_end`: everything in the WAL
+    below it lies in this block, in an older one, or belongs to no stream. `since_s`: when the oldest entry
+    came, by the clock of `LogCache.now_s`."""
 
     __slots__ = (
         "is_free",
@@ -150,13 +160,15 @@ class CacheBlock:
     def __repr__(self) -> str:
         state = "free" if self.is_free else "sealed" if self.is_sealed else "active"
         runs = " ".join(map(repr, self.runs.values()))
-        return f"block {self.number} {state} {self.size_bytes}B wal [{self.wal_start},{self.wal_end}) {runs}".rstrip()
+        return (
+            f"block {self.number} {state} {self.size_bytes}B wal [{self.wal_start},{self.wal_end}) {runs}"
+        ).rstrip()
 
 
 @dataclass(frozen=True, slots=True)
 class SealBounds:
-    """At how much a block is closed and uploaded, each by its own measure: an arena that is pinned, or a page that is mostly padding, is no
-    reason for a small object."""
+    """At how much a block is closed and uploaded, each by its own measure: an arena that is pinned, or a page
+    that is mostly padding, is no reason for a small object."""
 
     payload_bytes: int  # what there is to upload
     charged_bytes: int  # what it takes of the cache
@@ -216,12 +228,15 @@ class LogCache:
         return next((block.since_s for block in self._blocks if block.runs and not block.is_free), None)
 
     def put(self, stream_id: int, entry: Entry, wal_end: int) -> None:
-        """Adds the next entry of a stream, the record of which ends at `wal_end`. May seal the active block before."""
+        """Adds the next entry of a stream, the record of which ends at `wal_end`. May seal the active block
+        before."""
         runs = self._streams.get(stream_id)
         run = runs[-1] if runs else None
         if run is None or run.block_number != self.active.number or run.epoch != entry.epoch:
             run = self._begin_run(stream_id, entry, run)
-        assert entry.base_offset == run.end, f"stream {stream_id} goes on at {run.end}, not at {entry.base_offset}"
+        assert entry.base_offset == run.end, (
+            f"stream {stream_id} goes on at {run.end}, not at {entry.base_offset}"
+        )
         assert wal_end >= self._wal_end, f"a record that ends at {wal_end} after one at {self._wal_end}"
         data: bytes | memoryview = entry.data
         length = len(data)
@@ -245,17 +260,20 @@ class LogCache:
         self.size_bytes += charge
 
     def begin(self, wal_start: int) -> None:
-        """What is put from now on lies in the WAL from `wal_start` on. Only while the active block is empty."""
+        """What is put from now on lies in the WAL from `wal_start` on. Only while the active block is
+        empty."""
         assert self.active.is_empty
         self.active.wal_start = self.active.wal_end = self._wal_end = wal_start
 
     def pass_wal(self, wal_end: int) -> None:
-        """A record that nobody wants any more (its stream was dropped) ends here: it may be trimmed with the active block."""
+        """A record that nobody wants any more (its stream was dropped) ends here: it may be trimmed with the
+        active block."""
         self.active.wal_end = self._wal_end = wal_end
 
     def read(self, stream_id: int, start: int, end: int, max_bytes: int) -> list[Entry] | None:
-        """Entries from the one that holds `start` to the last that begins before `end`, the first whole, further ones while they
-        fit `max_bytes`. None when `start` is below what is cached; from there to the stream's end there is no gap."""
+        """Entries from the one that holds `start` to the last that begins before `end`, the first whole,
+        further ones while they fit `max_bytes`. None when `start` is below what is cached; from there to the
+        stream's end there is no gap."""
         accumulator = ReadAccumulator(stream_id, start, end, max_bytes)
         return accumulator.entries if self.read_into(accumulator) else None
 
@@ -318,14 +336,17 @@ class LogCache:
         self.free_bytes += block.size_bytes
 
     def evict(self, capacity_bytes: int | None = None) -> None:
-        """Drops free blocks, oldest first, until the cache keeps to its bound (or to the one given) and to what readers want."""
+        """Drops free blocks, oldest first, until the cache keeps to its bound (or to the one given) and to
+        what readers want."""
         bound = self._capacity_bytes if capacity_bytes is None else capacity_bytes
         while self._blocks[0].is_free:
             block = self._blocks[0]
             if block.runs and self.size_bytes <= bound and self.free_bytes <= self._kept_bytes:
                 return
             del self._blocks[0]
-            self._ghosts.add(block.size_bytes, {run.stream_id: (run.start, run.end) for run in block.runs.values()})
+            self._ghosts.add(
+                block.size_bytes, {run.stream_id: (run.start, run.end) for run in block.runs.values()}
+            )
             self.size_bytes -= block.size_bytes
             self.free_bytes -= block.size_bytes
             self.evicted_count += 1
@@ -333,7 +354,8 @@ class LogCache:
                 self._forget_run(run)
 
     def drop(self, stream_id: int) -> None:
-        """Forgets a stream. What of it lies in sealed blocks keeps its bytes until they go: an upload may be reading them."""
+        """Forgets a stream. What of it lies in sealed blocks keeps its bytes until they go: an upload may be
+        reading them."""
         runs = self._streams.pop(stream_id, None)
         if runs and runs[-1].block_number == self.active.number:
             run = self.active.runs.pop(stream_id)
@@ -376,7 +398,8 @@ class LogCache:
         self._large_bytes >>= 1
 
     def _pins(self, data: memoryview) -> int | None:
-        """What the active block pins more if it keeps this view; None when its arena is too large beside the cache."""
+        """What the active block pins more if it keeps this view; None when its arena is too large beside the
+        cache."""
         if id(data.obj) == self.active.pinned_id:
             return 0
         arena_bytes = memoryview(data.obj).nbytes

@@ -1,7 +1,9 @@
-"""What the stream engine asks of the cluster's metadata. Declared here, implemented above (broker/controller_client.py).
+"""What the stream engine asks of the cluster's metadata. Declared here, implemented above
+(broker/controller_client.py).
 
-Every verb is retried by the implementation until it is answered (Unavailable never surfaces before close); refusals surface as
-StreamFenced (a newer epoch owns the stream or the node) or StreamMissing. Verbs are idempotent.
+Every verb is retried by the implementation until it is answered (Unavailable never surfaces before close);
+refusals surface as StreamFenced (a newer epoch owns the stream or the node) or StreamMissing. Verbs are
+idempotent.
 """
 
 from __future__ import annotations
@@ -24,44 +26,51 @@ from millrace.s3stream.ids import (
 
 class StreamCatalog(Protocol):
     async def opening_streams(self) -> list[OpenedStream]:
-        """Every stream this node has open, asked once at start with this node's new epoch: older epochs of the node are fenced from then on."""
+        """Every stream this node has open, asked once at start with this node's new epoch: older epochs of
+        the node are fenced from then on."""
         ...
 
     async def trim(self, stream_id: StreamId, epoch: int, new_start: int) -> None: ...
 
     async def close(self, stream_id: StreamId, epoch: int) -> None:
-        """The stream's end becomes its committed end: everything must have been uploaded and committed before."""
+        """The stream's end becomes its committed end: everything must have been uploaded and committed
+        before."""
         ...
 
 
 class ObjectCatalog(Protocol):
     async def prepare(self, count: int, ttl_ms: int) -> ObjectId:
-        """Reserves `count` consecutive ids and gives the first. Objects not committed within `ttl_ms` are deleted from the store."""
+        """Reserves `count` consecutive ids and gives the first. Objects not committed within `ttl_ms` are
+        deleted from the store."""
         ...
 
     async def commit_upload(self, commit: UploadCommit) -> None:
-        """On return `candidates` knows what was committed. UploadExpired when an id of it was not prepared, or no longer is."""
+        """On return `candidates` knows what was committed. UploadExpired when an id of it was not prepared,
+        or no longer is."""
         ...
 
     def candidates(self, stream_id: StreamId, offset: int, limit: int) -> Sequence[ObjectHint]:
-        """Committed objects that may hold `offset` and what follows, in offset order; empty when `offset` is not committed.
+        """Committed objects that may hold `offset` and what follows, in offset order; empty when `offset` is
+        not committed.
 
-        Those that may hold `offset` itself come first and all of them, four at most; together with what follows about `limit`. From the
-        local image: no waiting.
+        Those that may hold `offset` itself come first and all of them, four at most; together with what
+        follows about `limit`. From the local image: no waiting.
         """
         ...
 
 
 class CompactionCatalog(Protocol):
-    """What compaction asks beside. Lists are of the local image: stale by a little, never wrong about what they name."""
+    """What compaction asks beside. Lists are of the local image: stale by a little, never wrong about what
+    they name."""
 
     async def prepare(self, count: int, ttl_ms: int) -> ObjectId:
         """As ObjectCatalog."""
         ...
 
     async def commit_compaction(self, commit: CompactionCommit) -> None:
-        """On return readers are sent to the new objects. CompactionRefused when a source is no longer committed, or the new objects do not
-        cover what of the sources is still wanted: nothing was changed, and the plan is to be thrown away."""
+        """On return readers are sent to the new objects. CompactionRefused when a source is no longer
+        committed, or the new objects do not cover what of the sources is still wanted: nothing was changed,
+        and the plan is to be thrown away."""
         ...
 
     def stream_set_objects(self) -> Sequence[StreamSetInfo]:

@@ -1,11 +1,15 @@
-"""How fast objects are put while the store asks for less: lowered when it refuses, raised again while it does not. Pure; time in microseconds.
+"""How fast objects are put while the store asks for less: lowered when it refuses, raised again while it does
+not. Pure; time in microseconds.
 
-    no limit --refused--> half of what went through lately --refused again, a second later--> half again ... PACE_MIN
-             <--above twice where it began--  a quarter more each second, once HOLD_S have passed without a refusal
+    no limit --refused--> half of what went through lately
+        --refused again, a second later--> half again ... PACE_MIN
+             <--above twice where it began--  a quarter more each second, once HOLD_S have passed without a
+                                              refusal
 
-What went through lately is the best second of the last PEAK_S: a burst is forgotten after that, so that a later limit begins from what is true
-then. Every answer that leaves an attempt without effect counts as a refusal: SlowDown, 5xx, time-outs. A hundred refusals within
-a second are one. Not here: who waits, and in which order (limiter.py, of which this sets the rate).
+What went through lately is the best second of the last PEAK_S: a burst is forgotten after that, so that a
+later limit begins from what is true then. Every answer that leaves an attempt without effect counts as a
+refusal: SlowDown, 5xx, time-outs. A hundred refusals within a second are one. Not here: who waits, and in
+which order (limiter.py, of which this sets the rate).
 """
 
 from __future__ import annotations
@@ -31,7 +35,9 @@ class WritePace:
         self.cuts = 0
 
     def __repr__(self) -> str:
-        return f"pace {int(self._limit)}B/s cut at {self._cut_at_us}" if self._limit else "pace without a limit"
+        return (
+            f"pace {int(self._limit)}B/s cut at {self._cut_at_us}" if self._limit else "pace without a limit"
+        )
 
     def on_written(self, size_bytes: int, now_us: int) -> None:
         second = now_us // _US

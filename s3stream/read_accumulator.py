@@ -1,7 +1,7 @@
 """What one fetch has gathered so far: entries without a gap, bounded by an end offset and by bytes. Pure.
 
-It is filled from blocks, objects and the log cache by turns, and is the one place that checks that they fit together: no entry is
-given to a reader that does not begin where the one before it ended.
+It is filled from blocks, objects and the log cache by turns, and is the one place that checks that they fit
+together: no entry is given to a reader that does not begin where the one before it ended.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class ReadAccumulator:
             self.is_full = True
 
     def adopt(self, other: ReadAccumulator) -> None:
-        """Takes over what another one gathered, which began where this one stands: checked there, not looked at again.
-        Raises OffsetGap where it began elsewhere."""
+        """Takes over what another one gathered, which began where this one stands: checked there, not looked
+        at again. Raises OffsetGap where it began elsewhere."""
         if other.start != self.next_offset or other.stream_id != self.stream_id:
             raise OffsetGap(self.stream_id, self.next_offset, other.start)
         self.entries += other.entries

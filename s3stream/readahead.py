@@ -1,10 +1,12 @@
 """How much further to read, given how the last reads went. Pure; time arrives as an argument.
 
-A reader that goes on where it stopped is sequential. Its first read is answered and nothing more; from the second on, a window of data behind it
-is under way or at hand before it asks, at first `bytes_min` wide, or twice what it reads at a time. As it goes on, the window is filled up
-again, in pieces of a GET and more, so that a fast reader always has some under way; each time it reaches the place from which the window was
-last widened (the mark), that is twice as wide, up to `bytes_max`: a slow reader holds little. When something that was read ahead is
-evicted before it was used, the cache is too small for what is asked of it: the reader starts anew, after a pause.
+A reader that goes on where it stopped is sequential. Its first read is answered and nothing more; from the
+second on, a window of data behind it is under way or at hand before it asks, at first `bytes_min` wide, or
+twice what it reads at a time. As it goes on, the window is filled up again, in pieces of a GET and more, so
+that a fast reader always has some under way; each time it reaches the place from which the window was last
+widened (the mark), that is twice as wide, up to `bytes_max`: a slow reader holds little. When something that
+was read ahead is evicted before it was used, the cache is too small for what is asked of it: the reader
+starts anew, after a pause.
 """
 
 from __future__ import annotations
@@ -47,19 +49,24 @@ class ReadAhead:
 
     def __repr__(self) -> str:
         return (
-            f"readahead {self.ahead_bytes}B of {self.window_bytes}B mark {self.mark_offset} ahead {self.ahead_offset} "
+            f"readahead {self.ahead_bytes}B of {self.window_bytes}B mark {self.mark_offset} ahead "
+            f"{self.ahead_offset} "
             f"paused until {self.paused_until_ms}"
         )
 
     def plan(self, next_offset: int, read_bytes: int, now_ms: int) -> tuple[int, int] | None:
-        """After a sequential read of so many bytes that ended at `next_offset`: from which offset to read ahead and how many bytes, or None for
-        not now. The caller finds out where that lies, and says so by `on_asked`, then by `on_looked`."""
+        """After a sequential read of so many bytes that ended at `next_offset`: from which offset to read
+        ahead and how many bytes, or None for not now. The caller finds out where that lies, and says so by
+        `on_asked`, then by `on_looked`."""
         self._pass(next_offset)
         if self.is_looking or now_ms < self.paused_until_ms:
             return None
         start = max(next_offset, self.ahead_offset)
         if not self.window_bytes:
-            self.window_bytes, self.mark_offset = min(self._bytes_max, max(self._bytes_min, 2 * read_bytes)), start
+            self.window_bytes, self.mark_offset = (
+                min(self._bytes_max, max(self._bytes_min, 2 * read_bytes)),
+                start,
+            )
         elif next_offset >= self.mark_offset and self.window_bytes < self._bytes_max:
             self.window_bytes, self.mark_offset = min(self._bytes_max, 2 * self.window_bytes), start
         missing_bytes = self.window_bytes - self.ahead_bytes
@@ -90,9 +97,12 @@ class ReadAhead:
 
 
 class Readers:
-    """The sequential readers, found by stream and the offset where their next read should begin. Bounded: the longest unused goes."""
+    """The sequential readers, found by stream and the offset where their next read should begin. Bounded: the
+    longest unused goes."""
 
-    def __init__(self, bytes_min: int, bytes_max: int, step_bytes: int, readers_max: int = READERS_MAX) -> None:
+    def __init__(
+        self, bytes_min: int, bytes_max: int, step_bytes: int, readers_max: int = READERS_MAX
+    ) -> None:
         """`step_bytes`: what makes a GET worth it, where the window is wide."""
         self._bytes_min = min(bytes_min, bytes_max)
         self._bytes_max = bytes_max
@@ -106,8 +116,8 @@ class Readers:
     def on_read(
         self, stream_id: int, start: int, next_offset: int, read_bytes: int, now_ms: int
     ) -> tuple[ReadAhead, int, int] | None:
-        """A read of history went from `start` to `next_offset`, over so many bytes. What to read ahead, if anything: for whom, from
-        where, how much."""
+        """A read of history went from `start` to `next_offset`, over so many bytes. What to read ahead, if
+        anything: for whom, from where, how much."""
         reader = self._by_place.pop((stream_id, start), None)
         is_sequential = reader is not None
         if reader is None:

@@ -1,13 +1,17 @@
-"""At start: what the WAL still holds goes into objects, then every stream that was open is closed at its true end.
+"""At start: what the WAL still holds goes into objects, then every stream that was open is closed at its true
+end.
 
-    opening streams (this fences the node's older epochs) -> WAL records -> blocks, uploaded and committed one after another
+    opening streams (this fences the node's older epochs) -> WAL records
+        -> blocks, uploaded and committed one after another
     -> streams closed -> WAL reset
 
 Not here: finding the end of the WAL (wal/), the upload (uploader.py). Keeps true:
-  * a record is given up only when its stream is not open here any more or its offsets are committed already; one that leaves a hole behind the
-    committed end is OffsetGap, and the start fails: what was acknowledged is never dropped in silence;
+  * a record is given up only when its stream is not open here any more or its offsets are committed already;
+    one that leaves a hole behind the committed end is OffsetGap, and the start fails: what was acknowledged
+    is never dropped in silence;
   * the WAL is reset only after everything was committed: a crash at any point is recovered by the next start;
-  * memory holds two blocks of what is not yet committed, one that is read and one that is put, whatever the WAL's size.
+  * memory holds two blocks of what is not yet committed, one that is read and one that is put, whatever the
+    WAL's size.
 """
 
 from __future__ import annotations
@@ -44,8 +48,9 @@ class Recovered:
         default_factory=dict, repr=False
     )  # what these hold, first to last offset
     closed_count: int = 0
-    # Where the time went, one after another: until the first record was asked for; until the last one was judged, uploads of what
-    # came before included; until all was committed; until streams were closed and the WAL reset.
+    # Where the time went, one after another: until the first record was asked for; until the last one was
+    # judged, uploads of what came before included; until all was committed; until streams were closed and the
+    # WAL reset.
     open_s: float = 0.0
     read_s: float = 0.0
     flush_s: float = 0.0
@@ -75,7 +80,8 @@ class ExpectedOffsets:
         if entry.end <= self._committed[entry.stream_id]:
             recovered.committed_count += 1
             return False
-        # Commits end where entries end: an entry that straddles the committed end, or one that comes twice, tells of two histories.
+        # Commits end where entries end: an entry that straddles the committed end, or one that comes twice,
+        # tells of two histories.
         if entry.base_offset != expected:
             raise OffsetGap(entry.stream_id, expected, entry.base_offset)
         self._expected[entry.stream_id] = entry.end
@@ -93,10 +99,10 @@ async def recover(
     bounds: SealBounds,
     before_close: Callable[[Recovered], Awaitable[None]] | None = None,
 ) -> Recovered:
-    """`records` are the WAL's, None when they were read and given up. `before_close` runs when all is committed and before any
-    stream is closed: which streams are open still tells what was lost; where it raises, the WAL stays as it is. On return the WAL is
-    empty, every stream that was open is closed, and `cache` holds the newest of what was recovered. Cancelled or failed at any
-    point, nothing is lost."""
+    """`records` are the WAL's, None when they were read and given up. `before_close` runs when all is
+    committed and before any stream is closed: which streams are open still tells what was lost; where it
+    raises, the WAL stays as it is. On return the WAL is empty, every stream that was open is closed, and
+    `cache` holds the newest of what was recovered. Cancelled or failed at any point, nothing is lost."""
     recovered = Recovered()
     lap = Laps()
     opened = await catalog.opening_streams()
@@ -115,10 +121,12 @@ async def recover(
     recovered.flush_s = lap.seconds()
     if before_close is not None:
         await before_close(recovered)
-    # In this order: a closed stream's entries are taken no more, so what counts has to be settled before the first is closed. A log whose former
-    # owner has a write under way is not, before its reset.
+    # In this order: a closed stream's entries are taken no more, so what counts has to be settled before the
+    # first is closed. A log whose former owner has a write under way is not, before its reset.
     await wal.reset()
-    recovered.closed_count = await close_in_catalog(catalog, [(stream.stream_id, stream.epoch) for stream in opened])
+    recovered.closed_count = await close_in_catalog(
+        catalog, [(stream.stream_id, stream.epoch) for stream in opened]
+    )
     recovered.close_s = lap.seconds()
     if opened or recovered.accepted_count:
         log.info("recovered: %s", recovered)
@@ -138,7 +146,9 @@ async def _read(
         if not expected.judge(header, recovered):
             continue
         cache.put(
-            header.stream_id, Entry(header.base_offset, header.count, payload, header.epoch, header.crc), record.end
+            header.stream_id,
+            Entry(header.base_offset, header.count, payload, header.epoch, header.crc),
+            record.end,
         )
         if bounds.are_reached(cache.active):
             cache.seal()
@@ -187,7 +197,8 @@ class Laps:
 
 
 async def close_in_catalog(catalog: StreamCatalog, streams: list[tuple[StreamId, int]]) -> int:
-    """Closes streams, a few at once; those that another owner took or that are gone count as closed. Gives how many were closed."""
+    """Closes streams, a few at once; those that another owner took or that are gone count as closed. Gives
+    how many were closed."""
     left = iter(streams)
     closed_count = 0
 
@@ -210,5 +221,7 @@ def _decode(record: WalRecord) -> tuple[EntryHeader, memoryview]:
     except ObjectCorrupt as error:
         raise ObjectCorrupt(error.reason, record.position + error.position, "(wal)") from None
     if end != len(record.payload):
-        raise ObjectCorrupt(f"{len(record.payload) - end} bytes follow the entry", record.position + end, "(wal)")
+        raise ObjectCorrupt(
+            f"{len(record.payload) - end} bytes follow the entry", record.position + end, "(wal)"
+        )
     return header, payload

@@ -1,7 +1,8 @@
 """Those who wait for room, in the order in which they asked.
 
-Not here: how much room there is (storage.py), what makes more of it (the uploader). Keeps true: while somebody waits, nobody
-who comes later goes first; a grant stays reserved until the one who waited has run and taken it.
+Not here: how much room there is (storage.py), what makes more of it (the uploader). Keeps true: while
+somebody waits, nobody who comes later goes first; a grant stays reserved until the one who waited has run and
+taken it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class RoomQueue:
         return future
 
     def grant(self, room_bytes: int) -> None:
-        """Lets through those at the head for whom `room_bytes` (less what is granted and not yet taken) is enough."""
+        """Lets through those at the head for whom `room_bytes` (less what is granted and not yet taken) is
+        enough."""
         waiting = self.waiting
         while waiting:
             needed_bytes, future = waiting[0]

@@ -1,16 +1,19 @@
 """The meeting point: append = WAL, then log cache; read = log cache, then objects.
 
-Confirmation comes from the WAL a group at a time, from the loop. For each group, in WAL order: entries go into the log cache, streams'
-confirmed ends move, each append's `on_done` is called, then `on_advance` of every stream that moved, then `on_confirmed_group`. One pass,
-no future and no task per append.
+Confirmation comes from the WAL a group at a time, from the loop. For each group, in WAL order: entries go
+into the log cache, streams' confirmed ends move, each append's `on_done` is called, then `on_advance` of
+every stream that moved, then `on_confirmed_group`. One pass, no future and no task per append.
 
-Not here: offsets (stream.py), what the cache holds (log_cache.py), uploads (uploader.py), history (block_cache.py).
-Keeps true:
-  * cache order is WAL order, so that a block's end in the WAL covers all it holds and nothing that it does not;
-  * room in WAL and cache is asked for before offsets are given, and who waits for it goes in the order of asking: a slow store makes
-    producers wait and loses nothing;
-  * while the gate is closed (the process stood still, and may have been replaced) no group is confirmed: they wait in order, unseen;
-  * the WAL's failure, a refused commit or an error in a callback stops the engine: `on_failed` is called once.
+Not here: offsets (stream.py), what the cache holds (log_cache.py), uploads (uploader.py), history
+(block_cache.py). Keeps true:
+  * cache order is WAL order, so that a block's end in the WAL covers all it holds and nothing that it does
+    not;
+  * room in WAL and cache is asked for before offsets are given, and who waits for it goes in the order of
+    asking: a slow store makes producers wait and loses nothing;
+  * while the gate is closed (the process stood still, and may have been replaced) no group is confirmed: they
+    wait in order, unseen;
+  * the WAL's failure, a refused commit or an error in a callback stops the engine: `on_failed` is called
+    once.
 """
 
 from __future__ import annotations
@@ -43,12 +46,15 @@ from millrace.wal.log import WalRecord, WriteAheadLog
 
 log = logging.getLogger(__name__)
 
-# Kept back from what `room_bytes` tells: headers and overhead of the entries, which whoever asks does not count.
+# Kept back from what `room_bytes` tells: headers and overhead of the entries, which whoever asks does not
+# count.
 ROOM_RESERVE_BYTES = 1 << 20
-# Kept for small states (at most a part of WAL and cache): what makes room when a store is full is itself a record that needs some.
+# Kept for small states (at most a part of WAL and cache): what makes room when a store is full is itself a
+# record that needs some.
 STATE_ROOM_BYTES_MAX = 4 << 20
 STATE_ROOM_PART = 32
-# Kept for coordinators beside it: groups go on committing while producers wait for room, and never take what small states need.
+# Kept for coordinators beside it: groups go on committing while producers wait for room, and never take what
+# small states need.
 COORDINATOR_ROOM_BYTES_MAX = 8 << 20
 COORDINATOR_ROOM_PART = 32
 # An append that is not durable yet, beside its payload: itself, its view, its integers.
@@ -59,11 +65,14 @@ NOTHING = memoryview(b"")
 
 
 class KeptRoom:
-    """The engine's room as small states, or coordinators, see it: the same verbs, a line of their own, before that of data.
+    """The engine's room as small states, or coordinators, see it: the same verbs, a line of their own, before
+    that of data.
 
     `kept_bytes` of the engine's room are left to the lines before this one."""
 
-    def __init__(self, storage: Storage, before: tuple[RoomQueue, ...], on_released: Callable[[], None]) -> None:
+    def __init__(
+        self, storage: Storage, before: tuple[RoomQueue, ...], on_released: Callable[[], None]
+    ) -> None:
         self._storage = storage
         self.queue = RoomQueue(on_released)
         self._before = before
@@ -101,8 +110,9 @@ class Storage:
         ownership: Ownership = UNOWNED,
         gate: AckGate = UNOWNED,
     ) -> None:
-        """`before_trim`, `before_append`: return when what metadata has committed before the call survives the loss of its log; awaited
-        before each trim of the WAL, and before the first append to a stream that was opened. `gate` is asked for each group of the WAL."""
+        """`before_trim`, `before_append`: return when what metadata has committed before the call survives
+        the loss of its log; awaited before each trim of the WAL, and before the first append to a stream that
+        was opened. `gate` is asked for each group of the WAL."""
         self._wal = wal
         self._catalog = streams
         self._settings = settings
@@ -139,7 +149,9 @@ class Storage:
         self.coordinator_room = KeptRoom(self, (self._states,), self._make_room)
         self._coordinators = self.coordinator_room.queue
         self._kept_bytes = 0  # for states and coordinators
-        self._wal_room_end = 0  # the WAL had room up to here when last asked: a lower bound, trims only add to it
+        self._wal_room_end = (
+            0  # the WAL had room up to here when last asked: a lower bound, trims only add to it
+        )
         self._confirmed = asyncio.Event()
         self._uploaded = asyncio.Event()
         self._age_timer: asyncio.TimerHandle | None = None
@@ -160,9 +172,10 @@ class Storage:
     async def start(
         self, *, has_records: bool = True, before_close: Callable[[Recovered], Awaitable[None]] | None = None
     ) -> None:
-        """Recovers, then takes appends. `has_records` false: the WAL was recovered and emptied by the caller. `before_close` runs when
-        everything recovered is committed and the streams are still open. On return the WAL is empty and no stream is open here.
-        Raises Corrupt when the WAL does not continue what is committed, Fenced when a newer owner exists."""
+        """Recovers, then takes appends. `has_records` false: the WAL was recovered and emptied by the caller.
+        `before_close` runs when everything recovered is committed and the streams are still open. On return
+        the WAL is empty and no stream is open here. Raises Corrupt when the WAL does not continue what is
+        committed, Fenced when a newer owner exists."""
         records = self._wal.recover() if has_records else None
 
         async def settle(recovered: Recovered) -> None:
@@ -185,13 +198,15 @@ class Storage:
         self.append_wal, self._is_open = self._wal.append, True
 
     async def mark_opened(self) -> None:
-        """On return the WAL durably names the metadata under which streams were opened, or will with what is appended to them: so an older
-        copy of the metadata log is told by it; and what opened them survives the metadata log where the WAL may."""
+        """On return the WAL durably names the metadata under which streams were opened, or will with what is
+        appended to them: so an older copy of the metadata log is told by it; and what opened them survives
+        the metadata log where the WAL may."""
         await self._wal.mark_metadata()
         await self._before_append()
 
     async def upload_all(self, deadline_ms: int) -> bool:
-        """Whether all that was appended before the call was committed, and trimmed from the WAL, within the bound."""
+        """Whether all that was appended before the call was committed, and trimmed from the WAL, within the
+        bound."""
         target = self._appended_end
         try:
             async with asyncio.timeout(deadline_ms / 1000):
@@ -206,39 +221,50 @@ class Storage:
         return True
 
     async def close(self, timeout_ms: int) -> None:
-        """Takes no more, uploads what it can within the bound and closes the streams that are wholly committed; the rest stays in the
-        WAL, for the next start. The WAL is closed last. Idempotent."""
+        """Takes no more, uploads what it can within the bound and closes the streams that are wholly
+        committed; the rest stays in the WAL, for the next start. The WAL is closed last. Idempotent."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         self._stop_intake(Closed("the stream engine is closing"))
         if self._failure is None:
             try:
                 await self.upload_all(timeout_ms * 4 // 5)
-                whole = [stream for stream in self._streams.values() if stream.committed_end == stream.next_offset]
+                whole = [
+                    stream for stream in self._streams.values() if stream.committed_end == stream.next_offset
+                ]
                 async with asyncio.timeout(max(0.0, deadline - loop.time())):
                     await self._finish_trims(whole)
-                    await close_in_catalog(self._catalog, [(stream.stream_id, stream.epoch) for stream in whole])
+                    await close_in_catalog(
+                        self._catalog, [(stream.stream_id, stream.epoch) for stream in whole]
+                    )
             except (TimeoutError, MillraceError) as error:
-                log.warning("closed before everything was handed over; the next start recovers it: %s", in_words(error))
+                log.warning(
+                    "closed before everything was handed over; the next start recovers it: %s",
+                    in_words(error),
+                )
         await self._stop()
         await self._wal.close()
 
     # -- streams
 
     def open_stream(self, opened: OpenedStream) -> Stream:
-        """A handle on a stream that the controller opened for this node. What lies beyond `opened.end` is nobody's any more."""
+        """A handle on a stream that the controller opened for this node. What lies beyond `opened.end` is
+        nobody's any more."""
         stream_id = opened.stream_id
         assert stream_id not in self._streams, f"stream {stream_id} is open"
         stream = Stream(self, opened)
         if self.log_cache.end_of(stream_id) not in (None, stream.next_offset):
             # Another node wrote it meanwhile.
-            assert not self.log_cache.is_held(stream_id), f"stream {stream_id} has entries that are not uploaded"
+            assert not self.log_cache.is_held(stream_id), (
+                f"stream {stream_id} has entries that are not uploaded"
+            )
             self.log_cache.drop(stream_id)
         self._streams[stream_id] = stream
         return stream
 
     async def close_stream(self, stream: Stream) -> None:
-        """On return all of the stream is committed and metadata has it closed. Cancelled, it takes no appends and is still open there."""
+        """On return all of the stream is committed and metadata has it closed. Cancelled, it takes no appends
+        and is still open there."""
         stream.is_closed = True
         while stream.confirmed_end < stream.next_offset:
             await self._wait_for(self._confirmed)
@@ -256,7 +282,8 @@ class Storage:
                 self._streams.pop(stream.stream_id, None)
 
     async def drop_streams(self, stream_ids: Iterable[StreamId]) -> None:
-        """Handles are void, caches forget them. Only once metadata has deleted them: what was not uploaded is given up."""
+        """Handles are void, caches forget them. Only once metadata has deleted them: what was not uploaded is
+        given up."""
         for stream_id in stream_ids:
             stream = self._streams.pop(stream_id, None)
             if stream is not None:
@@ -266,8 +293,8 @@ class Storage:
         self._pulse(self._uploaded)
 
     async def trim_catalog(self, stream: Stream) -> None:
-        """Tells metadata the stream's start, as far as it is committed: a start beyond the committed end would leave the entries
-        between for a commit that no longer fits. `_on_uploaded` sees to the rest."""
+        """Tells metadata the stream's start, as far as it is committed: a start beyond the committed end
+        would leave the entries between for a commit that no longer fits. `_on_uploaded` sees to the rest."""
         if stream.trim_lock is None:
             stream.trim_lock = asyncio.Lock()
         async with stream.trim_lock:
@@ -288,7 +315,9 @@ class Storage:
         cache = self.log_cache
         if self._room.waiting or self._coordinators.waiting or self._states.waiting:
             return False
-        free_bytes = self._settings.log_cache_bytes - cache.size_bytes + cache.free_bytes - self._pending_bytes
+        free_bytes = (
+            self._settings.log_cache_bytes - cache.size_bytes + cache.free_bytes - self._pending_bytes
+        )
         granted_bytes = self._granted_bytes
         plenty_bytes = 2 * (needed_bytes + granted_bytes + self._kept_bytes + ROOM_RESERVE_BYTES)
         if plenty_bytes < free_bytes and plenty_bytes < self._wal_room_end - self._appended_end:
@@ -301,8 +330,8 @@ class Storage:
         return 0 if self._is_waited_for else self.room_beside(self._kept_bytes)
 
     def wait_for_room(self, needed_bytes: int) -> asyncio.Future[None]:
-        """Completes once that much may be appended, in the order of asking; await it directly and append before the next await.
-        WalFull when it could never fit, Closed when the engine stops."""
+        """Completes once that much may be appended, in the order of asking; await it directly and append
+        before the next await. WalFull when it could never fit, Closed when the engine stops."""
         return self.ask_room(self._room, needed_bytes)
 
     @property
@@ -338,8 +367,9 @@ class Storage:
         return max(0, raw - min(raw // 2, ROOM_RESERVE_BYTES))
 
     def _make_room(self) -> None:
-        """Lets through who fits; while somebody does not, sees to it that an upload is under way. No second one is forced before the first
-        is done: its room may be enough, and small objects cost as much as large ones."""
+        """Lets through who fits; while somebody does not, sees to it that an upload is under way. No second
+        one is forced before the first is done: its room may be enough, and small objects cost as much as
+        large ones."""
         lines = (
             (self._states, 0),
             (self._coordinators, self.coordinator_room.kept_bytes),
@@ -374,7 +404,8 @@ class Storage:
             self._releasing = asyncio.create_task(self._release_held(), name="held acknowledgements")
 
     async def _release_held(self) -> None:
-        """Group by group, others have the loop between. It stays the one that releases once it has failed: nothing is confirmed then."""
+        """Group by group, others have the loop between. It stays the one that releases once it has failed:
+        nothing is confirmed then."""
         while self._held_ends:
             try:
                 await self._gate.wait_to_acknowledge()
@@ -437,8 +468,11 @@ class Storage:
     # -- upload
 
     def _bounds(self, span_bytes: int) -> SealBounds:
-        """Three blocks fit the cache and the WAL, so that one can be written, one uploaded and one fill up before anybody waits."""
-        return SealBounds(self._settings.upload_threshold_bytes, self._settings.log_cache_bytes // 3, span_bytes)
+        """Three blocks fit the cache and the WAL, so that one can be written, one uploaded and one fill up
+        before anybody waits."""
+        return SealBounds(
+            self._settings.upload_threshold_bytes, self._settings.log_cache_bytes // 3, span_bytes
+        )
 
     def _submit_sealed(self) -> None:
         for block in self.log_cache.take_sealed():
@@ -504,7 +538,8 @@ class Storage:
         return found
 
     async def fetch(self, stream_id: int, start: int, end: int, max_bytes: int) -> list[Entry]:
-        """History first, then what the log cache goes on with; it may be evicted or freed while history is read, so it is asked anew."""
+        """History first, then what the log cache goes on with; it may be evicted or freed while history is
+        read, so it is asked anew."""
         accumulator = ReadAccumulator(stream_id, start, end, max_bytes)
         if self.log_cache.read_into(accumulator):
             self.reads_from_log_cache += 1
@@ -538,8 +573,8 @@ class Storage:
         return 0.0 if since_s is None else asyncio.get_running_loop().time() - since_s
 
     def end(self, error: BaseException) -> None:
-        """For whoever finds that the node was taken over: no append is taken and nothing committed any more. `on_failed` is called as
-        for a failure of its own."""
+        """For whoever finds that the node was taken over: no append is taken and nothing committed any more.
+        `on_failed` is called as for a failure of its own."""
         self._fail(error)
 
     def not_uploaded(self) -> tuple[list[StreamRange], int]:

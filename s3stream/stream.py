@@ -7,7 +7,8 @@
   * committed_end  held by objects that metadata knows: what the WAL may forget;
   * start          below it nothing is read any more.
 
-Not here: what an append does once it is in the WAL, caches, uploads (storage.py). What is appended is opaque and has `count` offsets.
+Not here: what an append does once it is in the WAL, caches, uploads (storage.py). What is appended is opaque
+and has `count` offsets.
 """
 
 from __future__ import annotations
@@ -126,16 +127,19 @@ class Stream:
         on_done: Callable[[Append], None] | None = None,
         tail_crc: int | None = None,
     ) -> Append:
-        """Gives the next `count` offsets to the concatenation of `parts` (flat views of bytes, copied before this returns). `tail_crc`:
-        the CRC32C of the second part, just verified; there are two then, and the first is SUMMED_FROM bytes.
+        """Gives the next `count` offsets to the concatenation of `parts` (flat views of bytes, copied before
+        this returns). `tail_crc`: the CRC32C of the second part, just verified; there are two then, and the
+        first is SUMMED_FROM bytes.
 
-        Never waits. `on_done` is called from the loop once the bytes are durable and readable, in the order of the appends. Raises
-        WalFull, with no offset given, when the room was not there (ask `Storage.room_bytes` first), Closed and StreamFenced.
+        Never waits. `on_done` is called from the loop once the bytes are durable and readable, in the order
+        of the appends. Raises WalFull, with no offset given, when the room was not there (ask
+        `Storage.room_bytes` first), Closed and StreamFenced.
         """
         if self.is_closed:
             raise self._refusal()
         base_offset = self.next_offset
-        # An error from the append to the return is not caught by anybody: a hole in offsets is worse than a restart.
+        # An error from the append to the return is not caught by anybody: a hole in offsets is worse than a
+        # restart.
         if tail_crc is None:
             header = encode_entry_header(self.stream_id, self.epoch, base_offset, count, parts)
             record = self._storage.append_wal(header, *parts)
@@ -143,7 +147,9 @@ class Stream:
             head, tail = parts
             assert len(head) == SUMMED_FROM
             length, payload_sum = SUMMED_FROM + len(tail), crc32c(head, tail_crc)
-            header = encode_entry_header_of(self.stream_id, self.epoch, base_offset, count, length, payload_sum)
+            header = encode_entry_header_of(
+                self.stream_id, self.epoch, base_offset, count, length, payload_sum
+            )
             record = self._storage.append_wal(b"".join((header, head)), tail, tail_crc=tail_crc)
         end = base_offset + count
         self.next_offset = end
@@ -165,8 +171,9 @@ class Stream:
         return self._storage.read_cached(self.stream_id, start, end, max_bytes) if start < end else []
 
     async def fetch(self, start: int, end: int, max_bytes: int) -> list[Entry]:
-        """Entries from the one that holds `start` to the last that begins before `end` (or before what is confirmed): the first whole,
-        further ones while they fit `max_bytes`; at least one if there is any, possibly fewer than would fit. Cancelling loses nothing."""
+        """Entries from the one that holds `start` to the last that begins before `end` (or before what is
+        confirmed): the first whole, further ones while they fit `max_bytes`; at least one if there is any,
+        possibly fewer than would fit. Cancelling loses nothing."""
         end = self._bounded(start, end)
         if start >= end:
             return []
@@ -183,20 +190,22 @@ class Stream:
         return entries
 
     async def resume_after(self, offset: int) -> int:
-        """A read of `offset` failed for damage: where what is stored elsewhere begins, above it and not above what is confirmed. Raises as
-        ObjectFinder.resume_after."""
+        """A read of `offset` failed for damage: where what is stored elsewhere begins, above it and not above
+        what is confirmed. Raises as ObjectFinder.resume_after."""
         return min(await self._storage.resume_after(self.stream_id, offset), self.confirmed_end)
 
     async def trim(self, new_start: int) -> None:
-        """Nothing below `new_start` is read from now on. Metadata knows on return, for what is committed as objects; for the rest
-        it is told when that is committed. Raises OffsetBeyondEnd for an offset that is not confirmed."""
+        """Nothing below `new_start` is read from now on. Metadata knows on return, for what is committed as
+        objects; for the rest it is told when that is committed. Raises OffsetBeyondEnd for an offset that is
+        not confirmed."""
         if new_start > self.confirmed_end:
             raise OffsetBeyondEnd(self.stream_id, new_start, self.confirmed_end)
         self.start = max(self.start, new_start)
         await self._storage.trim_catalog(self)
 
     async def close(self) -> None:
-        """Takes no more appends, uploads and commits what there is, then gives the stream up to the next owner."""
+        """Takes no more appends, uploads and commits what there is, then gives the stream up to the next
+        owner."""
         await self._storage.close_stream(self)
 
     def _bounded(self, start: int, end: int) -> int:
@@ -211,5 +220,7 @@ class Stream:
 
     def _refusal(self) -> Exception:
         return (
-            StreamFenced(self.stream_id, self.epoch) if self.is_fenced else Closed(f"stream {self.stream_id} is closed")
+            StreamFenced(self.stream_id, self.epoch)
+            if self.is_fenced
+            else Closed(f"stream {self.stream_id} is closed")
         )

@@ -1,11 +1,13 @@
-"""The traffic between this node and its store: which tier each caller's belongs to, who waits for bandwidth, how fast objects are put.
+"""The traffic between this node and its store: which tier each caller's belongs to, who waits for bandwidth,
+how fast objects are put.
 
     caller's store = RetryingObjectStore(store, gate=traffic.gate(tier))
 
-A gate stands before each attempt, outside its time-out: so repeats are counted and wait as well, and waiting is no failure of the store.
-It asks up to three lines (limiter.py): inbound, outbound, and the pace of writes (pace.py), which has no limit while the store takes all that
-comes. UPLOAD does not wait for bandwidth, but obeys the pace: then the WAL fills, and producers wait for room. WAL waits for nothing. A timer
-runs only while somebody waits. Cancelling a wait gives the place up.
+A gate stands before each attempt, outside its time-out: so repeats are counted and wait as well, and waiting
+is no failure of the store. It asks up to three lines (limiter.py): inbound, outbound, and the pace of writes
+(pace.py), which has no limit while the store takes all that comes. UPLOAD does not wait for bandwidth, but
+obeys the pace: then the WAL fills, and producers wait for room. WAL waits for nothing. A timer runs only
+while somebody waits. Cancelling a wait gives the place up.
 """
 
 from __future__ import annotations
@@ -99,7 +101,8 @@ class Line:
 
 
 class PaceLine(Line):
-    """Its rate is the pace's, which rises with time: asked anew whenever somebody comes, and by the timer while somebody waits."""
+    """Its rate is the pace's, which rises with time: asked anew whenever somebody comes, and by the timer
+    while somebody waits."""
 
     def __init__(self) -> None:
         super().__init__(None)

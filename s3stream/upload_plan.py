@@ -1,8 +1,9 @@
 """Which streams of an upload get an object of their own, and which share one. Pure.
 
-A stream with much data gets a Stream object: its readers read nothing else, and it need not be split later. The others share one
-StreamSet object, sorted by stream, so that an upload costs one request however many streams it holds. Ids: the set takes the
-first of those prepared, stream objects the following ones, in the order of their streams; so ids grow with the blocks.
+A stream with much data gets a Stream object: its readers read nothing else, and it need not be split later.
+The others share one StreamSet object, sorted by stream, so that an upload costs one request however many
+streams it holds. Ids: the set takes the first of those prepared, stream objects the following ones, in the
+order of their streams; so ids grow with the blocks.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from collections.abc import Iterable, Sequence
 from heapq import nlargest
 
 from millrace.protocol.dataclass import dataclass
-from millrace.s3stream.ids import NO_OBJECT, CommittedStreamObject, ObjectId, StreamId, StreamRange, UploadCommit
+from millrace.s3stream.ids import (
+    NO_OBJECT,
+    CommittedStreamObject,
+    ObjectId,
+    StreamId,
+    StreamRange,
+    UploadCommit,
+)
 from millrace.s3stream.log_cache import Run
 
 OWN_OBJECTS_MAX = 1000  # in one upload: each is a request, and ids for many more are not given at once
@@ -65,7 +73,9 @@ def plan_upload(runs: Iterable[Run], split_bytes: int) -> UploadPlan:
     """Streams with `split_bytes` of payload or more are split off, of very many the largest."""
     ordered = sorted(runs, key=lambda run: run.stream_id)
     large = [run for run in ordered if run.payload_bytes >= split_bytes]
-    split = dict.fromkeys(id(run) for run in nlargest(OWN_OBJECTS_MAX, large, key=lambda run: run.payload_bytes))
+    split = dict.fromkeys(
+        id(run) for run in nlargest(OWN_OBJECTS_MAX, large, key=lambda run: run.payload_bytes)
+    )
     shared = tuple(run for run in ordered if id(run) not in split)
     own = tuple(PlannedObject((run,)) for run in large if id(run) in split)
     return UploadPlan(PlannedObject(shared) if shared else None, own)

@@ -1,21 +1,26 @@
-"""Blocks of the log cache to objects: plan, put, commit, trim. Puts are pipelined over blocks, commits go strictly in block order.
+"""Blocks of the log cache to objects: plan, put, commit, trim. Puts are pipelined over blocks, commits go
+strictly in block order.
 
-    submit(block) -> prepare ids (one block after another) -> put its objects (in parallel) -> commit -> metadata is safe -> no newer owner
+    submit(block) -> prepare ids (one block after another) -> put its objects (in parallel) -> commit
+        -> metadata is safe -> no newer owner
         -> trim the WAL -> on_uploaded
 
-Not here: when a block is sealed (storage.py), which stream gets its own object (upload_plan.py), bytes (objects/writer.py).
-Keeps true:
+Not here: when a block is sealed (storage.py), which stream gets its own object (upload_plan.py), bytes
+(objects/writer.py). Keeps true:
   * the WAL is trimmed to a block's end only after that block and all before it are committed;
   * ids grow with the blocks;
-  * a store that is away, full or refuses is asked again for ever, with growing pauses, and `blocked_reason` says so: nothing acknowledged
-    is given up, producers wait when the cache is full;
-  * `on_full` is called when a call is refused for want of room and was not before: somebody may be able to make some;
-  * ids that got old while the puts were late are replaced: nothing is put under them any more, for whoever deletes what was never committed has
-    been there, and nothing is committed;
-  * ids are replaced, too, where an object of a process that this one has replaced lies: it could put that and never commit it;
-  * what waits for its turn or for the store is not made into bytes yet: no more bodies are in memory than puts in flight;
-  * nothing is committed before the store was asked, since the puts began, whether this node has a newer owner; nor is the WAL trimmed before it was
-    asked again, since the commit is safe;
+  * a store that is away, full or refuses is asked again for ever, with growing pauses, and `blocked_reason`
+    says so: nothing acknowledged is given up, producers wait when the cache is full;
+  * `on_full` is called when a call is refused for want of room and was not before: somebody may be able to
+    make some;
+  * ids that got old while the puts were late are replaced: nothing is put under them any more, for whoever
+    deletes what was never committed has been there, and nothing is committed;
+  * ids are replaced, too, where an object of a process that this one has replaced lies: it could put that and
+    never commit it;
+  * what waits for its turn or for the store is not made into bytes yet: no more bodies are in memory than
+    puts in flight;
+  * nothing is committed before the store was asked, since the puts began, whether this node has a newer
+    owner; nor is the WAL trimmed before it was asked again, since the commit is safe;
   * any other failure ends the engine through `on_failed`: the WAL has everything.
 """
 
@@ -53,15 +58,16 @@ from millrace.s3stream.upload_plan import PlannedObject, UploadPlan, plan_upload
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-# What a store says that may be otherwise later. ObjectMissing: its folder or bucket is gone, or a multipart upload is and must be made anew.
+# What a store says that may be otherwise later. ObjectMissing: its folder or bucket is gone, or a multipart
+# upload is and must be made anew.
 NOT_NOW = (Unavailable, Exhausted, StoreDenied, ObjectMissing)
 RETRY_PAUSE_MS_MIN = 100
 RETRY_PAUSE_MS_MAX = 10_000
 FRESH = 0.75  # of the time that ids are prepared for: the rest is for a put under way, and for the commit
 # A call that takes longer than this is told as a reason why uploads wait; it goes on.
 SILENT_S = 10.0
-# An object is built in steps between which the loop serves others, each of one to two milliseconds: its bytes are summed twice
-# (0.3 ms a MiB), and every entry costs as much as ENTRY_COST bytes, and every stream.
+# An object is built in steps between which the loop serves others, each of one to two milliseconds: its bytes
+# are summed twice (0.3 ms a MiB), and every entry costs as much as ENTRY_COST bytes, and every stream.
 STEP_COST = 4 << 20
 ENTRY_COST = 8192
 
@@ -101,8 +107,9 @@ class Uploader:
         ownership: Ownership = UNOWNED,
         wal_id: bytes = NO_WAL,
     ) -> None:
-        """`on_uploaded(block)` is called, in block order, when the block is committed and the WAL trimmed to its end. `before_trim` returns
-        when what was committed before its call survives the loss of the metadata log. `wal_id`: the log's that blocks come from."""
+        """`on_uploaded(block)` is called, in block order, when the block is committed and the WAL trimmed to
+        its end. `before_trim` returns when what was committed before its call survives the loss of the
+        metadata log. `wal_id`: the log's that blocks come from."""
         self._ownership = ownership
         self._wal_id = wal_id
         self._store = store
@@ -114,7 +121,8 @@ class Uploader:
         self._on_failed = on_failed
         self._before_trim = before_trim
         self._to_put: asyncio.Queue[UploadJob] = asyncio.Queue()
-        # Bounds the blocks whose puts are under way: beside those in the queue, one is being committed and one waits to enter.
+        # Bounds the blocks whose puts are under way: beside those in the queue, one is being committed and
+        # one waits to enter.
         self._to_commit: asyncio.Queue[UploadJob] = asyncio.Queue(max(1, settings.uploads_in_flight - 2))
         self._to_trim: asyncio.Queue[UploadJob] = asyncio.Queue(settings.uploads_in_flight)
         self._puts = asyncio.Semaphore(settings.puts_in_flight)
@@ -182,7 +190,8 @@ class Uploader:
 
     async def _commit_loop(self) -> None:
         while True:
-            # No name here: while the loop waits for the next job it would keep the block of the last one, and the WAL's memory with it.
+            # No name here: while the loop waits for the next job it would keep the block of the last one, and
+            # the WAL's memory with it.
             await self._hand_on(await self._to_commit.get())
 
     async def _hand_on(self, job: UploadJob) -> None:
@@ -201,15 +210,16 @@ class Uploader:
         self._on_uploaded(job.block)
 
     async def before_trim(self) -> None:
-        """On return what was committed before the call survives the loss of the metadata log, and this node had no newer owner once it did.
-        One that takes over, and looks at the bucket after its claim, finds that metadata there, or the WAL as it was."""
+        """On return what was committed before the call survives the loss of the metadata log, and this node
+        had no newer owner once it did. One that takes over, and looks at the bucket after its claim, finds
+        that metadata there, or the WAL as it was."""
         await self._before_trim()
         since_s = asyncio.get_running_loop().time()
         await self._patiently("look for a newer owner", partial(self._ownership.verify, since_s))
 
     async def _commit(self, job: UploadJob) -> None:
-        """Durable in metadata on return. Ids that are old, were refused as expired or are taken in the store are replaced, and the objects put
-        again."""
+        """Durable in metadata on return. Ids that are old, were refused as expired or are taken in the store
+        are replaced, and the objects put again."""
         if not job.plan.objects:
             return
         while True:
@@ -230,7 +240,9 @@ class Uploader:
         if not job.plan.objects:
             return
         count = len(job.plan.objects)
-        first_id = await self._patiently("prepare", lambda: self._objects.prepare(count, self._settings.prepare_ttl_ms))
+        first_id = await self._patiently(
+            "prepare", lambda: self._objects.prepare(count, self._settings.prepare_ttl_ms)
+        )
         job.began_s = asyncio.get_running_loop().time()
         job.fresh_until = job.began_s + self._settings.prepare_ttl_ms * FRESH / 1000
         puts = self._put_objects(job.plan, first_id, job.fresh_until)
@@ -278,7 +290,8 @@ class Uploader:
         return size_bytes
 
     async def _put_whole(self, key: str, planned: PlannedObject, sums: list[int]) -> int:
-        """One attempt, with bytes made for it; `sums` are those of the attempts before, which its own has to be."""
+        """One attempt, with bytes made for it; `sums` are those of the attempts before, which its own has to
+        be."""
         async with self._puts:
             writer = ObjectWriter(self._settings.block_bytes, self._ownership.writer)
             async for _ in _fill(writer, planned):
@@ -291,7 +304,8 @@ class Uploader:
         return finished.size_bytes
 
     async def _put_in_parts(self, key: str, planned: PlannedObject) -> int:
-        """One attempt; when it fails, or is cancelled, nothing of it is visible or left in the store, and the next one begins anew."""
+        """One attempt; when it fails, or is cancelled, nothing of it is visible or left in the store, and the
+        next one begins anew."""
         upload = await self._store.start_multipart(key)
         under_way: list[asyncio.Task[None]] = []
         writer = ObjectWriter(self._settings.block_bytes, self._ownership.writer)
@@ -318,8 +332,9 @@ class Uploader:
         return task
 
     async def _patiently(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Calls until it is answered. What it catches leaves the outcome open at worst, and everything called here may be repeated. Pauses are
-        spread by the name of what is called, so that puts which failed together do not come again together."""
+        """Calls until it is answered. What it catches leaves the outcome open at worst, and everything called
+        here may be repeated. Pauses are spread by the name of what is called, so that puts which failed
+        together do not come again together."""
         pause_ms = RETRY_PAUSE_MS_MIN
         silence = asyncio.get_running_loop().call_later(
             SILENT_S, self._note_wait, what, f"no answer for {SILENT_S:.0f} s"
@@ -360,7 +375,8 @@ def _check_fresh(fresh_until: float, object_id: ObjectId) -> None:
 
 
 def _spread(name: str) -> float:
-    """A number around one, a quarter more or less, that depends on the name alone: chance enough, and no seed is needed."""
+    """A number around one, a quarter more or less, that depends on the name alone: chance enough, and no seed
+    is needed."""
     return 0.75 + int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") / 2**33
 
 

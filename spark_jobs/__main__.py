@@ -1,4 +1,5 @@
-"""`python -m millrace.spark_jobs JOB ...`: runs one pipeline in this interpreter. `millrace pipeline run` starts this as a process of its own."""
+"""`python -m millrace.spark_jobs JOB ...`: runs one pipeline in this interpreter. `millrace pipeline run`
+starts this as a process of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ JOBS = ("ingest",)
 def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] not in JOBS:
         print(
-            f"usage: python -m millrace.spark_jobs JOB --config FILE [--once] [--trace]\njobs: {', '.join(JOBS)}",
+            "usage: python -m millrace.spark_jobs JOB --config FILE [--once] [--trace]\njobs: "
+            f"{', '.join(JOBS)}",
             file=sys.stderr,
         )
         return 2

@@ -1,6 +1,7 @@
 """Whether a checkpoint fits the topics there are, and from where Spark is to go on. Pure.
 
-A topic is its id: one that was deleted and created anew under its name is another, and positions in the old one mean nothing in it.
+A topic is its id: one that was deleted and created anew under its name is another, and positions in the old
+one mean nothing in it.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ def agree_on_topics(
     policies: Policies,
     begun: Offsets | None = None,
 ) -> Agreement:
-    """`base`: the positions that Spark's next batch begins at, whose number is `batch`; None before the first. `begun`: those that it is to end
-    at, where it was begun. `wanted`: the topics that the configuration names and the brokers have; `gone`: those that a pattern took and the
-    brokers no longer have. Raises Refused, a line a topic."""
+    """`base`: the positions that Spark's next batch begins at, whose number is `batch`; None before the
+    first. `begun`: those that it is to end at, where it was begun. `wanted`: the topics that the
+    configuration names and the brokers have; `gone`: those that a pattern took and the brokers no longer
+    have. Raises Refused, a line a topic."""
     if base is None:
         return Agreement({topic: BoundTopic(state.topic_id, 0) for topic, state in wanted.items()})
     bound, parked = (binding.topics, binding.parked) if binding else ({}, {})
@@ -59,11 +61,15 @@ def agree_on_topics(
         known = bound.get(topic, BoundTopic("", 0))
         if topic not in gone:
             made.parked[topic] = ParkedTopic(known.topic_id, known.from_batch, base[topic])
-            made.notes.append(f"{topic} is left at {_places(base[topic])}; put in again it goes on from there")
+            made.notes.append(
+                f"{topic} is left at {_places(base[topic])}; put in again it goes on from there"
+            )
         elif policies.on_recreated_topic == "restart":
             made.notes.append(f"{topic} is gone and forgotten")
         else:
-            made.refusals.append(f'{topic} is gone from the brokers: on_recreated_topic = "restart" forgets it')
+            made.refusals.append(
+                f'{topic} is gone from the brokers: on_recreated_topic = "restart" forgets it'
+            )
     for topic, state in sorted(wanted.items()):
         held: ParkedTopic | None = made.parked.pop(topic, None)
         if topic in base:
@@ -118,7 +124,10 @@ def _of_the_same(
         made.is_batch_lost = made.is_batch_lost or last > end
         moved[partition] = min(max(position, start), end)
         what = (
-            f"{topic}-{partition}: retention or a deletion removed {position} to {start - 1} before they were read"
+            (
+                f"{topic}-{partition}: retention or a deletion removed {position} to {start - 1} before they "
+                "were read"
+            )
             if position < start
             else f"{topic}-{partition} ends at {end}, and {last - 1} was read: the brokers have lost records"
         )
@@ -130,7 +139,8 @@ def _of_the_same(
 
 
 def check_ids(bound: Mapping[str, BoundTopic], found: Mapping[str, str]) -> None:
-    """Around each batch: raises Refused where a topic is not the one that the checkpoint is bound to, or is gone."""
+    """Around each batch: raises Refused where a topic is not the one that the checkpoint is bound to, or is
+    gone."""
     for topic, known in sorted(bound.items()):
         if topic not in found:
             raise Refused(f"{topic} was deleted while it was read")

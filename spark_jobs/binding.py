@@ -1,7 +1,8 @@
-"""What a checkpoint is bound to, as two small files name it: docs/formats/pipeline_binding.md draws them. Pure.
+"""What a checkpoint is bound to, as two small files name it: docs/formats/pipeline_binding.md draws them.
+Pure.
 
-The file in the checkpoint holds the cluster, the topics with their ids, and the positions of topics that were taken out; the one in the table
-names the checkpoint. Both carry the pipeline's identity and a checksum.
+The file in the checkpoint holds the cluster, the topics with their ids, and the positions of topics that were
+taken out; the one in the table names the checkpoint. Both carry the pipeline's identity and a checksum.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from millrace.spark_jobs.refusal import Refused
 
 BINDING_FILE = "_millrace_binding"  # in the checkpoint
 TABLE_FILE = "_millrace_checkpoint"  # in the table
-BATCHES = "_millrace_batches"  # in the table, a folder: a file, with nothing in it, is called as the batch whose rows came last
+# in the table, a folder: a file, with nothing in it, is called as the batch whose rows came last
+BATCHES = "_millrace_batches"
 HEADER = "millrace-pipeline"
 VERSION = 1
 Offsets = dict[str, dict[int, int]]  # topic, partition, the next offset to take
@@ -38,7 +40,8 @@ class ParkedTopic:
 
 @dataclass(frozen=True)
 class Change:
-    """Spark is to go on from these positions, after a batch of this number that holds nothing. Written down before it is made."""
+    """Spark is to go on from these positions, after a batch of this number that holds nothing. Written down
+    before it is made."""
 
     batch: int
     offsets: Offsets
@@ -57,7 +60,8 @@ class Binding:
 
 @dataclass(frozen=True)
 class TableMark:
-    """What the table says. `identity` is empty where the file is a bare path: written by hand, or by a version before this format."""
+    """What the table says. `identity` is empty where the file is a bare path: written by hand, or by a
+    version before this format."""
 
     identity: str
     checkpoint: str
@@ -129,5 +133,6 @@ def _open(text: str, name: str) -> dict[str, Any]:
 
 def _damaged(name: str) -> Refused:
     return Refused(
-        f"{name} is damaged: restore it from a copy of the folder, or begin with a new table and a new checkpoint"
+        f"{name} is damaged: restore it from a copy of the folder, or begin with a new table and a new "
+        "checkpoint"
     )

@@ -1,5 +1,5 @@
-"""A checkpoint and its table, held together: read, compared with the brokers and written, before Spark plans anything. One driver at a time,
-which lease.py sees to."""
+"""A checkpoint and its table, held together: read, compared with the brokers and written, before Spark plans
+anything. One driver at a time, which lease.py sees to."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ class Checkpoint:
         self._binding_file = files.child(self.path, BINDING_FILE)
         self._table_file = files.child(self.table, TABLE_FILE)
         self._batches = files.child(self.table, BATCHES)
-        self._notes: set[int] = set()  # as the table has them: one, or more where a driver was killed between two
+        self._notes: set[int] = (
+            set()
+        )  # as the table has them: one, or more where a driver was killed between two
         self.binding: Binding | None = None
 
     def check(self) -> None:
@@ -56,7 +58,8 @@ class Checkpoint:
         check_places(self._places())
 
     def claim(self, cluster_id: str) -> None:
-        """Binds the three to one another, on the first run; on return it is durable. Raises Refused where they do not belong together."""
+        """Binds the three to one another, on the first run; on return it is durable. Raises Refused where
+        they do not belong together."""
         found = self._places()
         check_places(found)
         self._check_cluster(found.binding, cluster_id)
@@ -78,7 +81,8 @@ class Checkpoint:
             self._make(wanted.change)
 
     def agree(self, topics: dict[str, TopicState], gone: frozenset[str], policies: Policies) -> Agreement:
-        """Binds the topics, and makes Spark go on from elsewhere where it has to. Raises Refused; then nothing is changed."""
+        """Binds the topics, and makes Spark go on from elsewhere where it has to. Raises Refused; then
+        nothing is changed."""
         assert self.binding is not None
         progress = self._progress()
         base = self._base(progress)
@@ -96,7 +100,8 @@ class Checkpoint:
     def _check_cluster(self, binding: Binding | None, cluster_id: str) -> None:
         if binding and binding.cluster_id != cluster_id:
             raise Refused(
-                f"the checkpoint {self.path} is of the cluster {binding.cluster_id}, and the brokers are of {cluster_id}: "
+                f"the checkpoint {self.path} is of the cluster {binding.cluster_id}, and the brokers are of "
+                f"{cluster_id}: "
                 "correct bootstrap_servers, or begin with a new table and a new checkpoint"
             )
 
@@ -107,12 +112,16 @@ class Checkpoint:
     def bind_more(self, ids: dict[str, str], batch: int) -> None:
         """Topics that a pattern meets while the pipeline runs; durable on return."""
         assert self.binding is not None
-        more = {topic: BoundTopic(found, batch) for topic, found in ids.items() if topic not in self.binding.topics}
+        more = {
+            topic: BoundTopic(found, batch)
+            for topic, found in ids.items()
+            if topic not in self.binding.topics
+        }
         self._bind(replace(self.binding, topics={**self.binding.topics, **more}))
 
     def note_batch(self, batch: int) -> None:
-        """In the table, before the batch's rows are; killed in it, the newest note counts. Raises Refused where the table is not this
-        checkpoint's by now."""
+        """In the table, before the batch's rows are; killed in it, the newest note counts. Raises Refused
+        where the table is not this checkpoint's by now."""
         self._check_mark()
         if batch not in self._notes:
             self._files.put(self._files.child(self._batches, str(batch)), "")
@@ -123,16 +132,19 @@ class Checkpoint:
                 self._notes.remove(before)
 
     def _check_mark(self) -> None:
-        """Two pipelines that are given one new table at the same time both find it new; the later one's file is there then."""
+        """Two pipelines that are given one new table at the same time both find it new; the later one's file
+        is there then."""
         assert self.binding is not None
         mark = decode_mark(self._files.text(self._table_file), self._table_file)
         if mark is None:
             raise Refused(
-                f"the table {self.table} was removed, or emptied, while the pipeline ran: put it back, or {ANEW}"
+                f"the table {self.table} was removed, or emptied, while the pipeline ran: put it back, or "
+                f"{ANEW}"
             )
         if mark.checkpoint != self.path or mark.identity not in ("", self.binding.identity):
             raise Refused(
-                f"the table {self.table} was given to the checkpoint {mark.checkpoint} while {self.path} wrote it: "
+                f"the table {self.table} was given to the checkpoint {mark.checkpoint} while {self.path} "
+                "wrote it: "
                 "give each pipeline a table of its own"
             )
 
@@ -164,7 +176,9 @@ class Checkpoint:
         )
 
     def _progress(self) -> Progress:
-        offsets, commits = (self._files.names(self._files.child(self.path, name)) for name in (OFFSETS, COMMITS))
+        offsets, commits = (
+            self._files.names(self._files.child(self.path, name)) for name in (OFFSETS, COMMITS)
+        )
         return progress_of(offsets, commits, self.path)
 
     def _base(self, progress: Progress) -> Offsets | None:

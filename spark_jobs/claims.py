@@ -1,10 +1,11 @@
 """Who drives a checkpoint, as small files in it say: docs/formats/pipeline_binding.md draws them. Pure.
 
-A driver that wants the checkpoint waits until every claim there is over (given back, its process is gone, or not renewed while it was
-watched), writes one of the next epoch under a name of its own, then looks again. It has the checkpoint if all is as it was judged; else it
-takes its claim away and begins anew. A driver that has it writes its claim anew, then looks: one of a higher epoch means that it was taken. Of
-two drivers the one that looks later sees what the other wrote, so they never both go on; all that is asked of the storage is that a listing
-has what was written before it. Clocks of two machines are never compared.
+A driver that wants the checkpoint waits until every claim there is over (given back, its process is gone, or
+not renewed while it was watched), writes one of the next epoch under a name of its own, then looks again. It
+has the checkpoint if all is as it was judged; else it takes its claim away and begins anew. A driver that has
+it writes its claim anew, then looks: one of a higher epoch means that it was taken. Of two drivers the one
+that looks later sees what the other wrote, so they never both go on; all that is asked of the storage is that
+a listing has what was written before it. Clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Claim:
 
 @dataclass(frozen=True)
 class View:
-    """`held`: a name for each claim that is not over; `is_alive`: one of them surely belongs to a driver that runs."""
+    """`held`: a name for each claim that is not over; `is_alive`: one of them surely belongs to a driver that
+    runs."""
 
     held: tuple[str, ...]
     is_alive: bool
@@ -54,7 +56,8 @@ def encode_claim(claim: Claim) -> str:
 
 
 def decode_claim(text: str) -> Claim | None:
-    """None of one that is being written, or of a later version: it may be renewed, and expires when it is not."""
+    """None of one that is being written, or of a later version: it may be renewed, and expires when it is
+    not."""
     try:
         found = json.loads(text)
         return Claim(Process(**found["process"]), int(found["renewals"]), found["is_given_back"] is True)

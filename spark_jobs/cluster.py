@@ -1,5 +1,5 @@
-"""What the brokers say of themselves and their topics, by the Kafka client in Spark's connector: it reaches them as Spark will, with the same
-options (TLS, SASL), and needs nothing installed."""
+"""What the brokers say of themselves and their topics, by the Kafka client in Spark's connector: it reaches
+them as Spark will, with the same options (TLS, SASL), and needs nothing installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ LOOK_MS = 500  # how long a signal waits at most
 
 
 class Cluster:
-    """`is_stopped` is asked while an answer is waited for; from then on each question raises Stopped. Raises Unreachable where no answer comes."""
+    """`is_stopped` is asked while an answer is waited for; from then on each question raises Stopped. Raises
+    Unreachable where no answer comes."""
 
     def __init__(
         self,
@@ -47,8 +48,8 @@ class Cluster:
         return str(self._wait(self._client.describeCluster().clusterId()))
 
     def topic_ids(self, within_ms: int | None = None) -> dict[str, str]:
-        """Of the topics that the configuration names and the brokers have. With a time of its own it is asked in a batch, which goes on while
-        the pipeline is being stopped."""
+        """Of the topics that the configuration names and the brokers have. With a time of its own it is asked
+        in a batch, which goes on while the pipeline is being stopped."""
         if self._settings.topic_pattern:
             return self._matching_ids(within_ms)
         options = self._java.org.apache.kafka.clients.admin.DescribeTopicsOptions().timeoutMs(
@@ -66,7 +67,9 @@ class Cluster:
         return found
 
     def _matching_ids(self, within_ms: int | None) -> dict[str, str]:
-        options = self._java.org.apache.kafka.clients.admin.ListTopicsOptions().timeoutMs(within_ms or self._within_ms)
+        options = self._java.org.apache.kafka.clients.admin.ListTopicsOptions().timeoutMs(
+            within_ms or self._within_ms
+        )
         listings = self._wait(self._client.listTopics(options).listings(), within_ms).toArray()
         return {
             str(listing.name()): str(listing.topicId().toString())

@@ -1,4 +1,5 @@
-"""The settings of a pipeline: read from one TOML file, checked at once, every mistake reported together. docs/pipelines.md says what each does.
+"""The settings of a pipeline: read from one TOML file, checked at once, every mistake reported together.
+docs/pipelines.md says what each does.
 
 Pure but for `read_settings`, which reads the file.
 """
@@ -46,7 +47,9 @@ OPTION_TAKEN = {
     "includeheaders": "headers are always taken",
     "failondataloss": "set [kafka] on_lost_records or on_recreated_topic",
 }
-SPARK_TAKEN = {"spark.sql.session.timezone": "a date is a day in UTC, else a batch that is run again would repeat rows"}
+SPARK_TAKEN = {
+    "spark.sql.session.timezone": "a date is a day in UTC, else a batch that is run again would repeat rows"
+}
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s,:\[\]]+):([0-9]{1,5})")
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 Check = Callable[[Any], str | None]
@@ -139,7 +142,13 @@ def _kind(value: Any) -> str:
     """As TOML's users say it."""
     if isinstance(value, bool):
         return "true or false"
-    kinds = ((str, "a text"), (int, "a whole number"), (float, "a number"), (list, "a list"), (dict, "a table"))
+    kinds = (
+        (str, "a text"),
+        (int, "a whole number"),
+        (float, "a number"),
+        (list, "a list"),
+        (dict, "a table"),
+    )
     return next((name for kind, name in kinds if isinstance(value, kind)), "a date or time")
 
 
@@ -180,7 +189,8 @@ def _are_topics(value: Any) -> str | None:
             return f"has {_kind(name)} in it: a topic is a text in quotes"
         if not TOPIC.fullmatch(name) or name in (".", ".."):
             return (
-                f"has {name!r}, which no topic is called: letters, digits, dots, _ and -; topic_pattern takes patterns"
+                f"has {name!r}, which no topic is called: letters, digits, dots, _ and -; topic_pattern "
+                "takes patterns"
             )
     twice = sorted({name for name in value if value.count(name) > 1})
     return f"has {', '.join(twice)} twice" if twice else None

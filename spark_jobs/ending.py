@@ -1,8 +1,8 @@
 """The orderly end of a streaming query: asked for by a signal, come to between two batches.
 
-A signal's handler only notes it: calls into the JVM are not made from a handler, which may stand in the middle of another. Stopping a query
-interrupts the batch under way, so that batch is waited for, at most BATCH_WAIT_S; one that is interrupted is left to the next start, which
-runs it again.
+A signal's handler only notes it: calls into the JVM are not made from a handler, which may stand in the
+middle of another. Stopping a query interrupts the batch under way, so that batch is waited for, at most
+BATCH_WAIT_S; one that is interrupted is left to the next start, which runs it again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Ending:
         self._batch = threading.Lock()  # held by the batch under way, and for good by whoever stops the query
 
     def listen(self) -> None:
-        """To SIGTERM and SIGINT. For when the session is built, which takes SIGINT for itself; until then they end the process."""
+        """To SIGTERM and SIGINT. For when the session is built, which takes SIGINT for itself; until then
+        they end the process."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda signalled, _: self._ask(signalled))
 
@@ -61,7 +62,8 @@ class Ending:
         return write_batch
 
     def wait(self, query: StreamingQuery) -> bool:
-        """For a second at most. True when the query has ended, by itself or because it was asked to; raises what it failed with."""
+        """For a second at most. True when the query has ended, by itself or because it was asked to; raises
+        what it failed with."""
         if self.signal and not self._is_ending:
             self._is_ending = True
             if not self._batch.acquire(timeout=self._batch_wait_s):

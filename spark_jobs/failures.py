@@ -1,4 +1,5 @@
-"""What Spark, Hadoop and Kafka fail with, as one sentence each with what to do. Pure but for `causes_of`, which reads an exception of the JVM."""
+"""What Spark, Hadoop and Kafka fail with, as one sentence each with what to do. Pure but for `causes_of`,
+which reads an exception of the JVM."""
 
 from __future__ import annotations
 
@@ -11,30 +12,41 @@ from pyspark.errors import PySparkException
 from millrace.spark_jobs.refusal import FAILED, Refused, Unreachable
 
 JAVA_ERRORS = (Py4JJavaError, PySparkException)  # how an exception of the JVM arrives
-# How a call fails that the JVM does not answer. Its own exceptions are Py4JErrors as well: catch JAVA_ERRORS before.
+# How a call fails that the JVM does not answer. Its own exceptions are Py4JErrors as well: catch JAVA_ERRORS
+# before.
 JVM_GONE = (Py4JError, OSError)
 JVM_ENDED = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
-JVM_SENTENCE = "Spark's JVM does not answer: it was killed, or is short of memory (spark.driver.memory); start again, nothing is lost"
+JVM_SENTENCE = (
+    "Spark's JVM does not answer: it was killed, or is short of memory (spark.driver.memory); "
+    "start again, nothing is lost"
+)
 Causes = Sequence[tuple[str, str]]  # class and message, from the outermost to the deepest
 DEEPEST = 30
 SENTENCE_MAX = 300
 # Part of a class's name or of a message in small letters, and the sentence.
 KAFKA_REFUSES = (
     ("SaslAuthenticationException", "refused the user or the password: set them in [kafka.options]"),
-    ("SslAuthenticationException", "refused the TLS connection, or its certificate is not trusted: set kafka.ssl.* in [kafka.options]"),
+    ("SslAuthenticationException", "refused the TLS connection, or its certificate is not trusted: set "
+                                   "kafka.ssl.* in [kafka.options]"),
     ("TopicAuthorizationException", "allows this user no access to the topics"),
     ("GroupAuthorizationException", "allows this user no access to the group"),
     ("ClusterAuthorizationException", "allows this user no access to the cluster"),
     ("UnsupportedVersionException", "is too old: topic ids came with Kafka 2.8"),
 )  # fmt: skip
-KAFKA_AWAY = ("errors.TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException")
+KAFKA_AWAY = (
+    "errors.TimeoutException",
+    "DisconnectException",
+    "NetworkException",
+    "BrokerNotAvailableException",
+)
 MAY_NOT_WRITE = "is not writable: let the pipeline's user write there, or name another folder"
 IN_THE_WAY = "cannot be made, for a file is in its way: name another folder"
 NO_JAR = "is of a kind that Spark has no jar for: docs/pipelines.md shows S3's"
 NO_BUCKET = "is in a bucket that does not exist: create it, or correct the name"
 STORE_AWAY = ("connection refused", "connecttimeout", "apicalltimeout", "unknownhost", "no route to host")
 FILES_REFUSE = (
-    ("status code: 403", "is in S3, which refuses the access key or its rights: check the key, its secret and the bucket's policy"),
+    ("status code: 403", "is in S3, which refuses the access key or its rights: check the key, its secret "
+                         "and the bucket's policy"),
     ("permission denied", MAY_NOT_WRITE),
     ("accesscontrolexception", MAY_NOT_WRITE),
     ("accessdenied", MAY_NOT_WRITE),
@@ -66,7 +78,9 @@ def sentence_of_kafka(causes: Causes, servers: str) -> Refused | None:
     """Where the brokers are away, or refuse; None where it is something else."""
     for name, message in causes:
         if "No resolvable bootstrap urls" in message:
-            return Unreachable(f"no host of {servers} has an address: check bootstrap_servers and the resolver")
+            return Unreachable(
+                f"no host of {servers} has an address: check bootstrap_servers and the resolver"
+            )
         if name.endswith("ConfigException") or message.startswith("Kafka option '"):  # Spark's own refusals
             return Refused(f"[kafka.options]: {_short(message)}")
         for part, said in KAFKA_REFUSES:
@@ -93,7 +107,8 @@ def sentence_of_files(causes: Causes, path: str) -> Refused | None:
 
 
 def failure_of(causes: Causes, servers: str, folders: str) -> tuple[str, int]:
-    """The sentence and the exit code of a query that failed for no reason that a look at topics and folders shows."""
+    """The sentence and the exit code of a query that failed for no reason that a look at topics and folders
+    shows."""
     found = sentence_of_kafka(causes, servers) or sentence_of_files(causes, folders)
     if found:
         return str(found), found.exit_code

@@ -1,4 +1,5 @@
-"""Files as Hadoop's file systems have them: on this machine, in HDFS, in S3. Only what the pipelines touch themselves; Spark does the rest."""
+"""Files as Hadoop's file systems have them: on this machine, in HDFS, in S3. Only what the pipelines touch
+themselves; Spark does the rest."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ ONE_TRY = {  # of S3's client, whose own tries take four minutes
 
 
 class Files:
-    """Paths are folders and URLs as Spark takes them, or what `child` gave. Of this machine's files Hadoop's checksums (.NAME.crc) are left out:
-    what is written here carries its own, and a file may be edited."""
+    """Paths are folders and URLs as Spark takes them, or what `child` gave. Of this machine's files Hadoop's
+    checksums (.NAME.crc) are left out: what is written here carries its own, and a file may be edited."""
 
     def __init__(self, session: SparkSession) -> None:
         self._java: Any = session.sparkContext._jvm
@@ -38,7 +39,8 @@ class Files:
         return str(files.makeQualified(place).toString())
 
     def check_reached(self, path: str) -> None:
-        """Fails within twenty seconds where the store is away; of file systems that are no store nothing is asked."""
+        """Fails within twenty seconds where the store is away; of file systems that are no store nothing is
+        asked."""
         place = self._java.org.apache.hadoop.fs.Path(path)
         if str(place.toUri().getScheme()) != S3:
             return
@@ -54,7 +56,11 @@ class Files:
     def names(self, folder: str) -> list[str]:
         """What is in a folder; nothing where there is none."""
         files, place = self._open(folder)
-        return [str(found.getPath().getName()) for found in files.listStatus(place)] if files.exists(place) else []
+        return (
+            [str(found.getPath().getName()) for found in files.listStatus(place)]
+            if files.exists(place)
+            else []
+        )
 
     def matching(self, folder: str, pattern: str) -> list[str]:
         """Paths below the folder, which is taken by its letters, by Hadoop's patterns."""
@@ -62,7 +68,8 @@ class Files:
         return [str(found.getPath().toString()) for found in files.globStatus(place) or ()]
 
     def text(self, path: str) -> str:
-        """Of the whole file; nothing where there is none. What `write_whole` was killed at is read from beside it."""
+        """Of the whole file; nothing where there is none. What `write_whole` was killed at is read from
+        beside it."""
         return self._text(path) or self._text(path + BESIDE)
 
     def _text(self, path: str) -> str:
@@ -83,7 +90,8 @@ class Files:
         return {name: self._text(self.child(folder, name)) for name in self.names(folder)}
 
     def put(self, path: str, text: str) -> None:
-        """Over what is there. Where a file system does not replace files whole, a reader may meet a part of it."""
+        """Over what is there. Where a file system does not replace files whole, a reader may meet a part of
+        it."""
         files, place = self._open(path)
         stream = files.create(place, True)
         try:
@@ -103,7 +111,8 @@ class Files:
         files.delete(place, True)
 
     def write_whole(self, path: str, text: str) -> None:
-        """Durable on return where the file system can tell. Written beside, then renamed: killed anywhere, `text` finds the old file or the new one.
+        """Durable on return where the file system can tell. Written beside, then renamed: killed anywhere,
+        `text` finds the old file or the new one.
 
         HDFS and S3 rename over nothing, so the old file is deleted first, with the new one whole beside it.
         """
@@ -119,7 +128,8 @@ class Files:
         files.rename(beside, place)
 
     def _checksum(self, place: Any) -> Any:
-        """Where Spark's view of this machine's files would look for one; an old one does not fit what is written here."""
+        """Where Spark's view of this machine's files would look for one; an old one does not fit what is
+        written here."""
         return self._java.org.apache.hadoop.fs.Path(place.getParent(), f".{place.getName()}.crc")
 
     def _is_local(self, files: Any) -> bool:

@@ -1,7 +1,9 @@
-"""One driver a checkpoint, on whatever storage the checkpoint lies: claims.py says by which files and why that holds.
+"""One driver a checkpoint, on whatever storage the checkpoint lies: claims.py says by which files and why
+that holds.
 
-A driver whose process is gone is followed at once on its own machine, and after EXPIRES_S from elsewhere. One that lost its lease while it stood
-still, or could not reach the storage, learns it from the first renewal after that; each batch asks for one before it counts as done.
+A driver whose process is gone is followed at once on its own machine, and after EXPIRES_S from elsewhere. One
+that lost its lease while it stood still, or could not reach the storage, learns it from the first renewal
+after that; each batch asks for one before it counts as done.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class ClaimFiles(Protocol):
 
 
 class Lease:
-    """`take`, then `hold` before whatever must not be done by two; `give_back`. `process`: the one that writes, Spark's JVM."""
+    """`take`, then `hold` before whatever must not be done by two; `give_back`. `process`: the one that
+    writes, Spark's JVM."""
 
     def __init__(
         self,
@@ -64,12 +67,16 @@ class Lease:
         self._expires_s, self._is_running, self._now = expires_s, is_running, now
         self._wait, self._draw = wait, draw
         self.epoch, self._path, self._renewals = 0, "", 0
-        self._lock = threading.Lock()  # of what follows a look at the claims: the renewing thread's and the batches'
+        self._lock = (
+            threading.Lock()
+        )  # of what follows a look at the claims: the renewing thread's and the batches'
         self._renewing: threading.Thread | None = None
         self._has_ended = threading.Event()
         self.is_lost = False
 
-    def take(self, is_stopped: Callable[[], bool], say: Callable[[str], None], wait_s: float = ENDS_WITHIN_S) -> None:
+    def take(
+        self, is_stopped: Callable[[], bool], say: Callable[[str], None], wait_s: float = ENDS_WITHIN_S
+    ) -> None:
         """Raises Refused where another driver runs, Stopped where a signal comes meanwhile."""
         self._files.make_folder(self._folder)
         watch, begun, has_said = Watch(self._expires_s), self._now(), False
@@ -83,11 +90,13 @@ class Lease:
             holder = ", ".join(view.held)
             if view.is_alive and self._now() - begun >= wait_s:
                 raise Refused(
-                    f"another driver runs with the checkpoint {self._checkpoint} ({holder}): end it, or give this one its own"
+                    f"another driver runs with the checkpoint {self._checkpoint} ({holder}): end it, or give "
+                    "this one its own"
                 )
             if not view.is_alive and not has_said:
                 say(
-                    f"waiting for up to {self._expires_s:g} s whether the checkpoint's last driver still runs: {holder}"
+                    f"waiting for up to {self._expires_s:g} s whether the checkpoint's last driver still "
+                    f"runs: {holder}"
                 )
                 has_said = True
             self._wait(LOOK_S)
@@ -112,7 +121,8 @@ class Lease:
         return True
 
     def hold(self) -> None:
-        """Returns where this driver has the lease still, and nobody takes it within EXPIRES_S from the call; else raises Refused."""
+        """Returns where this driver has the lease still, and nobody takes it within EXPIRES_S from the call;
+        else raises Refused."""
         with self._lock:
             if not self.is_lost:
                 self._renewals += 1
@@ -121,10 +131,13 @@ class Lease:
                 if (
                     self.is_lost
                 ):  # left where it is: epochs never begin anew while one may stand still that has an old one
-                    self._files.put(self._path, encode_claim(Claim(self._process, self._renewals, is_given_back=True)))
+                    self._files.put(
+                        self._path, encode_claim(Claim(self._process, self._renewals, is_given_back=True))
+                    )
             if self.is_lost:
                 raise Refused(
-                    f"another driver took the checkpoint {self._checkpoint}, for this one did not renew its lease for "
+                    f"another driver took the checkpoint {self._checkpoint}, for this one did not renew its "
+                    "lease for "
                     f"{self._expires_s:g} s: it writes nothing more; end one of the two"
                 )
 
@@ -153,6 +166,8 @@ class Lease:
                 return
         if self._path and not self.is_lost:
             try:
-                self._files.put(self._path, encode_claim(Claim(self._process, self._renewals, is_given_back=True)))
+                self._files.put(
+                    self._path, encode_claim(Claim(self._process, self._renewals, is_given_back=True))
+                )
             except (*JAVA_ERRORS, *JVM_GONE):
                 return

@@ -30,7 +30,8 @@ def process_of(pid: int, proc: Path = PROC) -> Process:
 
 
 def is_running(process: Process, proc: Path = PROC) -> bool | None:
-    """None where that cannot be told from here: on another machine, in another container, or where the system hides other users' processes."""
+    """None where that cannot be told from here: on another machine, in another container, or where the system
+    hides other users' processes."""
     machine = _machine(proc)
     if not process.started or not all(machine) or (process.boot, process.namespace) != machine:
         return None
@@ -58,7 +59,8 @@ def _is_there(pid: int) -> bool:
 
 
 def _state(pid: int, proc: Path) -> tuple[str, str] | None:
-    """Its state and when it started; None where there is no such process. Its name, in brackets, may hold anything."""
+    """Its state and when it started; None where there is no such process. Its name, in brackets, may hold
+    anything."""
     try:
         words = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,7 +1,8 @@
 """How far Spark is by the files of its checkpoint, and the files that make it go on from elsewhere. Pure.
 
-Spark writes `offsets/N` before it runs batch N and `commits/N` after it. An entry of offsets is a line `v1`, a line of settings and a line
-with the source's positions; a batch is told as done by its number alone, so a batch that holds nothing can be put between two others.
+Spark writes `offsets/N` before it runs batch N and `commits/N` after it. An entry of offsets is a line `v1`,
+a line of settings and a line with the source's positions; a batch is told as done by its number alone, so a
+batch that holds nothing can be put between two others.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ NO_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 
 @dataclass(frozen=True)
 class Progress:
-    """`planned`: the newest batch that was written down, None before the first; `is_done`: it was finished, too."""
+    """`planned`: the newest batch that was written down, None before the first; `is_done`: it was finished,
+    too."""
 
     planned: int | None
     is_done: bool
@@ -47,7 +49,8 @@ class Progress:
         return (QUERY_FILE, INITIAL_FILE, f"{OFFSETS}/{self.planned}", f"{COMMITS}/{self.next_batch - 1}")
 
     def due(self, changing: int | None) -> tuple[int, int]:
-        """Least and most of the batch that the table was given last; -1: none. `changing`: the batch of a change that is under way."""
+        """Least and most of the batch that the table was given last; -1: none. `changing`: the batch of a
+        change that is under way."""
         if changing is not None:
             return changing - 1, changing
         return self.next_batch - 1, -1 if self.planned is None else self.planned
@@ -58,9 +61,14 @@ def progress_of(offset_names: Sequence[str], commit_names: Sequence[str], checkp
     planned, done = (max(batches_in(names), default=None) for names in (offset_names, commit_names))
     if planned is None and done is None:
         return Progress(None, False)
-    if planned is None or (done is not None and done > planned) or planned - (-1 if done is None else done) > 1:
+    if (
+        planned is None
+        or (done is not None and done > planned)
+        or planned - (-1 if done is None else done) > 1
+    ):
         raise Refused(
-            f"the checkpoint {checkpoint} has lost files: the newest of {OFFSETS} is {planned}, of {COMMITS} {done}; "
+            f"the checkpoint {checkpoint} has lost files: the newest of {OFFSETS} is {planned}, of {COMMITS} "
+            f"{done}; "
             "restore it from a copy, or begin with a new table and a new checkpoint"
         )
     return Progress(planned, planned == done)
@@ -81,7 +89,8 @@ def check_whole(text: str, name: str) -> None:
         _last_line(text)
     except (IndexError, ValueError):
         raise Refused(
-            f"{name} is cut off, as a full disk or a loss of power leaves a file: put back checkpoint and table from copies of one moment, "
+            f"{name} is cut off, as a full disk or a loss of power leaves a file: put back checkpoint and "
+            "table from copies of one moment, "
             "or begin with a new table and a new checkpoint"
         ) from None
 

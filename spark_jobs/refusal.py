@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 FAILED = 1  # not foreseen; --trace shows what Spark and Kafka say
-REFUSED = 2  # the configuration, the checkpoint, the table and the topics do not fit; the same start is refused again
+# the configuration, the checkpoint, the table and the topics do not fit; the same start is refused again
+REFUSED = 2
 UNREACHABLE = 3  # the brokers were not reached; the same start may do
 
 

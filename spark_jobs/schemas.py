@@ -16,7 +16,8 @@ from pyspark.sql.types import (
 
 HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
-# One row a Kafka record, as `ingest` writes it; `topic`, `date` and `batch` are the table's partition columns.
+# One row a Kafka record, as `ingest` writes it; `topic`, `date` and `batch` are the table's partition
+# columns.
 INGESTED = StructType(
     [
         StructField("topic", StringType()),

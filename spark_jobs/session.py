@@ -1,8 +1,8 @@
 """The only builder of a SparkSession for the pipelines.
 
-Adds Spark's Kafka connector: the jars that `make jars` put beside this file when they are there, else the connector's Maven coordinates, which
-Spark resolves itself. Jars and packages of the settings come beside it. Under spark-submit the session that exists is used, with the jars it
-was given.
+Adds Spark's Kafka connector: the jars that `make jars` put beside this file when they are there, else the
+connector's Maven coordinates, which Spark resolves itself. Jars and packages of the settings come beside it.
+Under spark-submit the session that exists is used, with the jars it was given.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def build_session(name: str, settings: dict[str, str]) -> SparkSession:
 
 
 def with_connector(settings: dict[str, str], jars: list[str]) -> dict[str, str]:
-    """The settings, the connector added to what they give: as `jars`, or where there are none by its coordinates."""
+    """The settings, the connector added to what they give: as `jars`, or where there are none by its
+    coordinates."""
     key, added = ("spark.jars", jars) if jars else ("spark.jars.packages", [CONNECTOR])
     given = [name.strip() for name in settings.get(key, "").split(",") if name.strip()]
     return {**settings, key: ",".join([*given, *(name for name in added if name not in given)])}

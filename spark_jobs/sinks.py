@@ -1,8 +1,9 @@
 """What pipelines write: a partitioned Parquet table that any reader can scan without repeats.
 
-Each micro-batch overwrites the partition folders `topic=/date=/batch=<its number>` and no others. A batch that is run again after a crash covers the
-same offsets (Spark's offset log fixed them before the first try), so it replaces what the first try left and adds nothing. Files become visible
-by rename when the batch's job commits; readers skip what is staged. Batch numbers mean something within one checkpoint only: see places.py.
+Each micro-batch overwrites the partition folders `topic=/date=/batch=<its number>` and no others. A batch
+that is run again after a crash covers the same offsets (Spark's offset log fixed them before the first try),
+so it replaces what the first try left and adds nothing. Files become visible by rename when the batch's job
+commits; readers skip what is staged. Batch numbers mean something within one checkpoint only: see places.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ from millrace.spark_jobs.config import IngestSettings
 
 
 def kafka_stream(session: SparkSession, settings: IngestSettings) -> DataFrame:
-    """A stream with headers. Data lost to retention before it was read fails the query rather than passing unseen."""
+    """A stream with headers. Data lost to retention before it was read fails the query rather than passing
+    unseen."""
     reader = (
         session.readStream.format("kafka")
         .option("kafka.bootstrap.servers", settings.bootstrap_servers)

@@ -1,5 +1,5 @@
-"""What stands around Spark's query: the brokers are reached, the checkpoint is leased, bound and agreed on, and each batch's topics are compared
-with what is bound, before it is written and before it counts as done."""
+"""What stands around Spark's query: the brokers are reached, the checkpoint is leased, bound and agreed on,
+and each batch's topics are compared with what is bound, before it is written and before it counts as done."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from millrace.spark_jobs.refusal import Refused, Unreachable
 class Taking:
     """`open` once, `prepare` before each query, `close`. All raise Refused with what the operator can do."""
 
-    def __init__(self, session: SparkSession, settings: IngestSettings, is_stopped: Callable[[], bool]) -> None:
+    def __init__(
+        self, session: SparkSession, settings: IngestSettings, is_stopped: Callable[[], bool]
+    ) -> None:
         self._session, self._settings, self._is_stopped = session, settings, is_stopped
         self._policies = Policies(settings.on_recreated_topic, settings.on_lost_records)
         self._cluster: Cluster | None = None
@@ -32,7 +34,8 @@ class Taking:
         self.failure: Exception | None = None  # of a batch, as it was before Spark wrapped it
 
     def open(self) -> None:
-        """The brokers are reached, checkpoint and table belong together and to these brokers, and no other driver runs."""
+        """The brokers are reached, checkpoint and table belong together and to these brokers, and no other
+        driver runs."""
         settings = self._settings
         self._cluster = Cluster(self._session, settings, self._is_stopped)
         cluster_id = self._cluster.cluster_id()
@@ -63,7 +66,8 @@ class Taking:
             self._cluster.close()
 
     def prepare(self) -> bool:
-        """Binds the topics there are, and says what is new of them. True where Spark goes on from elsewhere than it would have."""
+        """Binds the topics there are, and says what is new of them. True where Spark goes on from elsewhere
+        than it would have."""
         assert self._cluster
         assert self._checkpoint
         self.check_lease()
@@ -80,8 +84,9 @@ class Taking:
         return agreed.change is not None
 
     def around_batches(self, write: WriteBatch) -> WriteBatch:
-        """The same, refused where a topic is not the bound one: before, nothing is written; after, what was written is taken back. Refused, too,
-        where another driver has the checkpoint: then nothing is touched, and the batch does not count as done."""
+        """The same, refused where a topic is not the bound one: before, nothing is written; after, what was
+        written is taken back. Refused, too, where another driver has the checkpoint: then nothing is touched,
+        and the batch does not count as done."""
 
         def write_batch(frame: DataFrame, batch: int) -> None:
             assert self._checkpoint
@@ -137,7 +142,8 @@ class Taking:
         missing = [topic for topic in self._settings.topics if topic not in found]
         if missing:
             raise Refused(
-                f"{self._settings.bootstrap_servers} has no topic {', '.join(missing)}: create it, or take it out of [kafka] topics"
+                f"{self._settings.bootstrap_servers} has no topic {', '.join(missing)}: create it, or take "
+                "it out of [kafka] topics"
             )
 
 

@@ -1,7 +1,9 @@
-"""A real broker for a test: `with Broker() as kafka: ... kafka.bootstrap_servers`; under pytest the fixture `kafka` (plugin.py).
+"""A real broker for a test: `with Broker() as kafka: ... kafka.bootstrap_servers`; under pytest the fixture
+`kafka` (plugin.py).
 
-The broker runs in a process of its own, in test mode (broker/test_mode.py), and ends with the process that started it, however that ends. No
-client library comes with it: what is asked here goes through millrace.protocol. Guide: docs/testing.md. Production never imports this.
+The broker runs in a process of its own, in test mode (broker/test_mode.py), and ends with the process that
+started it, however that ends. No client library comes with it: what is asked here goes through
+millrace.protocol. Guide: docs/testing.md. Production never imports this.
 """
 
 from __future__ import annotations

@@ -43,7 +43,9 @@ class AsyncBroker:
     async def close(self) -> None:
         await asyncio.to_thread(self.blocking.close)
 
-    async def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+    async def create_topic(
+        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
         await self._run(operations.create_topic(topic, partitions, config or {}))
 
     async def topics(self) -> list[str]:

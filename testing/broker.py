@@ -1,7 +1,8 @@
 """Broker: a broker process and what a test may ask of it, in calls that block.
 
-Under asyncio a blocking call keeps the client under test from running: ask `broker.aio` there, which is the same with `await`.
-Not here: how it is asked (operations.py, wire.py), how it is started and ended (process.py).
+Under asyncio a blocking call keeps the client under test from running: ask `broker.aio` there, which is the
+same with `await`. Not here: how it is asked (operations.py, wire.py), how it is started and ended
+(process.py).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ WAIT_S = 10.0
 class Broker:
     """`with Broker() as kafka:` or `async with Broker() as kafka:`; or `start()` and `close()`.
 
-    `settings`: broker settings by their Kafka names, as in `Broker({"num.partitions": "3"})`. `port`: 0 for a free one. Everything
-    is gone after it, also when the process that started it is killed.
+    `settings`: broker settings by their Kafka names, as in `Broker({"num.partitions": "3"})`. `port`: 0 for a
+    free one. Everything is gone after it, also when the process that started it is killed.
     """
 
     def __init__(self, settings: Mapping[str, str] | None = None, port: int = 0) -> None:
@@ -115,13 +116,15 @@ class Broker:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> list[Place]:
-        """Writes one record for each value, all with that key, in one batch; gives their places. Text is UTF-8, dictionaries and lists are
-        JSON, None is null. Without `partition`: the one Kafka's Java producer gives the key; 0 without a key."""
+        """Writes one record for each value, all with that key, in one batch; gives their places. Text is
+        UTF-8, dictionaries and lists are JSON, None is null. Without `partition`: the one Kafka's Java
+        producer gives the key; 0 without a key."""
         return self._run(operations.produce(topic, values, key, headers or {}, partition, timestamp))
 
     def seed(self, lines: Iterable[str]) -> int:
-        """Writes the records of JSON lines, as in {"topic": "orders", "key": "a", "value": {"id": 1}}; gives how many. ValueError
-        names a line that cannot be read; records of lines before it may be there by then."""
+        """Writes the records of JSON lines, as in {"topic": "orders", "key": "a", "value": {"id": 1}}; gives
+        how many. ValueError names a line that cannot be read; records of lines before it may be there by
+        then."""
         return self._run(write_seed(read_seed(lines)))
 
     def records(self, topic: str) -> list[Record]:
@@ -129,8 +132,8 @@ class Broker:
         return self._run(operations.records(topic))
 
     def wait_for_records(self, topic: str, count: int, timeout: float = WAIT_S) -> list[Record]:
-        """All that the topic holds, as soon as that is `count` records. NotEnoughRecords after `timeout` seconds. The topic may be made
-        meanwhile."""
+        """All that the topic holds, as soon as that is `count` records. NotEnoughRecords after `timeout`
+        seconds. The topic may be made meanwhile."""
         return self._run(operations.wait_for_records(topic, count, timeout))
 
     # Groups
@@ -144,12 +147,13 @@ class Broker:
         return self._run(operations.committed(group))
 
     def lag(self, group: str, topic: str | None = None) -> int:
-        """How many records lie behind what the group committed: of `topic`, or of all topics of which it committed anything."""
+        """How many records lie behind what the group committed: of `topic`, or of all topics of which it
+        committed anything."""
         return self._run(operations.lag(group, topic))
 
     def expire_member(self, group: str, member: str) -> None:
-        """As if the member's session had timed out: it is out of the group, which rebalances. `member`: its member id, group.instance.id
-        or client.id. LookupError when there is none."""
+        """As if the member's session had timed out: it is out of the group, which rebalances. `member`: its
+        member id, group.instance.id or client.id. LookupError when there is none."""
         self._run(operations.expire_member(group, member))
 
     # The process
@@ -174,8 +178,9 @@ class Broker:
     # Faults: of the client under test alone, and gone after the test
 
     def fail(self, api: str, code: str | int, times: int | None = 1) -> None:
-        """The next `times` requests of `api` are refused with `code`, before they do anything; None: all, until `heal()`. `code`: Kafka's number or
-        name, as in `fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=2)`. ValueError for an API that cannot be refused so."""
+        """The next `times` requests of `api` are refused with `code`, before they do anything; None: all,
+        until `heal()`. `code`: Kafka's number or name, as in `fail("Produce", "NOT_LEADER_OR_FOLLOWER",
+        times=2)`. ValueError for an API that cannot be refused so."""
         self._control("fail", api=api, code=code, times="" if times is None else times)
 
     def slow(self, api: str, ms: int) -> None:
@@ -201,8 +206,8 @@ class Broker:
         self._control("clear")
 
     def unserved(self) -> list[str]:
-        """What clients asked for since the last call that Millrace does not serve (transactions, for one), as sentences. The fixtures fail the
-        test with them; a test that asks first has taken them."""
+        """What clients asked for since the last call that Millrace does not serve (transactions, for one), as
+        sentences. The fixtures fail the test with them; a test that asks first has taken them."""
         if not self.process.is_running or self.process.is_paused:
             return []
         found: list[str] = self._control("unserved")["unserved"]
@@ -214,7 +219,8 @@ class Broker:
     # Isolation
 
     def snapshot(self) -> Snapshot:
-        """What there is now, for `restore`. Removes first what clients that an earlier test left running have made again since."""
+        """What there is now, for `restore`. Removes first what clients that an earlier test left running have
+        made again since."""
         now = self._run(take_snapshot())
         before = now.without(self._abandoned)
         if now != before:
@@ -222,8 +228,8 @@ class Broker:
         return before
 
     def restore(self, before: Snapshot) -> list[str]:
-        """Removes the topics and groups that came since, and all faults. Gives the clients that are still in such groups. Starts a
-        broker that was killed, and lets one go on that was paused."""
+        """Removes the topics and groups that came since, and all faults. Gives the clients that are still in
+        such groups. Starts a broker that was killed, and lets one go on that was paused."""
         self.process.start()
         self.heal()
         # Else what a closed client asked for last is handled later, and makes its topic again.

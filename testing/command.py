@@ -1,6 +1,7 @@
 """Runs a command beside a broker: its exit code, and signals passed on.
 
-The command shares our terminal, process group, input and output. Not here: its end when we are killed (guard.py).
+The command shares our terminal, process group, input and output. Not here: its end when we are killed
+(guard.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_command(words: Sequence[str], env: Mapping[str, str]) -> int:
-    """As a shell gives it: 128 and the number of a signal that ended it, 127 for a command that is not there. From the main thread only."""
+    """As a shell gives it: 128 and the number of a signal that ended it, 127 for a command that is not there.
+    From the main thread only."""
     early: list[int] = []
     process: subprocess.Popen[bytes] | None = None
 
@@ -29,7 +31,9 @@ def run_command(words: Sequence[str], env: Mapping[str, str]) -> int:
         else:
             process.send_signal(number)
 
-    heard = [number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
+    heard = [
+        number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN
+    ]  # as under nohup
     before = {number: signal.signal(number, pass_on) for number in heard}
     try:
         process = subprocess.Popen(words, env=dict(env))
@@ -49,7 +53,8 @@ def run_command(words: Sequence[str], env: Mapping[str, str]) -> int:
 
 
 def is_foreground() -> bool:
-    """Whether this process group is the one that its terminal sends Ctrl-C to; it is not where there is no terminal, as in CI."""
+    """Whether this process group is the one that its terminal sends Ctrl-C to; it is not where there is no
+    terminal, as in CI."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

@@ -1,8 +1,9 @@
 """A test's own topics and groups: what there was before it, and the end of what came with it.
 
-What a test made is gone after it, under whatever name, also where its client is still running: the members of its groups are removed first.
-What existed stays: topics, the records in them, groups and their offsets, whatever the test added to them. What such a client makes again
-between two tests is not taken for something that existed before the second one (`Snapshot.without`).
+What a test made is gone after it, under whatever name, also where its client is still running: the members of
+its groups are removed first. What existed stays: topics, the records in them, groups and their offsets,
+whatever the test added to them. What such a client makes again between two tests is not taken for something
+that existed before the second one (`Snapshot.without`).
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def _delete_group(group: str) -> Conversation[list[str]]:
     """A member that lives may join again between the two requests: then both are made again."""
     left: dict[str, None] = {}
     for _ in range(TRIES_MAX):
-        response = yield Call("DeleteGroups", 2, message("delete_groups", "DeleteGroupsRequest", groups_names=[group]))
+        response = yield Call(
+            "DeleteGroups", 2, message("delete_groups", "DeleteGroupsRequest", groups_names=[group])
+        )
         code = response.results[0].error_code
         if code != ErrorCode.NON_EMPTY_GROUP:
             if code != ErrorCode.GROUP_ID_NOT_FOUND:

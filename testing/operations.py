@@ -1,7 +1,9 @@
-"""What a test asks of its broker, as conversations without sockets: generators that yield requests and take responses.
+"""What a test asks of its broker, as conversations without sockets: generators that yield requests and take
+responses.
 
-Each is run by wire.py, blocking or on a loop, so that it is written once. It yields a `Call`, and is sent the response; or seconds to wait.
-The versions are those that name topics by name. Kept true: a partition's refusal is an exception that names the partition.
+Each is run by wire.py, blocking or on a loop, so that it is written once. It yields a `Call`, and is sent the
+response; or seconds to wait. The versions are those that name topics by name. Kept true: a partition's
+refusal is an exception that names the partition.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ Conversation = Generator[Call | float, Any, T]
 
 
 def message(api: str, kind: str, **fields: Any) -> Any:
-    """A request or a part of one, by the name of its class: modules of messages are loaded when they are needed."""
+    """A request or a part of one, by the name of its class: modules of messages are loaded when they are
+    needed."""
     from importlib import import_module
 
     return getattr(import_module(f"millrace.protocol.messages.{api}"), kind)(**fields)
@@ -87,7 +90,11 @@ def partitions_of(topic: str, *, creates: bool = False) -> Conversation[list[int
         has_leaders = found.partitions and all(each.leader_id >= 0 for each in found.partitions)
         if not found.error_code and has_leaders:
             return sorted(each.partition_index for each in found.partitions)
-        is_coming = found.error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE, 0)
+        is_coming = found.error_code in (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.LEADER_NOT_AVAILABLE,
+            0,
+        )
         if not creates and found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return None
         if not is_coming or time.monotonic() > deadline:
@@ -103,7 +110,8 @@ def create_topic(topic: str, partitions: int, config: Mapping[str, str]) -> Conv
         num_partitions=partitions,
         replication_factor=-1,
         configs=[
-            message("create_topics", "CreatableTopicConfig", name=key, value=text) for key, text in config.items()
+            message("create_topics", "CreatableTopicConfig", name=key, value=text)
+            for key, text in config.items()
         ],
     )
     request = message("create_topics", "CreateTopicsRequest", topics=[made], timeout_ms=TIMEOUT_MS)
@@ -212,13 +220,16 @@ def wait_for_records(topic: str, count: int, timeout_s: float) -> Conversation[l
             return sorted(found, key=lambda record: (record.partition, record.offset))
         if left_s <= 0:
             shown = "".join(f"\n  {each.partition}@{each.offset}: {each.value!r}" for each in found[:20])
-            raise NotEnoughRecords(f"after {timeout_s:g} s topic {topic} holds {len(found)} of {count} records{shown}")
+            raise NotEnoughRecords(
+                f"after {timeout_s:g} s topic {topic} holds {len(found)} of {count} records{shown}"
+            )
         if not positions:  # there is no such topic yet
             yield min(RETRY_S, left_s)
 
 
 def read(topic: str, positions: dict[int, int], wait_ms: int) -> Conversation[list[Record]]:
-    """What follows `positions`, to the end; they move on. Without any, from the beginning. Waits that long while there is nothing."""
+    """What follows `positions`, to the end; they move on. Without any, from the beginning. Waits that long
+    while there is nothing."""
     if not positions:
         indexes = yield from partitions_of(topic)
         if indexes is None:
@@ -244,7 +255,9 @@ def read(topic: str, positions: dict[int, int], wait_ms: int) -> Conversation[li
 
 def fetch_request(topic: str, positions: Mapping[int, int], wait_ms: int) -> Any:
     parts = [
-        message("fetch", "FetchPartition", partition=index, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
+        message(
+            "fetch", "FetchPartition", partition=index, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
+        )
         for index, offset in positions.items()
     ]
     return message(
@@ -257,8 +270,8 @@ def fetch_request(topic: str, positions: Mapping[int, int], wait_ms: int) -> Any
 
 
 def take_records(topic: str, part: Any, positions: dict[int, int]) -> list[Record]:
-    """Of one partition's answer; its position moves behind them. What lies before the position is left out, and so is half a batch.
-    Raises ValueError where the first batch cannot be read."""
+    """Of one partition's answer; its position moves behind them. What lies before the position is left out,
+    and so is half a batch. Raises ValueError where the first batch cannot be read."""
     from millrace.protocol.batches import iter_headers
     from millrace.protocol.errors import WireError
     from millrace.protocol.records import iter_records
@@ -273,7 +286,9 @@ def take_records(topic: str, part: Any, positions: dict[int, int]) -> list[Recor
             for each in [] if header.is_control else iter_records(view[start : start + header.size_bytes]):
                 if each.offset >= positions[index]:
                     headers = tuple((name.decode(errors="replace"), value) for name, value in each.headers)
-                    found.append(Record(topic, index, each.offset, each.timestamp, each.key, each.value, headers))
+                    found.append(
+                        Record(topic, index, each.offset, each.timestamp, each.key, each.value, headers)
+                    )
             positions[index] = max(positions[index], header.last_offset + 1)
     except WireError as error:
         if not found:
@@ -316,8 +331,8 @@ def committed(group: str) -> Conversation[dict[TopicPartition, int]]:
 
 
 def lag(group: str, topic: str | None) -> Conversation[int]:
-    """Records behind what the group committed, of `topic` or of every topic that it committed offsets of. A partition without an offset counts
-    whole."""
+    """Records behind what the group committed, of `topic` or of every topic that it committed offsets of. A
+    partition without an offset counts whole."""
     positions = yield from committed(group)
     names = {place.topic for place in positions} if topic is None else {topic}
     total = 0
@@ -340,8 +355,8 @@ def members(group: str) -> Conversation[list[Any]]:
 
 
 def expire_member(group: str, member: str) -> Conversation[None]:
-    """As if its session had timed out: it is out of the group, which rebalances. `member`: its member id, group.instance.id or client.id.
-    Raises LookupError where the group has no such member."""
+    """As if its session had timed out: it is out of the group, which rebalances. `member`: its member id,
+    group.instance.id or client.id. Raises LookupError where the group has no such member."""
     present = yield from members(group)
     names = [(each.member_id, each.group_instance_id, each.client_id) for each in present]
     leaving = [each for each, own in zip(present, names, strict=True) if member in own]

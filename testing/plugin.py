@@ -1,6 +1,8 @@
-"""The pytest plugin: fixtures `kafka` and `kafka_broker`, there as soon as millrace is installed (entry point pytest11).
+"""The pytest plugin: fixtures `kafka` and `kafka_broker`, there as soon as millrace is installed (entry point
+pytest11).
 
-    kafka           the session's broker; topics and groups that the test made are gone after it. Under pytest-xdist each worker has one.
+    kafka           the session's broker; topics and groups that the test made are gone after it. Under
+                    pytest-xdist each worker has one.
     kafka_broker    a broker of the test's own
     kafka_settings  override it in a conftest.py: broker settings of both
 
@@ -21,12 +23,14 @@ if TYPE_CHECKING:
 
 
 class ClientLeftRunning(pytest.PytestWarning):
-    """A test ended with a member of its group still joined: it can take records from a later test that uses the same names."""
+    """A test ended with a member of its group still joined: it can take records from a later test that uses
+    the same names."""
 
 
 _BROKERS = pytest.StashKey["list[Broker]"]()  # of the test
 MARKER = (
-    "kafka_unserved: the test may use what the broker does not serve (transactions, compaction, ...); else it fails"
+    "kafka_unserved: the test may use what the broker does not serve (transactions, compaction, ...); "
+    "else it fails"
 )
 
 
@@ -44,7 +48,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """A test whose client asked for what is not served fails with a sentence that says so; one that failed of it has the sentence, too."""
+    """A test whose client asked for what is not served fails with a sentence that says so; one that failed of
+    it has the sentence, too."""
     with _noted(item):
         result = yield
     found = _unserved(item)
@@ -55,7 +60,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @contextmanager
 def _noted(item: pytest.Item) -> Iterator[None]:
-    """Whatever ends the test takes its sentences along: none is left to the next one. pytest's own failures are no Exceptions."""
+    """Whatever ends the test takes its sentences along: none is left to the next one. pytest's own failures
+    are no Exceptions."""
     try:
         yield
     except BaseException as error:
@@ -80,7 +86,8 @@ def kafka_settings() -> Mapping[str, str]:
 
 @pytest.fixture(scope="session")
 def kafka_session(kafka_settings: Mapping[str, str]) -> Iterator[Broker]:
-    """The session's broker, started when it is first asked for. What a test of this fixture leaves stays: ask for `kafka`."""
+    """The session's broker, started when it is first asked for. What a test of this fixture leaves stays: ask
+    for `kafka`."""
     from millrace.testing.broker import Broker
 
     with Broker(kafka_settings) as broker:
@@ -89,8 +96,8 @@ def kafka_session(kafka_settings: Mapping[str, str]) -> Iterator[Broker]:
 
 @pytest.fixture
 def kafka(kafka_session: Broker, request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A live broker. What existed before the test stays, and the topics and groups that the test made are gone after it. `kafka.aio` is the same
-    for asynchronous tests."""
+    """A live broker. What existed before the test stays, and the topics and groups that the test made are
+    gone after it. `kafka.aio` is the same for asynchronous tests."""
     kafka_session.start()
     before = kafka_session.snapshot()
     request.node.stash.setdefault(_BROKERS, []).append(kafka_session)

@@ -1,7 +1,7 @@
 """A port that nobody listens on, below those that systems give to outgoing connections.
 
-One of those would be taken while its broker restarts: by a client that connects to it, even, since a connection to a port of its own is one
-that Linux makes.
+One of those would be taken while its broker restarts: by a client that connects to it, even, since a
+connection to a port of its own is one that Linux makes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The broker's process: started in test mode on a free port, found by its ready line, ended with whoever started it.
+"""The broker's process: started in test mode on a free port, found by its ready line, ended with whoever
+started it.
 
-Its folder is a temporary one; its log is a file in it. The address stays the same over restarts. Not here: what is asked of the broker
-(operations.py). Kept true: on return of `close`, and after the end of this process, there is neither a broker nor a folder (guard.py).
+Its folder is a temporary one; its log is a file in it. The address stays the same over restarts. Not here:
+what is asked of the broker (operations.py). Kept true: on return of `close`, and after the end of this
+process, there is neither a broker nor a folder (guard.py).
 """
 
 from __future__ import annotations
@@ -32,11 +34,14 @@ TAKEN = "Address already in use"
 
 
 class BrokerProcess:
-    """`settings`: broker settings by name, over those of test mode. `port`: 0 for a free one. ValueError for `listeners`, which follow from it."""
+    """`settings`: broker settings by name, over those of test mode. `port`: 0 for a free one. ValueError for
+    `listeners`, which follow from it."""
 
     def __init__(self, settings: Mapping[str, str], port: int = 0) -> None:
         if "listeners" in settings:
-            raise ValueError(f"listeners cannot be set: a broker for tests listens on {HOST}, on a port of its own")
+            raise ValueError(
+                f"listeners cannot be set: a broker for tests listens on {HOST}, on a port of its own"
+            )
         self._settings = dict(settings)
         self._given_port = port
         self._process: subprocess.Popen[bytes] | None = None
@@ -152,7 +157,12 @@ class BrokerProcess:
         env = {name: text for name, text in os.environ.items() if not is_of_the_tests(name)}
         with Path(self.log_path).open("ab") as log:
             self._process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=env, start_new_session=True
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=env,
+                start_new_session=True,
             )
         self._watch(self._process.pid)
 
@@ -161,7 +171,8 @@ class BrokerProcess:
             self._guard.watch(pid, mark)
 
     def end_with_owner(self, mark: str) -> None:
-        """While this broker runs, processes with `mark` (NAME=TEXT) in their environment end where the process that started it does. Linux."""
+        """While this broker runs, processes with `mark` (NAME=TEXT) in their environment end where the
+        process that started it does. Linux."""
         self._watch(self.pid, mark)
 
     def _wait_ready(self) -> bool:
@@ -236,5 +247,6 @@ class BrokerProcess:
 
 
 def is_of_the_tests(variable: str) -> bool:
-    """Variables that a broker would take for its own: KAFKA_ ones for settings. And it does not run without assertions."""
+    """Variables that a broker would take for its own: KAFKA_ ones for settings. And it does not run without
+    assertions."""
     return variable.startswith("KAFKA_") or variable in ("CLUSTER_ID", "PYTHONOPTIMIZE")

@@ -1,10 +1,11 @@
 """Records from JSON lines: what `millrace dev --seed FILE` and `Broker.seed` write.
 
-    {"topic": "orders", "value": {"id": 1}, "key": "a", "headers": {"h": "x"}, "partition": 0, "timestamp": 1700000000000}
+    {"topic": "orders", "value": {"id": 1}, "key": "a", "headers": {"h": "x"}, "partition": 0, "timestamp":
+    1700000000000}
 
-All but the topic may be left out. Text is UTF-8, null is null, all else of a value or a key is JSON. Blank lines are left out. Records of a
-partition keep their order, and go in batches of at most RECORDS_A_BATCH and about BATCH_BYTES. Lines are read as they are written: memory holds
-a batch a partition.
+All but the topic may be left out. Text is UTF-8, null is null, all else of a value or a key is JSON. Blank
+lines are left out. Records of a partition keep their order, and go in batches of at most RECORDS_A_BATCH and
+about BATCH_BYTES. Lines are read as they are written: memory holds a batch a partition.
 """
 
 from __future__ import annotations
@@ -82,7 +83,10 @@ def _read(line: int, fields: Any) -> SeedRecord:
     pairs = tuple((name.encode(), _bytes_of(text)) for name, text in headers.items())
     time_ms = now_ms() if timestamp is None else timestamp
     return SeedRecord(
-        line, topic, WireRecord(_bytes_of(fields.get("key")), _bytes_of(fields.get("value")), time_ms, pairs), partition
+        line,
+        topic,
+        WireRecord(_bytes_of(fields.get("key")), _bytes_of(fields.get("value")), time_ms, pairs),
+        partition,
     )
 
 
@@ -93,7 +97,8 @@ def _bytes_of(value: Any) -> bytes | None:
 
 
 def write_seed(seed: Iterable[SeedRecord]) -> Conversation[int]:
-    """Makes the topics that there are not; gives how many records were written. Refused names the line, too."""
+    """Makes the topics that there are not; gives how many records were written. Refused names the line,
+    too."""
     places: dict[str, list[int]] = {}
     waiting: dict[tuple[str, int], Waiting] = {}
     count = 0

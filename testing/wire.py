@@ -1,7 +1,7 @@
 """Runs conversations (operations.py) over a connection of their own: blocking, or on the loop that runs.
 
-A connection for each, since one on loopback costs less than knowing whether an old one still stands. Its client id tells the broker whose
-requests these are: injected faults spare them.
+A connection for each, since one on loopback costs less than knowing whether an old one still stands. Its
+client id tells the broker whose requests these are: injected faults spare them.
 """
 
 from __future__ import annotations

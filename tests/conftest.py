@@ -1,8 +1,8 @@
-"""What holds for the whole suite: no property test is judged by the clock, since the machine may be busy with other things; and what reads is
-run twice where its module says so, and what runs a loop on both loops.
+"""What holds for the whole suite: no property test is judged by the clock, since the machine may be busy with
+other things; and what reads is run twice where its module says so, and what runs a loop on both loops.
 
-A module that has HOT_ONLY runs each of its tests hot, and cold with engines whose every read is of objects, but for those that it names there
-with the reason. A cold test that reads nothing from objects fails.
+A module that has HOT_ONLY runs each of its tests hot, and cold with engines whose every read is of objects,
+but for those that it names there with the reason. A cold test that reads nothing from objects fails.
 
 A test that begins a real loop runs on asyncio's and on uvloop (tests/loops.py says which do).
 """
@@ -39,8 +39,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_configure() -> None:
-    """A shell starts what runs in the background with interrupts ignored, and so would be every process that a test starts."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    """A shell starts what runs in the background with interrupts ignored, and so would be every process that
+    a test starts."""
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        and threading.current_thread() is threading.main_thread()
+    ):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -1,4 +1,5 @@
-"""A store that contradicts itself about some keys: a conditional put is told that they exist, a read that they do not, a list leaves them out."""
+"""A store that contradicts itself about some keys: a conditional put is told that they exist, a read that
+they do not, a list leaves them out."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from millrace.runtime.objectstore.memory import MemoryObjectStore
 
 
 class Contradicting(MemoryObjectStore):
-    """`is_refused` and `is_hidden` tell the keys, nothing at first; `refused`: of each refusal the key and the loop's time."""
+    """`is_refused` and `is_hidden` tell the keys, nothing at first; `refused`: of each refusal the key and
+    the loop's time."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)

@@ -14,7 +14,8 @@ def cpu_seconds(pid: int, thread_id: int | None = None) -> float:
 
 
 def delayed_seconds(pid: int) -> float:
-    """How long a process's first thread was ready to run so far and was given no processor; 0 where the kernel does not count it."""
+    """How long a process's first thread was ready to run so far and was given no processor; 0 where the
+    kernel does not count it."""
     try:
         return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError):

@@ -1,8 +1,8 @@
 """Which tests go to one worker when the suite runs in parallel: those that share something dear to start.
 
-A JVM, a Spark session and what they have loaded serve a whole folder; a module's brokers and recordings serve a
-module. Tests of the simulator share nothing and take seconds each: each one goes to whoever is free. What takes
-longest is given out first, so that the workers end together.
+A JVM, a Spark session and what they have loaded serve a whole folder; a module's brokers and recordings serve
+a module. Tests of the simulator share nothing and take seconds each: each one goes to whoever is free. What
+takes longest is given out first, so that the workers end together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Which calls write a log line, and which of them would write an exception as Python writes it down (`ClassName('arg', 5)`) instead of in words."""
+"""Which calls write a log line, and which of them would write an exception as Python writes it down
+(`ClassName('arg', 5)`) instead of in words."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ PLACEHOLDER = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?([a-zA-Z%])")
 
 
 def caught_names(tree: ast.AST) -> frozenset[str]:
-    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.name)
+    return frozenset(
+        node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.name
+    )
 
 
 def is_error(node: ast.expr, caught: frozenset[str]) -> bool:
@@ -28,7 +31,11 @@ def shown_errors(tree: ast.AST) -> Iterator[tuple[ast.Call, int]]:
     """Each log call with the number of an argument that is an exception under %r."""
     caught = caught_names(tree)
     for call in ast.walk(tree):
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr not in LEVELS:
+        if (
+            not isinstance(call, ast.Call)
+            or not isinstance(call.func, ast.Attribute)
+            or call.func.attr not in LEVELS
+        ):
             continue
         if ast.unparse(call.func.value) not in ("log", "_log", "logging"):
             continue
@@ -46,6 +53,10 @@ def repr_of_errors(tree: ast.AST) -> list[tuple[int, str]]:
     caught = caught_names(tree)
     found = [(call.lineno, ast.unparse(call.args[place])) for call, place in shown_errors(tree)]
     for node in ast.walk(tree):
-        if isinstance(node, ast.FormattedValue) and node.conversion == ord("r") and is_error(node.value, caught):
+        if (
+            isinstance(node, ast.FormattedValue)
+            and node.conversion == ord("r")
+            and is_error(node.value, caught)
+        ):
             found.append((node.lineno, ast.unparse(node.value)))
     return found

@@ -1,7 +1,8 @@
 """Which tests run on both of the loops that a broker may run on: asyncio's own and uvloop.
 
-A test does that begins a real loop by `asyncio.run`, by itself or through functions of its module; tests/conftest.py runs it twice. Not
-those that choose their loop (`uvloop` stands in their module), those of ONE_LOOP, nor those that start broker processes or run in virtual time.
+A test does that begins a real loop by `asyncio.run`, by itself or through functions of its module;
+tests/conftest.py runs it twice. Not those that choose their loop (`uvloop` stands in their module), those of
+ONE_LOOP, nor those that start broker processes or run in virtual time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ ONE_LOOP = {
     "broker/cli/test_output.py": "a command's words",
     "broker/cli/test_wal.py": "a command's words",
     "broker/cli/test_wal_objects.py": "a command's words",
-    "broker/cli/test_doctor.py": "a command's words; the store's client is tried by runtime/objectstore/test_s3.py",
+    "broker/cli/test_doctor.py": "a command's words; the store's client is tried by "
+    "runtime/objectstore/test_s3.py",
     "wal/block/test_blank.py": "what lies on a disk",
     "wal/block/test_corruption.py": "what lies on a disk",
     "wal/block/test_crash.py": "what lies on a disk after each of a thousand cuts",
@@ -57,7 +59,9 @@ def runners_in(tree: ast.Module) -> frozenset[str]:
     found = {name: None for name, uses in named.items() if "asyncio.run" in uses}
     is_growing = True
     while is_growing:
-        more = [name for name, uses in named.items() if name not in found and any(use in found for use in uses)]
+        more = [
+            name for name, uses in named.items() if name not in found and any(use in found for use in uses)
+        ]
         found.update(dict.fromkeys(more))
         is_growing = bool(more)
     return frozenset(found)

@@ -1,4 +1,5 @@
-"""docs/metrics.md, the alert rules and the dashboard as tests read them: the rows of the list, and every expression of PromQL with its place."""
+"""docs/metrics.md, the alert rules and the dashboard as tests read them: the rows of the list, and every
+expression of PromQL with its place."""
 
 from __future__ import annotations
 
@@ -26,8 +27,13 @@ class MetricRow(NamedTuple):
 
 def metric_rows() -> list[MetricRow]:
     """The list of the page, in its order."""
-    found = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \| ([^|]*) \|", METRICS_PAGE.read_text(), re.MULTILINE)
-    return [MetricRow(name, kind, frozenset(re.findall(r"\w+", labels)), text) for name, kind, labels, text in found]
+    found = re.findall(
+        r"^\| `(\w+)` \| (\w+) \| ([^|]*) \| ([^|]*) \|", METRICS_PAGE.read_text(), re.MULTILINE
+    )
+    return [
+        MetricRow(name, kind, frozenset(re.findall(r"\w+", labels)), text)
+        for name, kind, labels, text in found
+    ]
 
 
 def alert_rules() -> list[dict[str, Any]]:

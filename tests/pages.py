@@ -1,4 +1,5 @@
-"""docs/formats as a stranger reads them: tables by their headings, and a reader of records that knows what the tables say and no more."""
+"""docs/formats as a stranger reads them: tables by their headings, and a reader of records that knows what
+the tables say and no more."""
 
 from __future__ import annotations
 
@@ -63,7 +64,11 @@ class PageReader:
             return self.raw(self.uvarint() - 1).decode()
         if type_name == "uuid":
             return self.raw(16)
-        return bool(self.number(1)) if type_name == "bool" else self.number({"i8": 1, "i32": 4, "i64": 8}[type_name])
+        return (
+            bool(self.number(1))
+            if type_name == "bool"
+            else self.number({"i8": 1, "i32": 4, "i64": 8}[type_name])
+        )
 
     def structure(self, heading: str) -> dict[str, Any]:
         rows = rows_under(heading, page("metadata_log.md"))

@@ -1,4 +1,5 @@
-"""How long a test waits for what has to come: only what never comes takes so long, whatever the machine and its load.
+"""How long a test waits for what has to come: only what never comes takes so long, whatever the machine and
+its load.
 
 What must not come is not waited for: a test of that waits for something that comes behind it.
 """

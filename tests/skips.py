@@ -1,5 +1,6 @@
-"""Which tests may be skipped, and why. Any other skip fails the run: what was not tried is no success, and a jar or a package that is missing
-is what `make test` has to bring. A plugin of pytest; tests/conftest.py takes it in.
+"""Which tests may be skipped, and why. Any other skip fails the run: what was not tried is no success, and a
+jar or a package that is missing is what `make test` has to bring. A plugin of pytest; tests/conftest.py takes
+it in.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ ALLOWED = (
     ("tests/live/test_first_start.py", "losetup|mkfs|mount"),
     ("tests/runtime/disk/test_files.py", "a folder of another user"),
     ("tests/runtime/disk/test_block.py", "unshare|tmpfs|io_uring|direct I/O"),
-    ("tests/protocol/test_record_walk.py", "nothing to (compare|time)"),  # no C compiler: the same in Python is tried
+    (
+        "tests/protocol/test_record_walk.py",
+        "nothing to (compare|time)",
+    ),  # no C compiler: the same in Python is tried
     ("tests/broker/network/test_connection.py", "only Linux"),
     ("tests/test_style.py", "no checkout"),  # an unpacked archive has no commits to look at
 )

@@ -1,6 +1,8 @@
-"""docs/formats against the code: what a page lays out is what is written, record by record, field by field, key by key.
+"""docs/formats against the code: what a page lays out is what is written, record by record, field by field,
+key by key.
 
-The tables are read as a stranger would read them: a decoder made of nothing but the page reads what the code's own encoder wrote.
+The tables are read as a stranger would read them: a decoder made of nothing but the page reads what the
+code's own encoder wrote.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ def test_each_record_has_its_table(cls: Any) -> None:
     assert [(row["field"], row["type"], row.get("tag", ""), row.get("absent", "")) for row in rows] == [
         declared(field) for field in wire_fields(cls)
     ]
-    assert all(version == 0 for version in getattr(cls, "VERSIONS", ())), "the page says that there is no other"
+    assert all(version == 0 for version in getattr(cls, "VERSIONS", ())), (
+        "the page says that there is no other"
+    )
 
 
 def test_the_page_has_no_other_records() -> None:
@@ -86,7 +90,9 @@ def test_kafkas_records_are_those_that_are_understood() -> None:
     """Every one that a start takes, with the version that is written."""
     rows = rows_under("### Kafka's records", page("metadata_log.md"))
     assert [(row["key"], f"{row['record']}Record", row["version"]) for row in rows] == [
-        (str(cls.KEY), cls.__name__, str(WRITTEN_VERSIONS.get(cls, 0))) for cls in METADATA_RECORDS if cls in FOLDS
+        (str(cls.KEY), cls.__name__, str(WRITTEN_VERSIONS.get(cls, 0)))
+        for cls in METADATA_RECORDS
+        if cls in FOLDS
     ]
 
 
@@ -118,10 +124,13 @@ def as_dict(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "written", [*(sample(cls) for cls in STREAM_RECORDS), CommittedObjectRecord(7)], ids=lambda one: type(one).__name__
+    "written",
+    [*(sample(cls) for cls in STREAM_RECORDS), CommittedObjectRecord(7)],
+    ids=lambda one: type(one).__name__,
 )
 def test_a_stranger_reads_each_record_by_the_page(written: Any) -> None:
-    """The bytes as the log has them, envelope included, are the fields that went in; tags that are absent have the values that the page gives."""
+    """The bytes as the log has them, envelope included, are the fields that went in; tags that are absent
+    have the values that the page gives."""
     reader = PageReader(ValueWriter().write(written))
     assert [reader.uvarint() for _ in range(4)] == [1, 20, 0, 1]  # frame, NoOpRecord, its version, one tag
     key, size_bytes = reader.uvarint(), reader.uvarint()

@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_who_stays_together() -> None:
-    """A folder with fixtures of a session, a module elsewhere, nobody in the simulator; in the order in which they are given out."""
+    """A folder with fixtures of a session, a module elsewhere, nobody in the simulator; in the order in which
+    they are given out."""
     tests = [
         "tests/wal/test_record.py::test_a[x::y]",
         "tests/sim/test_seeds.py::test_b[1]",

@@ -29,7 +29,8 @@ def test_it_did() -> None:
 
 
 def test_the_rule_finds_what_comes_to_a_loop() -> None:
-    """By itself, through a helper, a method or a decorator; not what runs none, and not what runs the simulator's."""
+    """By itself, through a helper, a method or a decorator; not what runs none, and not what runs the
+    simulator's."""
     source = """
 def run(main): asyncio.run(main())
 def test_itself(): asyncio.run(main())

@@ -1,5 +1,5 @@
-"""What a newcomer is told holds: links lead somewhere, targets, commands, tests and settings that pages and helps name are there, and no page sends
-anybody to a distribution of somebody else's.
+"""What a newcomer is told holds: links lead somewhere, targets, commands, tests and settings that pages and
+helps name are there, and no page sends anybody to a distribution of somebody else's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ PAGES = sorted(
 )
 DAILY = {"setup", "setup-dev", "run", "lint", "types", "test", "quick"}
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-# What installs `millrace` by this name, which is somebody else's on package indexes. Ours is millrace-kafka, or a checkout's folder.
+# What installs `millrace` by this name, which is somebody else's on package indexes. Ours is millrace-kafka,
+# or a checkout's folder.
 INSTALLERS = r"\b(?:pip3?|pipx|uv|uvx|poetry|pdm|conda)\b[^\n`]*\b(?:install|add|run|tool|wheel|download)\b"
 STRANGERS = re.compile(
     rf"{INSTALLERS}[^\n`]*[\s'\"]millrace(?![-/\w])|(?<![\w.-])millrace\[|(?<![\w.-])millrace ?(?:==|~=|>=)"
@@ -58,7 +59,8 @@ def name_of(path: Path) -> str:
 
 
 def said_in(page: Path) -> Iterator[str]:
-    """What a page gives as code: lines of its shell blocks, whole where they go on in the next, and what stands between backticks."""
+    """What a page gives as code: lines of its shell blocks, whole where they go on in the next, and what
+    stands between backticks."""
     text = page.read_text()
     for language, block in FENCED.findall(text):
         if language == "sh":
@@ -87,9 +89,12 @@ def test_make_help_shows_every_target_once_under_a_heading() -> None:
 
 @pytest.mark.parametrize("target", ["test", "quick"])
 def test_the_suite_finds_what_its_tests_need(target: str) -> None:
-    """In a fresh checkout: the S3 server of the tests is built first, which the tests of a live broker start."""
+    """In a fresh checkout: the S3 server of the tests is built first, which the tests of a live broker
+    start."""
     words = ["make", "--dry-run", "--always-make", target]
-    told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
+    told = subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    ).stdout
     assert 0 < told.find("cd tests/s3server") < told.find("-m pytest")
 
 
@@ -132,25 +137,34 @@ def test_the_map_of_the_tests_names_what_exists() -> None:
     """Folders, files and modules; and each folder of tests is in it."""
     text = (ROOT / "tests" / "README.md").read_text()
     named = {name.partition("*")[0] for name in re.findall(r"`([a-z_][\w/.*]*)`", text)}
-    missing = [name for name in named if not any(any((ROOT / base).glob(f"{name}*")) for base in ("tests", "."))]
+    missing = [
+        name for name in named if not any(any((ROOT / base).glob(f"{name}*")) for base in ("tests", "."))
+    ]
     assert missing == []
     folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
     assert folders - {name.partition("/")[0] for name in named} == set()
 
 
 def examples() -> dict[str, tuple[str, str]]:
-    """Each `millrace serve` with words behind it, by itself: where it stands, and whether what follows after a gap is a remark."""
+    """Each `millrace serve` with words behind it, by itself: where it stands, and whether what follows after
+    a gap is a remark."""
     about = re.sub(r"\\\n\s*", "", ABOUT)
     found = {
-        line.strip(): "serve --help" for line in about.splitlines() if re.match(r"  (\w+=\S+ )*millrace serve", line)
+        line.strip(): "serve --help"
+        for line in about.splitlines()
+        if re.match(r"  (\w+=\S+ )*millrace serve", line)
     }
     for page in PAGES:
-        found |= {text: name_of(page) for text in said_in(page) if re.match(r"(\w+=\S+ )*millrace serve .", text)}
+        found |= {
+            text: name_of(page) for text in said_in(page) if re.match(r"(\w+=\S+ )*millrace serve .", text)
+        }
     return {f"{place}: {text}": (place, text) for text, place in found.items()}
 
 
 @pytest.mark.parametrize(("place", "text"), examples().values(), ids=examples())
-def test_an_example_of_serve_is_obeyed(place: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_of_serve_is_obeyed(
+    place: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its words and its variables parse, and make settings without a mistake or a warning."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "server.properties").write_text("node.id=1\n")
@@ -190,7 +204,8 @@ def test_links_lead_somewhere() -> None:
 
 
 def texts() -> Iterator[Path]:
-    """What a user may read: documents, messages, examples, what builds; not tests, nor what was installed or built."""
+    """What a user may read: documents, messages, examples, what builds; not tests, nor what was installed or
+    built."""
     yield from (path for path in ROOT.iterdir() if path.is_file() and path.suffix in TEXTS)
     for folder in OURS:
         yield from (path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix in TEXTS)

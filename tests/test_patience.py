@@ -22,7 +22,11 @@ ALLOWED = {
 
 
 def is_short(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, int | float) and SHORT_S < node.value < PATIENCE_S
+    return (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, int | float)
+        and SHORT_S < node.value < PATIENCE_S
+    )
 
 
 def deadlines(tree: ast.Module) -> list[int]:
@@ -33,8 +37,16 @@ def deadlines(tree: ast.Module) -> list[int]:
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             given = [one.value for one in node.keywords if one.arg in ("timeout", "timeout_s")]
             given += node.args if name in WAITS and len(node.args) == 1 else []
-            given += node.args[1:] if name in ("wait_for", "to_thread", "create_connection") and node.args[1:] else []
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and "monotonic" in ast.dump(node.left):
+            given += (
+                node.args[1:]
+                if name in ("wait_for", "to_thread", "create_connection") and node.args[1:]
+                else []
+            )
+        elif (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.Add)
+            and "monotonic" in ast.dump(node.left)
+        ):
             given = [node.right]
         else:
             continue
@@ -73,4 +85,6 @@ def test_a_short_deadline_is_seen(source: str) -> None:
 
 def test_what_is_no_deadline_passes() -> None:
     """One look, the shared number, and what is not of seconds."""
-    assert not deadlines(ast.parse("a.wait(0.05)\nb.join(PATIENCE_S)\nsubprocess.run(words, timeout=600)\nc.flush()"))
+    assert not deadlines(
+        ast.parse("a.wait(0.05)\nb.join(PATIENCE_S)\nsubprocess.run(words, timeout=600)\nc.flush()")
+    )

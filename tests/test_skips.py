@@ -20,7 +20,8 @@ def test_a_skip_without_leave_fails_the_run(tmp_path: Path, words: list[str]) ->
     """It is named with its reason."""
     (tmp_path / "test_skipping.py").write_text(SKIPPING)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "tests.skips", "-c", os.devnull, "--rootdir", tmp_path, *words, tmp_path],
+        [sys.executable, "-m", "pytest", "-q", "-p", "tests.skips", "-c", os.devnull, "--rootdir", tmp_path,
+        *words, tmp_path],
         capture_output=True, text=True, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr

@@ -1,5 +1,6 @@
-"""What STYLE.md promises beyond layers and sizes, as a test: errors that are named, orders that are fixed, state that is owned, words that were
-retired, and subjects of commits. Each rule is shown a fault that it sees and code that it passes.
+"""What STYLE.md promises beyond layers and sizes, as a test: errors that are named, orders that are fixed,
+state that is owned, words that were retired, and subjects of commits. Each rule is shown a fault that it sees
+and code that it passes.
 
 It reads the source as syntax trees; it imports nothing of the project.
 """
@@ -30,11 +31,13 @@ ORDERED_METHODS = ("extend", "fromkeys", "join")
 ORDER_FREE = ("all", "any", "frozenset", "len", "max", "min", "set", "sorted", "sum")
 
 CONTAINERS = frozenset(
-    ("Counter", "OrderedDict", "WeakKeyDictionary", "WeakSet", "WeakValueDictionary", "bytearray", "defaultdict", "deque",
+    ("Counter", "OrderedDict", "WeakKeyDictionary", "WeakSet", "WeakValueDictionary", "bytearray",
+    "defaultdict", "deque",
      "dict", "list", "set")
 )  # fmt: skip
 CHANGES = frozenset(
-    ("add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove",
+    ("add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft",
+    "remove",
      "setdefault", "update")
 )  # fmt: skip
 # Containers of a module that functions change, with the reason.
@@ -52,7 +55,8 @@ SHARED_CONTAINERS = {
 
 # Whole identifiers, and words within them, that GLOSSARY.md has another word for.
 RETIRED_NAMES = frozenset(
-    ("Aside", "BrokerHouse", "House", "begin_to_owe", "end_owing", "forgive", "is_aside", "is_deep", "is_quiet", "is_void",
+    ("Aside", "BrokerHouse", "House", "begin_to_owe", "end_owing", "forgive", "is_aside", "is_deep",
+    "is_quiet", "is_void",
      "let_go", "owed_count", "passed_over", "put_aside", "stand_at", "tell_end")
 )  # fmt: skip
 RETIRED_WORDS = re.compile(r"doom|harvest|shelf|shelves", re.IGNORECASE)
@@ -84,11 +88,16 @@ def caught(node: ast.Try) -> frozenset[str]:
 
 
 def raised(nodes: list[ast.AST], held: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Names of the errors that statements raise themselves and that no handler around them catches by that name."""
+    """Names of the errors that statements raise themselves and that no handler around them catches by that
+    name."""
     for node in nodes:
         if isinstance(node, Function | ast.Lambda | ast.ClassDef):
             continue
-        if isinstance(node, ast.Raise) and error_name(node.exc)[:1].isupper() and error_name(node.exc) not in held:
+        if (
+            isinstance(node, ast.Raise)
+            and error_name(node.exc)[:1].isupper()
+            and error_name(node.exc) not in held
+        ):
             yield error_name(node.exc)
         if isinstance(node, ast.Try):
             yield from raised([*node.body], held | caught(node))
@@ -108,7 +117,8 @@ def untold_errors(tree: ast.Module) -> list[tuple[int, str]]:
 
 
 def is_set(node: ast.expr, names: frozenset[str]) -> bool:
-    """Whether an expression is a set, as far as the file tells. `names`: those annotated as one, an attribute's with a dot before it."""
+    """Whether an expression is a set, as far as the file tells. `names`: those annotated as one, an
+    attribute's with a dot before it."""
     if isinstance(node, ast.Set | ast.SetComp):
         return True
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor):
@@ -224,7 +234,11 @@ def changed_names(node: ast.AST) -> list[str]:
 
 
 def own_names(function: Function) -> frozenset[str]:
-    found = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    found = {
+        node.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
     return frozenset(found | {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)})
 
 
@@ -273,7 +287,9 @@ def is_subject(text: str) -> bool:
 
 def test_public_functions_name_the_errors_that_they_raise() -> None:
     """Who calls one learns from its docstring what may come out of it."""
-    faults = [f"{name_of(path)}:{line} {what}" for path in sources() for line, what in untold_errors(tree_of(path))]
+    faults = [
+        f"{name_of(path)}:{line} {what}" for path in sources() for line, what in untold_errors(tree_of(path))
+    ]
     assert not faults, "\n".join(faults)
 
 
@@ -283,7 +299,8 @@ def test_public_functions_name_the_errors_that_they_raise() -> None:
         "def read(): raise LogCorrupt('x')",
         "def read():\n    'Reads it.'\n    raise LogCorrupt('x')",
         "class Log:\n    async def read(self):\n        if self.end: raise errors.LogCorrupt",
-        "def read():\n    try:\n        act()\n    except OSError as error:\n        raise LogCorrupt from error",
+        "def read():\n    try:\n        act()\n    except OSError as error:\n        raise LogCorrupt from "
+        "error",
     ],
 )
 def test_an_error_that_is_not_named_is_seen(source: str) -> None:
@@ -312,7 +329,9 @@ def test_an_error_that_is_named_or_stays_inside_passes(source: str) -> None:
 def test_nobody_sees_the_order_of_a_set() -> None:
     """A run that is repeated from its seed takes the same turns, whatever the hashes of strings are."""
     faults = [
-        f"{name_of(path)}:{line} goes through {what}" for path in sources() for line, what in seen_orders(tree_of(path))
+        f"{name_of(path)}:{line} goes through {what}"
+        for path in sources()
+        for line, what in seen_orders(tree_of(path))
     ]
     assert not faults, "\n".join(faults)
 
@@ -344,7 +363,8 @@ def test_a_set_whose_order_is_seen_is_seen(source: str) -> None:
     "source",
     [
         "ids = set(found)\nfor one in sorted(ids): act(one)",
-        "ids = set(found)\nis_any = any(one > 3 for one in ids) or len(ids) > 3 or max(ids) > 7 or sum(ids) > 9",
+        "ids = set(found)\nis_any = any(one > 3 for one in ids) or len(ids) > 3 or max(ids) > 7 or sum(ids) "
+        "> 9",
         "ids = set(found)\nmore = {one + 1 for one in ids} | frozenset(one + 2 for one in ids)",
         "ids = dict.fromkeys(found)\nfor one in ids: act(one)",
         "for one in table.keys(): act(one)",
@@ -357,10 +377,12 @@ def test_a_set_whose_order_is_not_seen_passes(source: str) -> None:
 
 
 def test_modules_keep_no_state() -> None:
-    """State belongs to an object that somebody made and ends: a second broker in a process has its own. The exceptions are those that are
-    listed, with their reasons, and none that is no more."""
+    """State belongs to an object that somebody made and ends: a second broker in a process has its own. The
+    exceptions are those that are listed, with their reasons, and none that is no more."""
     found = [(name_of(path), line, what) for path in sources() for line, what in shared_state(tree_of(path))]
-    faults = [f"{name}:{line} changes {what}" for name, line, what in found if (name, what) not in SHARED_CONTAINERS]
+    faults = [
+        f"{name}:{line} changes {what}" for name, line, what in found if (name, what) not in SHARED_CONTAINERS
+    ]
     assert not faults, "\n".join(faults)
     assert sorted(SHARED_CONTAINERS) == sorted({(name, what) for name, _, what in found})
 
@@ -391,12 +413,14 @@ def test_state_of_a_module_is_seen(source: str) -> None:
     ],
 )
 def test_state_of_an_object_passes(source: str) -> None:
-    """So does a table that is made while the module is loaded, and a name that means something else within a function."""
+    """So does a table that is made while the module is loaded, and a name that means something else within a
+    function."""
     assert not shared_state(ast.parse(source))
 
 
 def test_retired_words_stay_retired() -> None:
-    """GLOSSARY.md has one word for a thing: no identifier of the product or its tests has one that was given up for it."""
+    """GLOSSARY.md has one word for a thing: no identifier of the product or its tests has one that was given
+    up for it."""
     faults = [
         f"{name_of(path)}:{line} {word}"
         for path in (*sources(), *sources_of_tests())
@@ -423,7 +447,8 @@ def test_a_retired_word_is_seen(source: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["warehouse = Warehouse()", "def test_what_was_let_go_is_counted(): 'Doomed.'", "Piece(is_avoidable=1)"]
+    "source",
+    ["warehouse = Warehouse()", "def test_what_was_let_go_is_counted(): 'Doomed.'", "Piece(is_avoidable=1)"],
 )
 def test_other_words_pass(source: str) -> None:
     """What only looks like one, a test's sentence, and prose."""

@@ -1,4 +1,5 @@
-"""The style as a test: layering, the list of pure modules, banned calls, sizes, banners, and what is installed.
+"""The style as a test: layering, the list of pure modules, banned calls, sizes, banners, and what is
+installed.
 
 It reads the source as syntax trees; it imports nothing of the project.
 """
@@ -26,7 +27,8 @@ FUNCTION_LINES_MAX = 70
 
 # What asyncio's loop and uvloop do differently, or one of them not at all, and what to do in its place.
 LOOP_WORDS = {
-    "when": "uvloop's call_later gives a handle without it for waits below half a millisecond: keep the time yourself",
+    "when": "uvloop's call_later gives a handle without it for waits below half a millisecond: keep the time "
+    "yourself",
     "call_soon_threadsafe": "what a thread finds comes through runtime/",
     "add_reader": "files and sockets come through runtime/",
     "add_writer": "files and sockets come through runtime/",
@@ -41,11 +43,13 @@ LOOP_WORDS = {
 }
 # Of asyncio's loop alone; an object's own attribute of such a name is another.
 LOOP_INNERS = frozenset(
-    ("_clock_resolution", "_csock", "_default_executor", "_ready", "_run_once", "_scheduled", "_selector", "_ssock",
+    ("_clock_resolution", "_csock", "_default_executor", "_ready", "_run_once", "_scheduled", "_selector",
+    "_ssock",
      "_stopping", "_thread_id", "_write_to_self")
 )  # fmt: skip
 
-# Modules that decide and do no I/O: no `async`, no asyncio, nothing of runtime but its errors and what is pure itself. May only grow.
+# Modules that decide and do no I/O: no `async`, no asyncio, nothing of runtime but its errors and what is
+# pure itself. May only grow.
 PURE = (
     "broker/settings/addresses.py",
     "broker/inspection/bucket_check_ranges.py",
@@ -198,7 +202,8 @@ PURE = (
 
 COORDINATORS = "broker/coordinators/"
 
-# Outside runtime/: what would make a run depend on something that a seed does not fix, and what to use in its place.
+# Outside runtime/: what would make a run depend on something that a seed does not fix, and what to use in its
+# place.
 BANNED_CALLS = {
     "time.time": "Clock.wall_ms",
     "time.time_ns": "Clock.wall_ms",
@@ -220,7 +225,8 @@ BANNED_IMPORTS = {
     "concurrent": "Offload",
     "uuid": "Rand.uuid",
 }
-# The edges of the process: where arguments, files named by the user and the system's limits come in. testing/ runs in its user's process.
+# The edges of the process: where arguments, files named by the user and the system's limits come in. testing/
+# runs in its user's process.
 EDGES = ("broker/__main__.py", "broker/cli/", "spark_jobs/", "protocol/__main__.py", "testing/")
 
 
@@ -269,14 +275,20 @@ def layering_faults(package: str, module: str, name: str = "") -> str | None:
         return "nothing imports spark_jobs"
     if package == "testing":
         return (
-            None if target in ("protocol", "testing") else "testing imports protocol, and starts a broker as a process"
+            None
+            if target in ("protocol", "testing")
+            else "testing imports protocol, and starts a broker as a process"
         )
     if target == "testing":
         is_command = name in TESTING_COMMANDS
-        return None if is_command else "nothing imports testing but the commands that start a broker for tests"
+        return (
+            None if is_command else "nothing imports testing but the commands that start a broker for tests"
+        )
     if target == package:
         return None
-    if package == "kraft" and (target == "wal" or (target == "s3stream" and module != "millrace.s3stream.ids")):
+    if package == "kraft" and (
+        target == "wal" or (target == "s3stream" and module != "millrace.s3stream.ids")
+    ):
         return "kraft sees s3stream.ids alone"
     if target not in LAYERS or LAYERS[target] >= LAYERS[package]:
         return "imports go runtime, protocol <- wal <- s3stream <- kraft <- broker"
@@ -284,7 +296,8 @@ def layering_faults(package: str, module: str, name: str = "") -> str | None:
 
 
 def coordinator_faults(name: str, module: str) -> str | None:
-    """The runtime of coordinators knows none of them, nor their records; of one another coordinators know nothing."""
+    """The runtime of coordinators knows none of them, nor their records; of one another coordinators know
+    nothing."""
     if not name.startswith(COORDINATORS):
         return None
     own = name.removeprefix(COORDINATORS).split("/")[0]
@@ -298,8 +311,8 @@ def coordinator_faults(name: str, module: str) -> str | None:
 
 
 def test_imports_go_one_way() -> None:
-    """No package imports one above it, handlers never import one another, the connection or the dispatcher, and the runtime of coordinators
-    imports no coordinator."""
+    """No package imports one above it, handlers never import one another, the connection or the dispatcher,
+    and the runtime of coordinators imports no coordinator."""
     faults = []
     for path in sources():
         name = name_of(path)
@@ -317,7 +330,8 @@ def test_imports_go_one_way() -> None:
 
 
 def test_pure_modules_do_no_io() -> None:
-    """Each module on the pure list exists, has no async code and imports neither asyncio nor what does I/O in runtime."""
+    """Each module on the pure list exists, has no async code and imports neither asyncio nor what does I/O in
+    runtime."""
     faults = []
     allowed = {"millrace.runtime.errors"} | {"millrace." + name[:-3].replace("/", ".") for name in PURE}
     for name in PURE:
@@ -327,7 +341,8 @@ def test_pure_modules_do_no_io() -> None:
             continue
         tree = tree_of(path)
         if any(
-            isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith) for node in ast.walk(tree)
+            isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith)
+            for node in ast.walk(tree)
         ):
             faults.append(f"{name}: async code")
         for line, module in imported_modules(tree):
@@ -347,13 +362,16 @@ def test_dataclasses_are_made_late() -> None:
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ImportFrom) and node.module == "dataclasses":
                 faults += [
-                    f"{name}:{node.lineno}: from {LATE_DATACLASS}" for one in node.names if one.name == "dataclass"
+                    f"{name}:{node.lineno}: from {LATE_DATACLASS}"
+                    for one in node.names
+                    if one.name == "dataclass"
                 ]
     assert faults == []
 
 
 def test_the_outside_world_comes_in_through_runtime() -> None:
-    """Outside runtime/ and the process's edges nobody takes time, chance, files, sockets or threads from the library."""
+    """Outside runtime/ and the process's edges nobody takes time, chance, files, sockets or threads from the
+    library."""
     faults = []
     for path in sources():
         name = name_of(path)
@@ -366,12 +384,15 @@ def test_the_outside_world_comes_in_through_runtime() -> None:
                 faults.append(f"{name}:{line} imports {module}: use {BANNED_IMPORTS[head]}")
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and dotted(node.func) in BANNED_CALLS:
-                faults.append(f"{name}:{node.lineno} calls {dotted(node.func)}: use {BANNED_CALLS[dotted(node.func)]}")
+                faults.append(
+                    f"{name}:{node.lineno} calls {dotted(node.func)}: use {BANNED_CALLS[dotted(node.func)]}"
+                )
     assert not faults, "\n".join(faults)
 
 
 def loop_faults(tree: ast.Module) -> list[tuple[int, str]]:
-    """What only one of the two loops has or does so, by line: what is asked of handles and loops by these names."""
+    """What only one of the two loops has or does so, by line: what is asked of handles and loops by these
+    names."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
@@ -379,7 +400,11 @@ def loop_faults(tree: ast.Module) -> list[tuple[int, str]]:
             is_inner = node.attr in LOOP_INNERS and not is_own
             if is_inner or node.attr in LOOP_WORDS or node.attr.startswith("sock_"):
                 found.append((node.lineno, node.attr))
-        elif isinstance(node, ast.Call) and dotted(node.func) == "isinstance" and "TimerHandle" in ast.dump(node):
+        elif (
+            isinstance(node, ast.Call)
+            and dotted(node.func) == "isinstance"
+            and "TimerHandle" in ast.dump(node)
+        ):
             found.append((node.lineno, "isinstance of TimerHandle"))
     return found
 
@@ -427,7 +452,8 @@ class Waiter:
 
 
 def test_no_log_line_shows_an_exception_as_python_writes_it() -> None:
-    """An operator reads `in_words(error)` (runtime/errors.py), not `Name('k', 5)`; neither does a text that is put together for one."""
+    """An operator reads `in_words(error)` (runtime/errors.py), not `Name('k', 5)`; neither does a text that
+    is put together for one."""
     faults = [
         f"{name_of(path)}:{line} shows {error} by its repr: use in_words"
         for path in sources()
@@ -474,7 +500,9 @@ def test_files_and_functions_stay_small() -> None:
 
 def test_every_file_says_what_it_is() -> None:
     """Each module that holds code opens with a docstring."""
-    faults = [name_of(path) for path in sources() if tree_of(path).body and ast.get_docstring(tree_of(path)) is None]
+    faults = [
+        name_of(path) for path in sources() if tree_of(path).body and ast.get_docstring(tree_of(path)) is None
+    ]
     assert not faults, "\n".join(faults)
 
 
@@ -490,8 +518,9 @@ def test_no_behaviour_in_finalizers() -> None:
 
 
 def test_every_package_is_installed() -> None:
-    """`packages` in pyproject.toml, which setuptools takes as it stands, is the tree: a folder that is missing there is missing after
-    `pip install`. Each has its `__init__.py`, but for the root, whose name is the distribution's."""
+    """`packages` in pyproject.toml, which setuptools takes as it stands, is the tree: a folder that is
+    missing there is missing after `pip install`. Each has its `__init__.py`, but for the root, whose name is
+    the distribution's."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     folders = dict.fromkeys(path.parent for path in sources())
     found = ["millrace", *(f"millrace.{name_of(folder).replace('/', '.')}" for folder in folders)]

@@ -1,4 +1,5 @@
-"""Machines that decide, shown as dialogues: tests/transcripts/KIND/*.txt, rewritten with MILLRACE_REWRITE=1 and read as a diff.
+"""Machines that decide, shown as dialogues: tests/transcripts/KIND/*.txt, rewritten with MILLRACE_REWRITE=1
+and read as a diff.
 
 A line that begins with `> ` is a command; what follows it indented is what it printed.
 """

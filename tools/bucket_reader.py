@@ -1,10 +1,12 @@
 """Reads topics' records out of a bucket, by docs/formats alone: Python's library, nothing of the broker.
 
-    python tools/bucket_reader.py BUCKET_DIR LOG_DIR          the topics, and how many records of each are stored
+    python tools/bucket_reader.py BUCKET_DIR LOG_DIR          the topics, and how many records of each are
+                                                              stored
     python tools/bucket_reader.py BUCKET_DIR LOG_DIR TOPIC    its records, a line of JSON each
 
-BUCKET_DIR is a data bucket or a copy of one; LOG_DIR holds __cluster_metadata-0, which alone knows topics by name. All checksums are verified.
-What retention has passed is shown while its object is there; of codecs other than gzip only the count of records.
+BUCKET_DIR is a data bucket or a copy of one; LOG_DIR holds __cluster_metadata-0, which alone knows topics by
+name. All checksums are verified. What retention has passed is shown while its object is there; of codecs
+other than gzip only the count of records.
 """
 
 # fmt: off
@@ -38,7 +40,8 @@ def records(batch):
     base, crc, attributes, first_ms, count = struct.unpack_from(">q9xIh4xq22xi", batch)
     check(crc, f"the batch at offset {base}", batch[21:])
     if attributes & 7 > 1:
-        yield base, first_ms, None, f"({count} records, {('snappy', 'lz4', 'zstd')[(attributes & 7) - 2]})".encode()
+        yield base, first_ms, None, (f"({count} records, "
+                                    f"{('snappy', 'lz4', 'zstd')[(attributes & 7) - 2]})").encode()
         return
     data, at = gzip.decompress(batch[61:]) if attributes & 7 else batch[61:], 0
     for _ in range(count):
@@ -50,19 +53,24 @@ def records(batch):
         at = end
 
 def data_streams(folder):
-    """Topic -> {data stream's id: partition}, and object -> its writer's token, from the metadata log's snapshots and segments."""
+    """Topic -> {data stream's id: partition}, and object -> its writer's token, from the metadata log's
+    snapshots and segments."""
     names, streams, writers = {}, {}, {}
     for path in [*sorted(folder.glob("*.checkpoint")), *sorted(folder.glob("*.log"))]:
         log, at = path.read_bytes(), 0
         while len(log) - at >= 61 and len(log) >= (end := at + 12 + struct.unpack_from(">i", log, at + 8)[0]):
             batch, at = log[at:end], end
-            for _, _, _, value in () if batch[22] & 32 else records(batch):  # a control batch holds no metadata
+            # a control batch holds no metadata
+            for _, _, _, value in () if batch[22] & 32 else records(batch):
                 if value[1] == 2:  # TopicRecord: name, id
                     length, start = varint(value, 3, False)
-                    names[value[start + length - 1 : start + length + 15]] = value[start : start + length - 1].decode()
-                elif value[1] == 20 and value[3]:  # NoOpRecord with a record of the broker's own in a tagged field
+                    end = start + length - 1
+                    names[value[end : end + 16]] = value[start:end].decode()
+                # NoOpRecord with a record of the broker's own in a tagged field
+                elif value[1] == 20 and value[3]:
                     tag, start = varint(value, 4, False)
-                    start = varint(value, start, False)[1] + 1  # before its body, the field's size and the record's version
+                    # before its body, the field's size and the record's version
+                    start = varint(value, start, False)[1] + 1
                     if tag == 501:  # Stream
                         stream, topic, partition, role = struct.unpack_from(">q16sib", value, start)
                         streams |= {stream: (topic, partition)} if role == 1 else {}
@@ -77,14 +85,16 @@ def writer(value, at, wanted):
     """An i64 of a record's tagged section, 0 where it is not there."""
     count, at = varint(value, at, False)
     for _ in range(count):
-        (tag, at), (size_bytes, start) = varint(value, at, False), varint(value, at + 1, False)  # tags are below 128
+        # tags are below 128
+        (tag, at), (size_bytes, start) = varint(value, at, False), varint(value, at + 1, False)
         if tag == wanted:
             return struct.unpack_from(">q", value, start)[0]
         at = start + size_bytes
     return 0
 
 def entries(bucket, wanted, writers):
-    """(stream, base offset, payload) of the wanted streams, from every object that holds data; composites only link those."""
+    """(stream, base offset, payload) of the wanted streams, from every object that holds data; composites
+    only link those."""
     for path in bucket.glob("*/objects/*/*"):
         data = path.read_bytes()
         index, size, token, crc, magic = struct.unpack(">qi16xqI8s", data[-48:])
@@ -92,12 +102,15 @@ def entries(bucket, wanted, writers):
         if writers.get(int(path.name), 0) not in (0, token):
             print(f"{path} is passed over: somebody else wrote it under this id", file=sys.stderr)
             continue
-        check(*struct.unpack_from(">I", data, index + 12), f"the index of {path}", data[index : index + 12] + data[index + 16 : -48])
+        check(*struct.unpack_from(">I", data, index + 12), f"the index of {path}",
+        data[index : index + 12] + data[index + 16 : -48])
         for row in range(index + 16, index + size, 36) if magic == b"MILLRACE" else ():
             stream, _, _, _, at, length = struct.unpack_from(">qqiiqi", data, row)
             end = at + length if stream in wanted else at
             if at < end:
-                check(*struct.unpack_from(">I", data, at + 36), f"the block at {at} of {path}", data[at + 40 : end], data[at : at + 36])
+                check(*struct.unpack_from(">I", data, at + 36), f"the block at {at} of "
+                                                                f"{path}", data[at + 40 : end],
+                                                                data[at : at + 36])
                 at += 40
             while at < end:
                 size_bytes, base, crc = struct.unpack_from(">8xi16xqI", data, at)
@@ -109,12 +122,17 @@ def entries(bucket, wanted, writers):
 def main(bucket, log_dir, *topics):
     topics_found, writers = data_streams(Path(log_dir) / "__cluster_metadata-0")
     for topic, streams in topics_found.items():
-        found = sorted({(streams[s], base): one for s, base, one in entries(Path(bucket), streams, writers)}.items())
+        found = sorted({(streams[s], base): one for s, base, one in entries(Path(bucket), streams,
+        writers)}.items())
         if not topics:
-            print(topic, len(streams), "partitions", sum(struct.unpack_from(">57xi", one)[0] for _, one in found), "records")
+            print(topic, len(streams), "partitions", sum(struct.unpack_from(">57xi", one)[0] for _,
+            one in found), "records")
         for (partition, _), batch in found if topic in topics else ():
             for offset, ms, *pair in records(batch):
-                key, value = (text if text is None else text.decode(errors="backslashreplace") for text in pair)
-                print(json.dumps({"partition": partition, "offset": offset, "timestamp": ms, "key": key, "value": value}))
+                key, value = (
+                    text if text is None else text.decode(errors="backslashreplace") for text in pair
+                )
+                print(json.dumps({"partition": partition, "offset": offset, "timestamp": ms, "key": key,
+                "value": value}))
 if __name__ == "__main__":
     main(*sys.argv[1:]) if len(sys.argv) in (3, 4) else print(__doc__)

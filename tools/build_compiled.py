@@ -1,8 +1,9 @@
-"""Builds what is optional and compiled, in place: protocol/_record_walk.c. Run by make with the environment's own interpreter.
+"""Builds what is optional and compiled, in place: protocol/_record_walk.c. Run by make with the environment's
+own interpreter.
 
-Quick and quiet: half a second with a C compiler and Python's headers, and one line without them, where the same code
-in Python does the work. Never fails: nothing but the speed of `record.validation=records` depends on it. An installed
-Millrace (`pip install .`) is built by setuptools, from the same file (pyproject.toml).
+Quick and quiet: half a second with a C compiler and Python's headers, and one line without them, where the
+same code in Python does the work. Never fails: nothing but the speed of `record.validation=records` depends
+on it. An installed Millrace (`pip install .`) is built by setuptools, from the same file (pyproject.toml).
 """
 
 from __future__ import annotations

@@ -31,7 +31,9 @@ def link() -> None:
     if not package.exists():
         package.symlink_to(CHECKOUT, target_is_directory=True)
     script = Path(sys.executable).parent / "millrace"
-    script.write_text(f"#!{sys.executable}\nfrom millrace.broker.__main__ import main\n\nraise SystemExit(main())\n")
+    script.write_text(
+        f"#!{sys.executable}\nfrom millrace.broker.__main__ import main\n\nraise SystemExit(main())\n"
+    )
     os.chmod(script, 0o755)
 
 

@@ -1,7 +1,8 @@
-"""Settings of the write-ahead logs: values only, checked once at start. Collaborators are constructor arguments.
+"""Settings of the write-ahead logs: values only, checked once at start. Collaborators are constructor
+arguments.
 
-Every field is fixed for the life of a log object; a change takes a restart. A changed capacity takes effect at the
-first reset after the restart, when the log is empty.
+Every field is fixed for the life of a log object; a change takes a restart. A changed capacity takes effect
+at the first reset after the restart, when the log is empty.
 """
 
 from __future__ import annotations
@@ -33,16 +34,20 @@ class BlockWalSettings:
     """Size of the file, its two header blocks included; what may wait for upload. At least 256 KiB."""
 
     is_capacity_given: bool = True
-    """False where no operator said it: a log that is there keeps its size, and a new one takes what capacity.py chooses."""
+    """False where no operator said it: a log that is there keeps its size, and a new one takes what
+    capacity.py chooses."""
 
     direct: str = "prefer"
-    """prefer | require | never: direct I/O. `prefer` falls back to synchronous writes through the page cache."""
+    """prefer | require | never: direct I/O. `prefer` falls back to synchronous writes through the page
+    cache."""
 
     corruption: str = "refuse"
-    """refuse | skip | truncate: what recovery does about a record in the middle that is damaged. See recovery.py."""
+    """refuse | skip | truncate: what recovery does about a record in the middle that is damaged. See
+    recovery.py."""
 
     reservation: str = "auto"
-    """auto | require | never: whether a device is reserved against other machines. `auto` does it where the device can."""
+    """auto | require | never: whether a device is reserved against other machines. `auto` does it where the
+    device can."""
 
     block_soft_bytes: int = 1 * MIB
     """A block is closed at this size; only a single larger record makes a larger one. 8 KiB or more."""
@@ -51,13 +56,15 @@ class BlockWalSettings:
     """The largest payload an append takes. Cut to a third of the ring where the ring is small."""
 
     writes_in_flight: int = 4
-    """The most writes under way at once, 1 to 32; fewer where more carry nothing. A crash can leave holes only among them."""
+    """The most writes under way at once, 1 to 32; fewer where more carry nothing. A crash can leave holes
+    only among them."""
 
     writes_at_first: int = 2
     """How many of them at first, before the log was busy; no more than that."""
 
     iops: int = 0
-    """Writes a second, for volumes that are sold by them; headers and zeros count too, 256 KiB as one. 0: no limit, else 10 or more."""
+    """Writes a second, for volumes that are sold by them; headers and zeros count too, 256 KiB as one. 0: no
+    limit, else 10 or more."""
 
     eager_bytes: int = 32 * KIB
     """While a write is under way, the next starts as soon as it holds this much; when none is, at once."""
@@ -69,10 +76,12 @@ class BlockWalSettings:
     """Memory is taken in pieces of this size; a view of one record pins a whole piece."""
 
     arenas_ahead: int = 0
-    """So many pieces are made ready in a thread while the log's memory grows; 0 makes each where it is needed."""
+    """So many pieces are made ready in a thread while the log's memory grows; 0 makes each where it is
+    needed."""
 
     fill_ahead_bytes: int = 64 * MIB
-    """Zeros are written this far ahead of the log on its first lap, so that it meets written extents; 0 turns it off."""
+    """Zeros are written this far ahead of the log on its first lap, so that it meets written extents; 0 turns
+    it off."""
 
     def problems(self) -> list[str]:
         """Everything that is wrong, in words; empty when nothing is."""
@@ -85,12 +94,15 @@ class BlockWalSettings:
             found.append(f"WAL corruption is {self.corruption!r}; it must be refuse, skip or truncate")
         if self.reservation not in ("auto", "require", "never"):
             found.append(
-                f"WAL reservation is {shown_value('reservation', self.reservation)!r}; it must be auto, require or never"
+                f"WAL reservation is {shown_value('reservation', self.reservation)!r}; it must be auto, "
+                "require or never"
             )
         if self.block_soft_bytes < 8 * KIB:
             found.append(f"WAL block size is {self.block_soft_bytes} bytes; it must be at least 8 KiB")
         if self.arena_bytes < self.block_soft_bytes or self.arena_bytes % 4096:
-            found.append(f"WAL arena size {self.arena_bytes} must be a multiple of 4096, and no less than a block")
+            found.append(
+                f"WAL arena size {self.arena_bytes} must be a multiple of 4096, and no less than a block"
+            )
         if not 1 <= self.writes_in_flight <= 32 or self.writes_at_first < 1:
             found.append(f"WAL writes in flight is {self.writes_in_flight}; it must lie in 1..32")
         if self.iops < 0 or 0 < self.iops < 10:
@@ -111,11 +123,13 @@ class ObjectWalSettings:
     """What may wait for upload, `capacity`. At least 256 KiB. A longer log is a longer recovery."""
 
     batch_bytes_max: int = 8 * MIB
-    """An object is closed at this size, `maxBytesInBatch`; only a single larger record makes a larger one. 64 KiB to 1 GiB."""
+    """An object is closed at this size, `maxBytesInBatch`; only a single larger record makes a larger one. 64
+    KiB to 1 GiB."""
 
     batch_interval_ms: int | None = None
-    """Uploads begin this far apart, `batchInterval`, full batches aside: it bounds requests, and what they cost. 0 favours latency:
-    shorter steps, by what is under way, and nearly all objects put twice. None: 100, in a directory 0."""
+    """Uploads begin this far apart, `batchInterval`, full batches aside: it bounds requests, and what they
+    cost. 0 favours latency: shorter steps, by what is under way, and nearly all objects put twice. None: 100,
+    in a directory 0."""
 
     unflushed_bytes_max: int = 1024 * MIB
     """What may be appended and not yet confirmed, `maxUnflushedBytes`: beyond it producers wait."""
@@ -127,14 +141,17 @@ class ObjectWalSettings:
     """What recovery reads ahead, `readaheadDataSize`."""
 
     fence: str = "conditional"
-    """conditional | reservation: how a replaced owner is kept from acknowledging, `fence`. The second is for stores without conditional puts."""
+    """conditional | reservation: how a replaced owner is kept from acknowledging, `fence`. The second is for
+    stores without conditional puts."""
 
     corruption: str = "refuse"
-    """refuse | skip | truncate: what recovery does about a record that is damaged or an object that is gone. See recovery.py."""
+    """refuse | skip | truncate: what recovery does about a record that is damaged or an object that is gone.
+    See recovery.py."""
 
     hedge: str = "auto"
-    """auto | on | off: whether an object is put a second time when its put is late, `hedge`. `auto` does it but in a directory.
-    With a batch interval that is one in eight, which cuts the slowest hundredth of acknowledgements by a quarter."""
+    """auto | on | off: whether an object is put a second time when its put is late, `hedge`. `auto` does it
+    but in a directory. With a batch interval that is one in eight, which cuts the slowest hundredth of
+    acknowledgements by a quarter."""
 
     max_record_bytes: int = 64 * MIB
     """The largest payload an append takes. Cut to a third of what may be unflushed or wait for upload."""
@@ -143,13 +160,15 @@ class ObjectWalSettings:
     """Memory is taken in pieces of this size; a view of one record pins a whole piece."""
 
     arenas_ahead: int = 0
-    """So many pieces are made ready in a thread while the log's memory grows; 0 makes each where it is needed."""
+    """So many pieces are made ready in a thread while the log's memory grows; 0 makes each where it is
+    needed."""
 
     trim_wait_ms: int = 100
     """So long a trim waits for records to ride with before it costs an object of its own."""
 
     close_wait_ms: int = 10_000
-    """How long a close waits for a store that does not answer: nothing that is given up then was ever confirmed."""
+    """How long a close waits for a store that does not answer: nothing that is given up then was ever
+    confirmed."""
 
     @property
     def interval_ms(self) -> int:
@@ -166,11 +185,15 @@ class ObjectWalSettings:
         if not 64 * KIB <= self.batch_bytes_max <= 1024 * MIB:
             found.append(f"maxBytesInBatch is {self.batch_bytes_max} bytes; it must lie in 64 KiB..1 GiB")
         if self.unflushed_bytes_max < 256 * KIB:
-            found.append(f"maxUnflushedBytes is {self.unflushed_bytes_max} bytes; it must be at least 256 KiB")
+            found.append(
+                f"maxUnflushedBytes is {self.unflushed_bytes_max} bytes; it must be at least 256 KiB"
+            )
         if not 1 <= self.uploads_max <= 1000:
             found.append(f"maxInflightUploadCount is {self.uploads_max}; it must lie in 1..1000")
         if self.fence not in ("conditional", "reservation"):
-            found.append(f"fence is {shown_value('fence', self.fence)!r}; it must be conditional or reservation")
+            found.append(
+                f"fence is {shown_value('fence', self.fence)!r}; it must be conditional or reservation"
+            )
         if self.corruption not in ("refuse", "skip", "truncate"):
             found.append(f"WAL corruption is {self.corruption!r}; it must be refuse, skip or truncate")
         if self.hedge not in ("auto", "on", "off"):

@@ -5,7 +5,8 @@ Fenced     <- WalFenced   a newer epoch owns the log
 Corrupt    <- WalCorrupt  a record below the confirmed position fails its check
               WalCorrupt <- WalForeign     where a new log was to be made lies something else
               WalCorrupt <- WalHeaderLost  a log of ours whose header cannot be read in either copy
-Corrupt    <- WalMismatch the device is sound, but not this owner's: another cluster, node, capacity or version
+Corrupt    <- WalMismatch the device is sound, but not this owner's: another cluster, node, capacity or
+           version
 Corrupt    <- WalOutdated the log is an older copy: metadata knows that it went further
 Closed     <- WalClosed   append after close or after a failed write
 WalStoreUnfit             the store lacks what the log's fence stands on; says what to do instead
@@ -37,7 +38,11 @@ class WalFenced(Fenced):
         self.found_epoch = found_epoch
 
     def __str__(self) -> str:
-        when = f"in epoch {self.found_epoch}" if self.found_epoch >= 0 else "in an epoch that cannot be told any more"
+        when = (
+            f"in epoch {self.found_epoch}"
+            if self.found_epoch >= 0
+            else "in an epoch that cannot be told any more"
+        )
         return f"the WAL was taken {when}, not before our own, {self.own_epoch}"
 
 
@@ -69,7 +74,8 @@ class WalHeaderLost(WalCorrupt):
     def __init__(self, place: int, what: str) -> None:
         super().__init__(
             NO_POSITION,
-            f"neither copy of the header can be read, at bytes 0 and 4096, and there is {what} at byte {place}",
+            f"neither copy of the header can be read, at bytes 0 and 4096, and there is {what} at byte "
+            f"{place}",
         )
         self.place = place
         self.what = what
@@ -98,7 +104,10 @@ class WalOutdated(Corrupt):
         self.committed_end = committed_end
 
     def __str__(self) -> str:
-        return f"the WAL ends at position {self.end}, and metadata has it committed up to {self.committed_end}: it is an older copy"
+        return (
+            f"the WAL ends at position {self.end}, and metadata has it committed up to "
+            f"{self.committed_end}: it is an older copy"
+        )
 
 
 class WalClosed(Closed):

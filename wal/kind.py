@@ -1,7 +1,8 @@
-"""What a kind of write-ahead log is to those who configure, open and look at one. A further kind fills in one WalKind, in its own folder.
+"""What a kind of write-ahead log is to those who configure, open and look at one. A further kind fills in one
+WalKind, in its own folder.
 
-Not here: the log itself (log.py), which address names which kind (opening.py). Nobody outside of this package asks which kind it is: what
-differs from kind to kind is a field here.
+Not here: the log itself (log.py), which address names which kind (opening.py). Nobody outside of this package
+asks which kind it is: what differs from kind to kind is a field here.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class WalSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WalWords:
-    """What an operator said of the log. `mistakes` grows by what cannot be read; what is read instead is then of no use."""
+    """What an operator said of the log. `mistakes` grows by what cannot be read; what is read instead is then
+    of no use."""
 
     options: Mapping[str, str]  # parameters of the address, the store's among them
     direct: str  # wal.direct.io
@@ -60,8 +62,9 @@ class WalWords:
 
 @dataclass(frozen=True, slots=True)
 class WalPlace:
-    """Where the log is, and what an implementation may need of the world. `settings` are what its kind's `read_settings` gave.
-    `open_store` gives a bare store, one more each time, which whoever asked for it closes."""
+    """Where the log is, and what an implementation may need of the world. `settings` are what its kind's
+    `read_settings` gave. `open_store` gives a bare store, one more each time, which whoever asked for it
+    closes."""
 
     address: StoreAddress
     disk: Disk
@@ -87,14 +90,15 @@ class WalReport:
 
 @dataclass(frozen=True, slots=True)
 class WalKind:
-    """`open` raises what the implementation says. `identify` gives the identity of the log at the place, None where
-    there is none; it changes nothing. `name` is what metadata calls the kind.
+    """`open` raises what the implementation says. `identify` gives the identity of the log at the place, None
+    where there is none; it changes nothing. `name` is what metadata calls the kind.
 
-    `inspect` (cluster, node, whether to read everything) reads alone, so that the log's owner may be at work; a kind without it is left out where
-    nodes are checked. `file_of`: the one file or device that all of it lies in, for who looks at it while the node is stopped; None where it is
-    not one. `check_room` raises DiskFull where a new log finds no room, or leaves less than so many bytes, and makes nothing; None for a kind that
-    takes none at once. `name_of` is
-    what the log is called in sentences; `mend` what is to be done about damage; `verify` the command that shows what damage costs, "" for none.
+    `inspect` (cluster, node, whether to read everything) reads alone, so that the log's owner may be at work;
+    a kind without it is left out where nodes are checked. `file_of`: the one file or device that all of it
+    lies in, for who looks at it while the node is stopped; None where it is not one. `check_room` raises
+    DiskFull where a new log finds no room, or leaves less than so many bytes, and makes nothing; None for a
+    kind that takes none at once. `name_of` is what the log is called in sentences; `mend` what is to be done
+    about damage; `verify` the command that shows what damage costs, "" for none.
     """
 
     read_settings: Callable[[WalWords], WalSettings]

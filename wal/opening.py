@@ -1,7 +1,9 @@
-"""From an address to a write-ahead log: the table from schemes to kinds. A third one is one folder and one line here.
+"""From an address to a write-ahead log: the table from schemes to kinds. A third one is one folder and one
+line here.
 
     0@file:///FILE-OR-DEVICE?capacity=                      a ring in a file or on a device
-    0@file:///DIR/?...   0@file:///DIR?kind=object&...      objects in a directory: a slash at the end, or `kind`, tells them
+    0@file:///DIR/?...   0@file:///DIR?kind=object&...      objects in a directory: a slash at the end, or
+                                                            `kind`, tells them
     0@s3://BUCKET?capacity=&batchInterval=&maxBytesInBatch=&maxUnflushedBytes=&maxInflightUploadCount=&readaheadDataSize=&fence=
                                                             &hedge=
     0@mem://?...                                            objects in memory, for tests alone
@@ -27,12 +29,14 @@ async def open_wal(place: WalPlace, owner: WalOwner) -> WriteAheadLog:
 
 
 async def identify_wal(place: WalPlace, node_id: int) -> WalIdentity | None:
-    """What the log at the place says of itself, of whatever cluster it is; None where there is no log. Changes nothing. Raises AddressError."""
+    """What the log at the place says of itself, of whatever cluster it is; None where there is no log.
+    Changes nothing. Raises AddressError."""
     return await kind_of(place.address).identify(place, node_id)
 
 
 async def check_room(place: WalPlace, beside_bytes: int = 0) -> None:
-    """Whether a new log finds room at the place, and leaves so much beside it: raises DiskFull. Makes nothing."""
+    """Whether a new log finds room at the place, and leaves so much beside it: raises DiskFull. Makes
+    nothing."""
     check = kind_of(place.address).check_room
     if check is not None:
         await check(place, beside_bytes)
@@ -61,4 +65,8 @@ def _of_store(address: StoreAddress) -> WalKind:
     return OBJECT
 
 
-OPENERS: dict[str, Callable[[StoreAddress], WalKind]] = {"file": _of_directory, "s3": _of_store, "mem": _of_store}
+OPENERS: dict[str, Callable[[StoreAddress], WalKind]] = {
+    "file": _of_directory,
+    "s3": _of_store,
+    "mem": _of_store,
+}

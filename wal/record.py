@@ -1,13 +1,15 @@
-"""One record of a WAL: a 24-byte header and the payload. Encode and verify; nothing of blocks, rings or files.
+"""One record of a WAL: a 24-byte header and the payload. Encode and verify; nothing of blocks, rings or
+files.
 
      0       2      4        8                16       20       24
      | magic | lead | length | position       | body   | header | payload ...
      | u16   | u16  | u32    | i64            | CRC32C | CRC32C |
 
-Big-endian. The body's CRC is over the payload from byte `lead` on and then over its first `lead` bytes: whoever hands in a long tail
-with a CRC that was just verified (a client's batch) has it carried on, and nobody walks those bytes a second time. The header's CRC
-covers the 20 bytes before it and continues from a *seed*, the CRC of the owner's epoch: so a record of an older epoch at the same
-position, left over where a newer one's write was torn, never passes.
+Big-endian. The body's CRC is over the payload from byte `lead` on and then over its first `lead` bytes:
+whoever hands in a long tail with a CRC that was just verified (a client's batch) has it carried on, and
+nobody walks those bytes a second time. The header's CRC covers the 20 bytes before it and continues from a
+*seed*, the CRC of the owner's epoch: so a record of an older epoch at the same position, left over where a
+newer one's write was torn, never passes.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ def put_record(
     tail_crc: int | None,
     seed: int,
 ) -> memoryview:
-    """Copies a record whose payload is the concatenation of `parts`, `length` bytes in all, to `at`; gives a read-only view of the payload.
-    `tail_crc`: of the last part, when it is known."""
+    """Copies a record whose payload is the concatenation of `parts`, `length` bytes in all, to `at`; gives a
+    read-only view of the payload. `tail_crc`: of the last part, when it is known."""
     body_at = put_at = at + RECORD_HEADER_BYTES
     if tail_crc is not None and len(parts) == 2:  # the common case, in as few steps as it takes
         head, tail = parts
@@ -70,7 +72,8 @@ def put_record(
 
 
 def record_end(block: memoryview, at: int, limit: int, position: int, seed: int) -> int | None:
-    """Where the record at `at` ends, by a header that is sound, whatever became of its payload; None when there is no such header."""
+    """Where the record at `at` ends, by a header that is sound, whatever became of its payload; None when
+    there is no such header."""
     body_at = at + RECORD_HEADER_BYTES
     if body_at > limit or _CRC.unpack_from(block, at + 20)[0] != crc32c(block[at : at + 20], seed):
         return None
@@ -80,7 +83,8 @@ def record_end(block: memoryview, at: int, limit: int, position: int, seed: int)
 
 
 def decode_record(block: memoryview, at: int, limit: int, position: int, seed: int) -> memoryview | None:
-    """The payload of the record at `at`, or None when there is no whole, sound record of `position` below `limit`."""
+    """The payload of the record at `at`, or None when there is no whole, sound record of `position` below
+    `limit`."""
     body_at = at + RECORD_HEADER_BYTES
     if body_at > limit:
         return None

@@ -1,6 +1,8 @@
-"""Compaction as a task of the broker: its engine is loaded once the broker has started, and told when metadata changes.
+"""Compaction as a task of the broker: its engine is loaded once the broker has started, and told when
+metadata changes.
 
-Not here: what is compacted and when (s3stream/compaction). What it does not know yet it need not: its first look is at everything.
+Not here: what is compacted and when (s3stream/compaction). What it does not know yet it need not: its first
+look is at everything.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class CompactionTask:
         ownership: Ownership = UNOWNED,
         is_full: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_failed` is told when the node has a newer owner. `is_full`: whether uploads wait because the store is full."""
+        """`on_failed` is told when the node has a newer owner. `is_full`: whether uploads wait because the
+        store is full."""
         self._is_full = is_full
         self._filled = asyncio.Event()
         self._on_failed = on_failed

@@ -1,8 +1,10 @@
-"""Damaged data as the operator is told of it: log lines that name the partition, its offsets and the remedy, and two metrics.
+"""Damaged data as the operator is told of it: log lines that name the partition, its offsets and the remedy,
+and two metrics.
 
-What is damaged fails the reads that need it and nothing else, so this is all there is to see on the broker's side. It covers what reads have met
-since the start, of records, time indexes and partitions' states; a repair is told once a read gives what was damaged. Not here: the
-answer that a client gets (the handlers), damage that nobody reads (millrace fsck, and compaction's own count).
+What is damaged fails the reads that need it and nothing else, so this is all there is to see on the broker's
+side. It covers what reads have met since the start, of records, time indexes and partitions' states; a repair
+is told once a read gives what was damaged. Not here: the answer that a client gets (the handlers), damage
+that nobody reads (millrace fsck, and compaction's own count).
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class DamageLog:
     def __init__(self, damaged: DamagedReads, image: Callable[[], MetadataImage]) -> None:
         self._damaged = damaged
         self._image = image
-        self._names: dict[int, str] = {}  # of damaged streams, by id: what they were called when they were there
+        self._names: dict[
+            int, str
+        ] = {}  # of damaged streams, by id: what they were called when they were there
         damaged.on_damage = self._on_damage
         damaged.on_repaired = self._on_repaired
 
@@ -55,11 +59,15 @@ class DamageLog:
         return len({(stream.topic_id, stream.partition) for stream in streams if stream is not None})
 
     def _on_damage(self, damage: Damage, now_s: float) -> None:
-        log.error("damaged data: %s cannot be read: %s; %s", self._text(damage), damage.cause, self._remedy(damage))
+        log.error(
+            "damaged data: %s cannot be read: %s; %s", self._text(damage), damage.cause, self._remedy(damage)
+        )
 
     def _on_repaired(self, damage: Damage, now_s: float) -> None:
         log.info(
-            "damaged data was repaired: %s can be read again, after %.0f s", self._text(damage), now_s - damage.found_s
+            "damaged data was repaired: %s can be read again, after %.0f s",
+            self._text(damage),
+            now_s - damage.found_s,
         )
 
     def _text(self, damage: Damage) -> str:
@@ -79,7 +87,9 @@ class DamageLog:
 
     def _remedy(self, damage: Damage) -> str:
         stream = self._image().streams.get(damage.stream_id)
-        restore = "restore the object from a copy or an earlier version of it (millrace fsck lists all damage)"
+        restore = (
+            "restore the object from a copy or an earlier version of it (millrace fsck lists all damage)"
+        )
         if stream is None or stream.role is not StreamRole.DATA or damage.end is None:
             return restore
         return f"{restore}, or let consumers go on at offset {damage.end}, which gives these records up"
@@ -88,7 +98,8 @@ class DamageLog:
 def show_damage(registry: Registry, damage: DamageLog) -> None:
     registry.gauge(
         "millrace_broker_unreadable_partitions",
-        "Partitions of which stored data was found damaged or missing by a read since the start, and was not read since; the log names the offsets",
+        "Partitions of which stored data was found damaged or missing by a read since the start, and was not "
+        "read since; the log names the offsets",
         lambda: damage.partition_count,
     )
     registry.counter(

@@ -1,21 +1,24 @@
 """What partitions need now and then: retention, and forgetting producers that are silent.
 
-Each `retention_check_interval_ms` one round of retention: open partitions first, which costs no I/O where nothing is due. A partition that is not
-open cannot grow, so all that can become due is its oldest segment's age; it is looked at only when
+Each `retention_check_interval_ms` one round of retention: open partitions first, which costs no I/O where
+nothing is due. A partition that is not open cannot grow, so all that can become due is its oldest segment's
+age; it is looked at only when
 
-    its topic's policy deletes at all, and metadata says that it holds data, and
-    it was not looked at since this process started, or what it said then has become due, or its configuration changed.
+    its topic's policy deletes at all, and metadata says that it holds data, and it was not looked at since
+    this process started, or what it said then has become due, or its configuration changed.
 
-Looking means opening it, quietly, and closing it again, those with the shortest retention first: `OPENS_IN_A_BURST` together, so that what they
-write shares an object, every `BURST_S`, and no more in a round than fit its interval. While uploads wait they stay open. What each said is
-kept, in memory alone. So ten thousand that are due at once are looked at within a quarter of an hour; after a start each is looked at once,
-and then when due. (Refused: opening all of them each round; a hint of the due time in metadata, which would be one more command for each
-that is closed.)
+Looking means opening it, quietly, and closing it again, those with the shortest retention first:
+`OPENS_IN_A_BURST` together, so that what they write shares an object, every `BURST_S`, and no more in a round
+than fit its interval. While uploads wait they stay open. What each said is kept, in memory alone. So ten
+thousand that are due at once are looked at within a quarter of an hour; after a start each is looked at once,
+and then when due. (Refused: opening all of them each round; a hint of the due time in metadata, which would
+be one more command for each that is closed.)
 
 The clock is the one by which something may be found too old (known_time.py): while the wall clock is doubted,
 it goes on from the newest known time, and retention by time goes no further. By size it goes on.
 
-Not here: what is dropped (segments.py), physical deletion of objects (object_cleaner.py), compaction (compaction.py).
+Not here: what is dropped (segments.py), physical deletion of objects (object_cleaner.py), compaction
+(compaction.py).
 """
 
 from __future__ import annotations
@@ -55,7 +58,8 @@ class MaintenanceSettings:
 
 @dataclass(slots=True)
 class _Forecast:
-    """What a closed partition said when it was looked at: by these settings nothing is due before `due_ms`."""
+    """What a closed partition said when it was looked at: by these settings nothing is due before
+    `due_ms`."""
 
     settings: TopicSettings
     due_ms: int
@@ -100,7 +104,8 @@ class Maintenance:
     # -- retention
 
     async def retain(self) -> None:
-        """One round. On return everything that is due and was looked at is asked for; it is shown when durable."""
+        """One round. On return everything that is due and was looked at is asked for; it is shown when
+        durable."""
         await self._directory.release_quiet()
         for number, partition in enumerate(self._directory.opened()):
             self._retain(partition)
@@ -130,7 +135,9 @@ class Maintenance:
         number = 0
         for topic in image.topics:
             for index, state in enumerate(topic.partitions):
-                if state.leader == self._directory.node_id and self._is_candidate(image, topic, index, now_ms):
+                if state.leader == self._directory.node_id and self._is_candidate(
+                    image, topic, index, now_ms
+                ):
                     candidates.append((self._retention_ms(topic), topic.topic_id, index))
                 number += 1
                 if number % SLICE == 0:
@@ -149,7 +156,8 @@ class Maintenance:
             await self._directory.release_quiet()
 
     def _is_candidate(self, image: MetadataImage, topic: Topic, index: int, now_ms: int) -> bool:
-        """Not open, holds data, and something in it may be due. Cheap questions first: it is asked of every partition, every round."""
+        """Not open, holds data, and something in it may be due. Cheap questions first: it is asked of every
+        partition, every round."""
         key = topic.topic_id, index
         if self._directory.is_open(*key):
             return False
@@ -175,7 +183,9 @@ class Maintenance:
                     async with asyncio.timeout(OPENING_TIMEOUT_S):
                         found = await asyncio.shield(found)
             except (KafkaError, TimeoutError) as error:
-                log.info("partition %d of topic %s was not looked at: %s", index, topic_id.hex(), in_words(error))
+                log.info(
+                    "partition %d of topic %s was not looked at: %s", index, topic_id.hex(), in_words(error)
+                )
                 continue
             self._retain(found)
             retention_ms = found.settings.retention_ms

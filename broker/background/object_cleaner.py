@@ -1,11 +1,12 @@
-"""Deletes the files of objects that metadata has marked for deletion, a grace after they were marked for deletion and once that is in the bucket's
-metadata, then tells the controller.
+"""Deletes the files of objects that metadata has marked for deletion, a grace after they were marked for
+deletion and once that is in the bucket's metadata, then tells the controller.
 
-Reads that began before an object was marked for deletion are long over by then (pending_deletions.py says when). A file that is already gone counts
-as deleted, so a lost answer or a kill between the deletion and the report only repeats the deletion. A composite that goes with what it links is read
-first; its links go before it does, so that it is there to be read again until they have gone. What the store would not delete is asked for again with
-growing pauses, key by key (it may be kept by a lock, or for want of a right), and keeps nothing else. Wakes when metadata marks for deletion
-something; no polling while there is nothing.
+Reads that began before an object was marked for deletion are long over by then (pending_deletions.py says
+when). A file that is already gone counts as deleted, so a lost answer or a kill between the deletion and the
+report only repeats the deletion. A composite that goes with what it links is read first; its links go before
+it does, so that it is there to be read again until they have gone. What the store would not delete is asked
+for again with growing pauses, key by key (it may be kept by a lock, or for want of a right), and keeps
+nothing else. Wakes when metadata marks for deletion something; no polling while there is nothing.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class ObjectCleaner:
         before_delete: Callable[[], Awaitable[None]] = no_wait,
         ownership: Ownership = UNOWNED,
     ) -> None:
-        """`before_delete` returns when what metadata has committed before the call survives the loss of its log: else a restore would name
-        objects that are gone."""
+        """`before_delete` returns when what metadata has committed before the call survives the loss of its
+        log: else a restore would name objects that are gone."""
         self._ownership = ownership
         self._store = store
         self._client = client
@@ -132,7 +133,9 @@ class ObjectCleaner:
         objects = self._cache.image.objects
         stored = {object_id: objects.get(object_id) for object_id in due}
         gone = [object_id for object_id, found in stored.items() if found is None]
-        plain = [object_id for object_id, found in stored.items() if found is not None and not found.with_links]
+        plain = [
+            object_id for object_id, found in stored.items() if found is not None and not found.with_links
+        ]
         gone += await self._delete_files(plain)
         for object_id, found in stored.items():
             if found is not None and found.with_links and await self._delete_linked(object_id):
@@ -146,7 +149,8 @@ class ObjectCleaner:
             self._tries.pop(object_id, None)
 
     async def _delete_files(self, object_ids: list[ObjectId]) -> list[ObjectId]:
-        """Those whose files are gone. None before the store was asked, for each batch, whether the node has a newer owner."""
+        """Those whose files are gone. None before the store was asked, for each batch, whether the node has a
+        newer owner."""
         keys = {object_key(self._cache.cluster_id, object_id): object_id for object_id in object_ids}
         gone: list[ObjectId] = []
         names = list(keys)
@@ -164,7 +168,8 @@ class ObjectCleaner:
         return gone
 
     async def _delete_linked(self, object_id: ObjectId) -> bool:
-        """The files that a composite links. True when none is left, or when it cannot be told which they are."""
+        """The files that a composite links. True when none is left, or when it cannot be told which they
+        are."""
         from millrace.s3stream.objects.composite import links_of
 
         key = object_key(self._cache.cluster_id, object_id)

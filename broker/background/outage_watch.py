@@ -1,7 +1,8 @@
 """What a node that serves has to wait for: said again each minute, measured, and over when it is.
 
-Two things can be held up by a store that is away: the write-ahead log, without which nothing is acknowledged, and uploads, without which the WAL
-fills. Whoever waits says why at once, in its own log line; here it is looked at every LOOK_EVERY_S. Not here: what is done about it.
+Two things can be held up by a store that is away: the write-ahead log, without which nothing is acknowledged,
+and uploads, without which the WAL fills. Whoever waits says why at once, in its own log line; here it is
+looked at every LOOK_EVERY_S. Not here: what is done about it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Outage:
             self.since_s = self.said_s = now_s
         elif now_s - self.said_s >= SAY_EVERY_S:
             self.said_s = now_s
-            log.warning("%s have waited for %.0f s: %s; %s", self.what, now_s - self.since_s, reason, self.means)
+            log.warning(
+                "%s have waited for %.0f s: %s; %s", self.what, now_s - self.since_s, reason, self.means
+            )
 
     def seconds(self) -> float:
         """For how long it has waited; 0: it does not."""

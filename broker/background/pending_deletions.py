@@ -1,8 +1,10 @@
-"""When objects pending deletion may be deleted: a grace after they were marked, longer than any read that began before. Pure.
+"""When objects pending deletion may be deleted: a grace after they were marked, longer than any read that
+began before. Pure.
 
-The grace runs on the process's own monotonic clock from when the object was first seen marked: no wall clock that is set shortens it. What had been
-marked before the process started was marked by a wall clock, and is given what that says is left; unless it says that it was long ago, or in the
-future, which a clock that was set would say as well: then the grace begins anew.
+The grace runs on the process's own monotonic clock from when the object was first seen marked: no wall clock
+that is set shortens it. What had been marked before the process started was marked by a wall clock, and is
+given what that says is left; unless it says that it was long ago, or in the future, which a clock that was
+set would say as well: then the grace begins anew.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""What makes room in the store: compaction, and the deletion of what metadata has marked for deletion. They begin when the node serves, or as soon as
-the store is full: a start that uploads what its WAL holds, or the metadata that goes before, would else wait for room that nobody makes.
+"""What makes room in the store: compaction, and the deletion of what metadata has marked for deletion. They
+begin when the node serves, or as soon as the store is full: a start that uploads what its WAL holds, or the
+metadata that goes before, would else wait for room that nobody makes.
 
-Not here: what is compacted (s3stream/compaction), what is deleted (object_cleaner.py), who finds the store full (uploader, metadata backup).
+Not here: what is compacted (s3stream/compaction), what is deleted (object_cleaner.py), who finds the store
+full (uploader, metadata backup).
 """
 
 from __future__ import annotations

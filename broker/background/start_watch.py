@@ -1,7 +1,8 @@
 """What the node waits for, said to who wonders: on the ready page at once, in the log when it takes long.
 
-A start has stages; each may wait for the object store, without end, since a store that is late is no reason to give up. Retries of the
-store are logged by their first and then once in a while, not one by one. Not here: what is waited for, and for how long.
+A start has stages; each may wait for the object store, without end, since a store that is late is no reason
+to give up. Retries of the store are logged by their first and then once in a while, not one by one. Not here:
+what is waited for, and for how long.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ RETRIES_EVERY_S = 10.0
 
 
 class StartWatch:
-    """`stage` is "" once the node is started. `blocked_reason` is why uploads wait, once there are any, `wal_reason` why nothing can be
-    acknowledged, `held_reason` why acknowledgements wait for a look at the node's claims."""
+    """`stage` is "" once the node is started. `blocked_reason` is why uploads wait, once there are any,
+    `wal_reason` why nothing can be acknowledged, `held_reason` why acknowledgements wait for a look at the
+    node's claims."""
 
     def __init__(self) -> None:
         self.stage = "starting"
@@ -33,7 +35,11 @@ class StartWatch:
         """Why the node is not ready; "" when it is."""
         if not self.stage:
             held_up = self.wal_reason()
-            return f"the write-ahead log cannot be written, and nothing is acknowledged: {held_up}" if held_up else ""
+            return (
+                f"the write-ahead log cannot be written, and nothing is acknowledged: {held_up}"
+                if held_up
+                else ""
+            )
         trouble = self.blocked_reason() or self._retry
         return f"{self.stage} ({trouble})" if trouble else self.stage
 

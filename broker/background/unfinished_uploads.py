@@ -1,11 +1,14 @@
-"""Multipart uploads that nobody will end: the parts that a killed broker left in the bucket, invisible and paid for.
+"""Multipart uploads that nobody will end: the parts that a killed broker left in the bucket, invisible and
+paid for.
 
-    listing -> nobody's (by the key's object in metadata, and by age) -> aborted: by a broker some minutes after its start and then daily,
+    listing -> nobody's (by the key's object in metadata, and by age)
+        -> aborted: by a broker some minutes after its start and then daily,
                by `millrace fsck --delete-orphans`
 
-Two things must hold before one is aborted. Metadata has given the object's id and does not wait for it any more: not prepared, so whatever is
-still sent there can never be committed. And it is older than an upload may take, by a margin for clocks that differ. Only keys of objects of the
-own cluster are looked at. Not here: the directory store's unfinished files, which are swept when it is opened.
+Two things must hold before one is aborted. Metadata has given the object's id and does not wait for it any
+more: not prepared, so whatever is still sent there can never be committed. And it is older than an upload may
+take, by a margin for clocks that differ. Only keys of objects of the own cluster are looked at. Not here: the
+directory store's unfinished files, which are swept when it is opened.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ NOT_LISTED = (*NOT_NOW, ObjectMissing)  # the last: a gateway that has no such l
 
 
 def is_nobodys(upload: UnfinishedUpload, cluster_id: str, image: MetadataImage) -> bool:
-    """Whether what it would make can never be committed: see above. Not of an id that this metadata has not given yet."""
+    """Whether what it would make can never be committed: see above. Not of an id that this metadata has not
+    given yet."""
     object_id = parse_object_key(cluster_id, upload.key)
     if object_id is None or object_id >= image.objects.next_id:
         return False
@@ -90,7 +94,9 @@ class UploadSweep:
                 continue
             self.aborted_count += 1
             log.info(
-                "an upload of %s that was left unfinished %.0f hours ago was aborted", upload.key, age_ms / 3_600_000
+                "an upload of %s that was left unfinished %.0f hours ago was aborted",
+                upload.key,
+                age_ms / 3_600_000,
             )
 
     def _note(self, error: Exception) -> None:
@@ -99,6 +105,7 @@ class UploadSweep:
         elif not self._is_denied:
             self._is_denied = True
             log.warning(
-                "unfinished uploads cannot be listed (%s): let a rule of the bucket expire incomplete multipart uploads after a day or more",
+                "unfinished uploads cannot be listed (%s): let a rule of the bucket expire incomplete "
+                "multipart uploads after a day or more",
                 error,
             )

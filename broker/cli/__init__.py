@@ -1,6 +1,8 @@
-"""The commands of `millrace`, one file each, imported when they are run: `millrace --help` loads none of them.
+"""The commands of `millrace`, one file each, imported when they are run: `millrace --help` loads none of
+them.
 
-Arguments and environment come in from broker/__main__.py, and so does the loop that an asynchronous command runs on.
+Arguments and environment come in from broker/__main__.py, and so does the loop that an asynchronous command
+runs on.
 """
 
 from __future__ import annotations

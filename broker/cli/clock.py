@@ -1,4 +1,5 @@
-"""`millrace clock`: what a node knows of the time, and the operator's word that this machine's clock is right.
+"""`millrace clock`: what a node knows of the time, and the operator's word that this machine's clock is
+right.
 
 Exit codes: 0 nothing speaks against the clock, or it was confirmed; 1 it is doubted; 2 it could not be looked
 at, or the word was not taken. Not here: what is believed (wall_watch.py), who takes the word (known_time.py).
@@ -50,11 +51,16 @@ class Times:
 
 def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     parser = argparse.ArgumentParser(
-        "millrace clock", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        "millrace clock",
+        description=ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     add_node_options(parser)
     parser.add_argument("--confirm", action="store_true", help="say that this machine's clock is right now")
-    parser.add_argument("--anyway", action="store_true", help="also where the bucket's clock says something else")
+    parser.add_argument(
+        "--anyway", action="store_true", help="also where the bucket's clock says something else"
+    )
     given = parser.parse_args(words)
     settings = settings_of(given, env)
     if settings is None:
@@ -74,7 +80,8 @@ async def look(runtime: Runtime, settings: BrokerSettings, given: argparse.Names
         if given.confirm and times.is_denied_by_store and not given.anyway:
             print("\n".join(lines(times, settings.clock_gap_max_ms)[1]), file=sys.stderr)
             print(
-                "millrace: not confirmed: the bucket's clock says something else. Set this machine's clock right, "
+                "millrace: not confirmed: the bucket's clock says something else. Set this machine's clock "
+                "right, "
                 "or say --anyway where the bucket's is the one that is wrong",
                 file=sys.stderr,
             )
@@ -103,7 +110,8 @@ async def _times(runtime: Runtime, settings: BrokerSettings) -> Times:
     log_dir = settings.controller.log_dir
     if await read_meta_properties(runtime.disk, log_dir) is None:
         raise CommandRefused(
-            f"{log_dir} holds no metadata log: name the node's directory with --data-dir, or its settings with --config"
+            f"{log_dir} holds no metadata log: name the node's directory with --data-dir, or its settings "
+            "with --config"
         )
     data = await runtime.disk.read_file(f"{log_dir}/{NEWEST}")
     newest_ms = None if data is None else decode_time(data)
@@ -135,7 +143,8 @@ async def _confirm(runtime: Runtime, settings: BrokerSettings, wall_ms: int) -> 
 
     await runtime.disk.write_file(f"{settings.controller.log_dir}/{CONFIRMED}", encode_time(wall_ms))
     print(
-        f"confirmed that it is {shown(wall_ms)}: taken by the running node within seconds, else at its next start, "
+        f"confirmed that it is {shown(wall_ms)}: taken by the running node within seconds, else at its next "
+        "start, "
         f"up to {settings.clock_gap_max_ms / 3_600_000:g} hours from now"
     )
 
@@ -158,12 +167,17 @@ def lines(times: Times, gap_max_ms: int) -> tuple[bool, list[str]]:
     if times.store_ms is not None and not times.is_denied_by_store:
         return False, [*texts, "the bucket's clock agrees"]
     if times.is_denied_by_store:
-        return True, [*texts, "DOUBTED: the bucket's clock says something else. Set this machine's clock right"]
+        return True, [
+            *texts,
+            "DOUBTED: the bucket's clock says something else. Set this machine's clock right",
+        ]
     if times.newest_ms is None:
         return False, [*texts, "nothing is known that speaks against it"]
     ahead_ms = times.wall_ms - times.newest_ms
     if ahead_ms > max(gap_max_ms, JUMP_MAX_MS):
-        held = "DOUBTED: nothing is deleted for the age of that time. If it is right: millrace clock --confirm"
+        held = (
+            "DOUBTED: nothing is deleted for the age of that time. If it is right: millrace clock --confirm"
+        )
         return True, [*texts, held]
     if ahead_ms < -JUMP_MAX_MS:
         return True, [*texts, "DOUBTED: it was later before. If it is right: millrace clock --confirm"]

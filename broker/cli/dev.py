@@ -1,6 +1,8 @@
-"""`millrace dev`: a broker in the foreground for trying things out, with topics and records to begin with. Nothing is kept.
+"""`millrace dev`: a broker in the foreground for trying things out, with topics and records to begin with.
+Nothing is kept.
 
-It ends at SIGINT or SIGTERM, with exit code 0; 1 when the broker could not start or ended by itself, with the end of its log.
+It ends at SIGINT or SIGTERM, with exit code 0; 1 when the broker could not start or ended by itself, with the
+end of its log.
 """
 
 from __future__ import annotations
@@ -46,10 +48,14 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
             count = fill(broker, topics, found.seed)
             made = "".join(f"\n  {name}" for name in broker.topics())
             print(
-                f"millrace dev: Kafka at {broker.bootstrap_servers}; {count} records; nothing is kept{made}", flush=True
+                f"millrace dev: Kafka at {broker.bootstrap_servers}; {count} records; nothing is kept{made}",
+                flush=True,
             )
             code = broker.process.wait()
-            print(f"millrace: the broker ended with {code}\n{broker.log_text[-LOG_SHOWN_CHARS:]}", file=sys.stderr)
+            print(
+                f"millrace: the broker ended with {code}\n{broker.log_text[-LOG_SHOWN_CHARS:]}",
+                file=sys.stderr,
+            )
         except (BrokerNotStarted, Refused, ValueError, OSError) as error:
             print(f"millrace: {error}", file=sys.stderr)
         except Asked:

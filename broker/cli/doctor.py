@@ -1,7 +1,9 @@
-"""`millrace doctor ADDRESS`: can the broker live in this bucket, what would it do in place of what is missing, what must it be allowed.
+"""`millrace doctor ADDRESS`: can the broker live in this bucket, what would it do in place of what is
+missing, what must it be allowed.
 
-Works under a prefix of its own, which it removes, with the folders that it made. Exit codes: 0 usable (perhaps with something done another way),
-1 not usable or not reachable, 2 for a mistake in the address. Not here: the probes (runtime/objectstore/probe.py, objectstore_s3_probe.py).
+Works under a prefix of its own, which it removes, with the folders that it made. Exit codes: 0 usable
+(perhaps with something done another way), 1 not usable or not reachable, 2 for a mistake in the address. Not
+here: the probes (runtime/objectstore/probe.py, objectstore_s3_probe.py).
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ if TYPE_CHECKING:
     from millrace.wal.object.cost import Cost
 
 ABOUT = """\
-Tries a bucket before a broker lives in it: puts, ranged gets, multipart uploads, listings, conditional puts, checksums,
-deletion, the clock and the time each takes. It works under a prefix of its own and removes that again, as it does folders that it made.
-Of a bucket it tells what a write-ahead log in it asks for a month, with the options of s3.wal.path that the address has.
+Tries a bucket before a broker lives in it: puts, ranged gets, multipart uploads, listings, conditional puts,
+checksums, deletion, the clock and the time each takes. It works under a prefix of its own and removes that
+again, as it does folders that it made. Of a bucket it tells what a write-ahead log in it asks for a month,
+with the options of s3.wal.path that the address has.
 
   millrace doctor 's3://BUCKET?region=eu-central-1'
   millrace doctor 's3://BUCKET?endpoint=http://127.0.0.1:9000&pathStyle=true&accessKey=...&secretKey=...'
@@ -35,16 +38,19 @@ Of a bucket it tells what a write-ahead log in it asks for a month, with the opt
 Without keys in the address the usual chain is asked: environment, profile, web identity, container, instance.
 """
 NO_CONDITION = (
-    "binding the bucket and claiming a node are guarded by a look before and after only: start one cluster at a time on a new bucket, "
+    "binding the bucket and claiming a node are guarded by a look before and after only: start one cluster "
+    "at a time on a new bucket, "
     "and never two copies of one node; objects are put without; "
     "an object WAL here needs fence=reservation in s3.wal.path, or keep the WAL on a disk"
 )
 NO_CONDITIONAL_END = (
-    "large objects are put without: of two copies of one node the one that is not yet replaced could overwrite an object, "
+    "large objects are put without: of two copies of one node the one that is not yet replaced could "
+    "overwrite an object, "
     "which readers find by the writer that its footer names"
 )
 NO_UPLOAD_LIST = (
-    "what a broker that was killed had sent of an unfinished object stays, and is paid for: let a rule of the bucket expire incomplete multipart "
+    "what a broker that was killed had sent of an unfinished object stays, and is paid for: let a rule of "
+    "the bucket expire incomplete multipart "
     "uploads after a day or more"
 )
 
@@ -53,10 +59,17 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     import argparse
 
     parser = argparse.ArgumentParser(
-        "millrace doctor", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        "millrace doctor",
+        description=ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    parser.add_argument("address", help="s3://BUCKET?..., file:///DIR, or as in s3.data.buckets: 0@s3://BUCKET?...")
-    parser.add_argument("--rounds", type=int, default=20, metavar="N", help="requests timed of each kind (default 20)")
+    parser.add_argument(
+        "address", help="s3://BUCKET?..., file:///DIR, or as in s3.data.buckets: 0@s3://BUCKET?..."
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=20, metavar="N", help="requests timed of each kind (default 20)"
+    )
     parser.add_argument("--json", action="store_true", help="for programs, in place of the table")
     given = parser.parse_args(words)
     return run_loop(examine(given.address, max(1, given.rounds), given.json))
@@ -115,7 +128,9 @@ async def examine(text: str, rounds: int, is_json: bool) -> int:
         await bare.close()
         if trial is not None:
             folders_left = len(trial.clean())
-    remainder = f"{left} objects and {folders_left} folders could not be removed" if left or folders_left else ""
+    remainder = (
+        f"{left} objects and {folders_left} folders could not be removed" if left or folders_left else ""
+    )
     made = trial.made[-1] if trial is not None and trial.made else ""
     costs = _wal_costs(wal_settings, latencies) if wal_settings is not None else []
     report = Report(address, findings, latencies, fault, remainder, prefix, made, wal_settings, costs)
@@ -227,7 +242,8 @@ class Report:
         if not self.made:
             return ""
         return (
-            f"{self.made} was not there: it was made for this, and removed again, as a broker makes it at its start. Where another disk belongs "
+            f"{self.made} was not there: it was made for this, and removed again, as a broker makes it at "
+            "its start. Where another disk belongs "
             "there, mount that first: what was tried is the one that the folder would lie on now"
         )
 
@@ -241,13 +257,19 @@ class Report:
         if self.address.scheme != "s3":
             return None
         region = self.address.text("region") or ""
-        partition = "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
+        partition = (
+            "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
+        )
         bucket = f"arn:{partition}:s3:::{self.address.target}"
         objects = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
         return {
             "Version": "2012-10-17",
             "Statement": [
-                {"Effect": "Allow", "Action": ["s3:ListBucket", "s3:ListBucketMultipartUploads"], "Resource": bucket},
+                {
+                    "Effect": "Allow",
+                    "Action": ["s3:ListBucket", "s3:ListBucketMultipartUploads"],
+                    "Resource": bucket,
+                },
                 {"Effect": "Allow", "Action": objects, "Resource": f"{bucket}/*"},
             ],
         }
@@ -267,7 +289,11 @@ class Report:
                 "findings": found,
                 "latencies": times,
                 "wal_costs": [
-                    {"stream": one.stream, "puts_a_second": one.puts_a_second, "dollars_a_month": one.dollars_a_month}
+                    {
+                        "stream": one.stream,
+                        "puts_a_second": one.puts_a_second,
+                        "dollars_a_month": one.dollars_a_month,
+                    }
                     for one in self.costs
                 ],
                 "left": self.remainder,
@@ -279,20 +305,25 @@ class Report:
 
     def as_text(self) -> str:
         lines = [str(self.address), ""]
-        lines += table(("property", "verdict", "seen"), [(f.name, str(f.verdict), f.seen) for f in self.findings])
+        lines += table(
+            ("property", "verdict", "seen"), [(f.name, str(f.verdict), f.seen) for f in self.findings]
+        )
         for finding in self.findings:
             if finding.verdict != "yes":
                 instead = finding.instead or "the broker cannot do without it"
                 lines += ["", f"{finding.name}: {'; '.join(filter(None, (instead, finding.advice)))}."]
         if self.latencies:
             rows = [
-                (f"{one.verb} {one.size_bytes >> 10} KiB", one.count, *(f"{t:.1f}" for t in (one.p50_ms, one.p90_ms, one.p99_ms)),
+                (f"{one.verb} {one.size_bytes >> 10} "
+                 "KiB", one.count, *(f"{t:.1f}" for t in (one.p50_ms, one.p90_ms, one.p99_ms)),
                  f"{one.mb_per_s:.1f}")
                 for one in self.latencies
             ]  # fmt: skip
             lines += ["", *table(("one at a time", "count", "p50 ms", "p90 ms", "p99 ms", "MB/s"), rows)]
         if self.costs and self.wal_settings is not None:
-            costs = [(one.stream, f"{one.puts_a_second:.1f}", f"{one.dollars_a_month:.0f}") for one in self.costs]
+            costs = [
+                (one.stream, f"{one.puts_a_second:.1f}", f"{one.dollars_a_month:.0f}") for one in self.costs
+            ]
             lines += ["", *table((self._wal_words, "PUT a second", "$ a month"), costs)]
         policy = self.policy()
         if policy is not None:

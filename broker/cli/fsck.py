@@ -1,11 +1,13 @@
 """`millrace fsck`: the bucket against the metadata; deletes orphans when asked, and then with care.
 
-Exit codes: 0 nothing that was stored is affected (orphans do not count), 1 something is missing or damaged, 2 it, or the write-ahead log, could
-not be checked. What was found in the bucket is told also where the log cannot be looked at or the store refuses to delete.
+Exit codes: 0 nothing that was stored is affected (orphans do not count), 1 something is missing or damaged, 2
+it, or the write-ahead log, could not be checked. What was found in the bucket is told also where the log
+cannot be looked at or the store refuses to delete.
 
-An orphan is deleted only with --delete-orphans, with no broker running on the directory, when it is older than the grace, every composite could
-be read, and this metadata is the newest: no object has an id that it has not given, and neither the bucket nor the write-ahead log names a newer
-owner or a place in the metadata log behind its end. An unfinished upload is aborted in the same way; no composite can link it.
+An orphan is deleted only with --delete-orphans, with no broker running on the directory, when it is older
+than the grace, every composite could be read, and this metadata is the newest: no object has an id that it
+has not given, and neither the bucket nor the write-ahead log names a newer owner or a place in the metadata
+log behind its end. An unfinished upload is aborted in the same way; no composite can link it.
 """
 
 from __future__ import annotations
@@ -36,17 +38,19 @@ if TYPE_CHECKING:
 
 DATE_GRAIN_MS = 2_000
 ABOUT = """\
-Checks a node's bucket against its metadata: objects that are missing, that nobody knows (orphans), whose footer, index or any block
-fails its checksum, offsets of streams that lie in no object or in two, and uploads that nobody will finish. It reads everything that is
-stored, and changes nothing unless it is asked to. Where the write-ahead log is made of objects these are looked at too: which lie there
-by kind, whether all that counts is there and sound, what is litter; nothing of them is ever deleted here, the next start does that.
+Checks a node's bucket against its metadata: objects that are missing, that nobody knows (orphans), whose
+footer, index or any block fails its checksum, offsets of streams that lie in no object or in two, and uploads
+that nobody will finish. It reads everything that is stored, and changes nothing unless it is asked to. Where
+the write-ahead log is made of objects these are looked at too: which lie there by kind, whether all that
+counts is there and sound, what is litter; nothing of them is ever deleted here, the next start does that.
 Records that are still in the log alone are in no object of a stream: offsets are checked without them.
 
   millrace fsck --data-dir /var/lib/millrace
   millrace fsck --config server.properties --quick --json
   millrace fsck --data-dir /var/lib/millrace --delete-orphans
 
-Where a broker is running, objects that it uploads or deletes meanwhile may show as orphans or as missing; nothing is deleted then.
+Where a broker is running, objects that it uploads or deletes meanwhile may show as orphans or as missing;
+nothing is deleted then.
 """
 SAY_FIRST_S = 1.0
 SAY_EVERY_S = 2.0
@@ -56,7 +60,10 @@ LOG_ANSWERS_WITHIN_S = 60.0  # a log in a store that is away is waited for witho
 
 def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     parser = argparse.ArgumentParser(
-        "millrace fsck", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        "millrace fsck",
+        description=ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     add_node_options(parser)
     parser.add_argument("--quick", action="store_true", help="footers and indexes only, not the blocks")
@@ -76,7 +83,9 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     settings = settings_of(given, env)
     if settings is None:
         return CANNOT_LOOK
-    return run_loop(look(settings, True, lambda runtime, inspected: check(runtime, inspected, settings, given)))
+    return run_loop(
+        look(settings, True, lambda runtime, inspected: check(runtime, inspected, settings, given))
+    )
 
 
 def minutes(word: str) -> float:
@@ -90,7 +99,9 @@ def minutes(word: str) -> float:
     return number
 
 
-async def check(runtime: Runtime, inspected: Inspected, settings: BrokerSettings, given: argparse.Namespace) -> int:
+async def check(
+    runtime: Runtime, inspected: Inspected, settings: BrokerSettings, given: argparse.Namespace
+) -> int:
     from millrace.broker.identity.binding import read_bound_cluster
     from millrace.broker.inspection.bucket_check import BucketCheck
     from millrace.broker.inspection.opening import open_bucket
@@ -101,9 +112,14 @@ async def check(runtime: Runtime, inspected: Inspected, settings: BrokerSettings
     try:
         bound = await read_bound_cluster(store, str(settings.data))
         if bound != inspected.cluster_id:
-            holds = f"holds the data of cluster {bound}" if bound else "was never used by a cluster, or is not there"
+            holds = (
+                f"holds the data of cluster {bound}"
+                if bound
+                else "was never used by a cluster, or is not there"
+            )
             print(
-                f"millrace: {settings.data} {holds}; the metadata is of cluster {inspected.cluster_id}", file=sys.stderr
+                f"millrace: {settings.data} {holds}; the metadata is of cluster {inspected.cluster_id}",
+                file=sys.stderr,
             )
             return CANNOT_LOOK
         checking = BucketCheck(store, inspected.cluster_id, inspected.image, reads_data=not given.quick)
@@ -131,8 +147,8 @@ async def check(runtime: Runtime, inspected: Inspected, settings: BrokerSettings
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`done`: what became of what may be deleted, in words. `log` is None for a kind that is not looked at, and where `log_fault` says why it
-    could not be."""
+    """`done`: what became of what may be deleted, in words. `log` is None for a kind that is not looked at,
+    and where `log_fault` says why it could not be."""
 
     inspected: Inspected
     found: Checked
@@ -142,7 +158,9 @@ class Outcome:
 
     @property
     def harm_count(self) -> int:
-        return sum(one.is_harm for one in self.found.findings) + (len(self.log.harms) if self.log is not None else 0)
+        return sum(one.is_harm for one in self.found.findings) + (
+            len(self.log.harms) if self.log is not None else 0
+        )
 
     @property
     def code(self) -> int:
@@ -155,13 +173,16 @@ class Outcome:
         """Of the streams that findings name, those that metadata knows."""
         from millrace.broker.inspection.inventory import stream_names
 
-        return stream_names(self.inspected.image, [one.stream_id for one in self.found.findings if one.stream_id >= 0])
+        return stream_names(
+            self.inspected.image, [one.stream_id for one in self.found.findings if one.stream_id >= 0]
+        )
 
 
 async def check_log(
     runtime: Runtime, inspected: Inspected, settings: BrokerSettings, *, reads_data: bool
 ) -> WalReport | None:
-    """What lies in the log and what is wrong with it; None for a kind that cannot be looked at while its owner is at work."""
+    """What lies in the log and what is wrong with it; None for a kind that cannot be looked at while its
+    owner is at work."""
     from millrace.wal.opening import kind_of
 
     inspect = kind_of(settings.wal).inspect
@@ -177,12 +198,17 @@ def wal_place(runtime: Runtime, settings: BrokerSettings) -> WalPlace:
 
     rand = runtime.rand.split("wal inspection")
     return WalPlace(
-        settings.wal, runtime.disk, lambda address: open_to_look(runtime, address), rand, settings.wal_settings
+        settings.wal,
+        runtime.disk,
+        lambda address: open_to_look(runtime, address),
+        rand,
+        settings.wal_settings,
     )
 
 
 class ProgressLine:
-    """Said on stderr after a second, then every few, by a task of its own: a store that does not answer is no silence."""
+    """Said on stderr after a second, then every few, by a task of its own: a store that does not answer is no
+    silence."""
 
     def __init__(self, text: Callable[[], str]) -> None:
         self._text = text
@@ -212,13 +238,15 @@ def progress_text(progress: Progress, *, reads_data: bool) -> str:
     if not reads_data:
         return done
     return (
-        f"{done}, {counted(progress.blocks, 'block')}, {size_text(progress.bytes)} of {size_text(progress.bytes_total)}"
+        f"{done}, {counted(progress.blocks, 'block')}, {size_text(progress.bytes)} of "
+        f"{size_text(progress.bytes_total)}"
     )
 
 
 def earlier_time(store: ObjectStore, wall_ms: int) -> int:
-    """By which orphans are old: never a clock of this machine that is ahead of the store's, which dated them. A store's Date has whole
-    seconds, and may be of the second before: a grace of nothing would else find nothing old."""
+    """By which orphans are old: never a clock of this machine that is ahead of the store's, which dated them.
+    A store's Date has whole seconds, and may be of the second before: a grace of nothing would else find
+    nothing old."""
     from millrace.runtime.objectstore import last_date_of
 
     date = last_date_of(store)
@@ -229,8 +257,9 @@ def earlier_time(store: ObjectStore, wall_ms: int) -> int:
 
 
 async def newer_owner(store: ObjectStore, inspected: Inspected, found: Checked, log: WalPlace) -> str:
-    """Why this metadata is not that of the bucket's owner, or an older copy of it, to which newer objects would look like orphans; "" when it is
-    the newest that the bucket and the write-ahead log know of. Asked last, right before something is deleted."""
+    """Why this metadata is not that of the bucket's owner, or an older copy of it, to which newer objects
+    would look like orphans; "" when it is the newest that the bucket and the write-ahead log know of. Asked
+    last, right before something is deleted."""
     from millrace.broker.identity.binding import BindingRefused
     from millrace.broker.identity.claims import check_claims
     from millrace.broker.inspection.bucket_check import Kind
@@ -239,7 +268,10 @@ async def newer_owner(store: ObjectStore, inspected: Inspected, found: Checked, 
 
     image = inspected.image
     if any(one.kind is Kind.NEWER for one in found.findings):
-        return "the bucket holds objects whose ids this metadata has not given yet: the log directory is an older copy"
+        return (
+            "the bucket holds objects whose ids this metadata has not given yet: the log directory is an "
+            "older copy"
+        )
     try:
         await check_claims(store, "the bucket", inspected.cluster_id, image, inspected.node_id)
         highest = (await survey(store, inspected.cluster_id)).highest
@@ -249,15 +281,16 @@ async def newer_owner(store: ObjectStore, inspected: Inspected, found: Checked, 
         return f"the store does not say whether the node was taken over: {error}"
     if highest is not None and highest[::-1] > (image.epoch, image.offset):
         return (
-            f"the bucket holds metadata up to offset {highest[0]} of epoch {highest[1]}, and this log directory ends at offset {image.offset} of "
+            f"the bucket holds metadata up to offset {highest[0]} of epoch {highest[1]}, and this log "
+            f"directory ends at offset {image.offset} of "
             f"epoch {image.epoch}: it is an older copy"
         )
     return await newer_log(log, inspected)
 
 
 async def newer_log(place: WalPlace, inspected: Inspected) -> str:
-    """Why this metadata is older than the node's write-ahead log; "" when it is not, or that log is of another cluster, or is not there, or was
-    left to be recovered by a restore, which is known to be older."""
+    """Why this metadata is older than the node's write-ahead log; "" when it is not, or that log is of
+    another cluster, or is not there, or was left to be recovered by a restore, which is known to be older."""
     from millrace.kraft.tables.wals import WalState
     from millrace.runtime.errors import MillraceError
     from millrace.wal.opening import identify_wal
@@ -267,13 +300,19 @@ async def newer_log(place: WalPlace, inspected: Inspected) -> str:
         async with asyncio.timeout(LOG_ANSWERS_WITHIN_S):
             identity = await identify_wal(place, inspected.node_id)
     except TimeoutError:
-        return f"the write-ahead log {place.address} does not say within {LOG_ANSWERS_WITHIN_S:g} s up to where it knows metadata"
+        return (
+            f"the write-ahead log {place.address} does not say within {LOG_ANSWERS_WITHIN_S:g} s up to "
+            "where it knows metadata"
+        )
     except (MillraceError, OSError) as error:
         return f"the write-ahead log {place.address} does not say up to where it knows metadata: {error}"
     if identity is None:
         return ""
     if identity.cluster_id is None:
-        return f"the write-ahead log {place.address} cannot be read, and may know of newer metadata: `millrace wal` shows what it holds"
+        return (
+            f"the write-ahead log {place.address} cannot be read, and may know of newer metadata: "
+            "`millrace wal` shows what it holds"
+        )
     if identity.cluster_id != inspected.cluster_id:
         return ""
     registered = None if identity.wal_id is None else image.wals.get(inspected.node_id, identity.wal_id)
@@ -282,7 +321,8 @@ async def newer_log(place: WalPlace, inspected: Inspected) -> str:
     mark = identity.mark
     if (mark.epoch, mark.offset) > (image.epoch, image.offset):
         return (
-            f"the write-ahead log {place.address} knows of metadata up to offset {mark.offset} of epoch {mark.epoch}, and this log directory ends "
+            f"the write-ahead log {place.address} knows of metadata up to offset {mark.offset} of epoch "
+            f"{mark.epoch}, and this log directory ends "
             f"at offset {image.offset} of epoch {image.epoch}: it is an older copy"
         )
     return ""
@@ -290,7 +330,8 @@ async def newer_log(place: WalPlace, inspected: Inspected) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What is decided by, of whatever may be deleted. `newer` says why this metadata is not the newest, "" when it is (`newer_owner`)."""
+    """What is decided by, of whatever may be deleted. `newer` says why this metadata is not the newest, ""
+    when it is (`newer_owner`)."""
 
     store: ObjectStore
     inspected: Inspected
@@ -312,7 +353,10 @@ async def delete_orphans(deletion: Deletion) -> str:
     if not found.orphans:
         return ""
     old = [entry for entry in found.orphans if deletion.is_old(entry.modified_ms)]
-    sizes = f"{counted(len(found.orphans), 'orphan')}, {size_text(sum(entry.size_bytes for entry in found.orphans))}"
+    sizes = (
+        f"{counted(len(found.orphans), 'orphan')}, "
+        f"{size_text(sum(entry.size_bytes for entry in found.orphans))}"
+    )
     if not deletion.is_asked:
         return f"{sizes}; {len(old)} older than the grace: those go with --delete-orphans"
     if deletion.inspected.running_pid:
@@ -326,7 +370,10 @@ async def delete_orphans(deletion: Deletion) -> str:
     except MillraceError as error:
         return f"{sizes}; they could not be deleted, or not all: {error}"
     young = len(found.orphans) - len(old)
-    return f"{sizes}; {len(old) - len(left)} were deleted, {len(left)} could not be, {young} are younger than the grace"
+    return (
+        f"{sizes}; {len(old) - len(left)} were deleted, {len(left)} could not be, {young} are younger "
+        "than the grace"
+    )
 
 
 async def abort_uploads(deletion: Deletion) -> str:
@@ -341,9 +388,14 @@ async def abort_uploads(deletion: Deletion) -> str:
     except NOT_LISTED as error:
         return f"unfinished uploads could not be listed ({error}): let a rule of the bucket expire them"
     for upload in listed:
-        object_id, hours = parse_object_key(cluster_id, upload.key), (deletion.now_ms - upload.began_ms) / 3_600_000
+        object_id, hours = (
+            parse_object_key(cluster_id, upload.key),
+            (deletion.now_ms - upload.began_ms) / 3_600_000,
+        )
         number = -1 if object_id is None else object_id
-        deletion.found.findings.append(Finding(Kind.UPLOAD, f"began {hours:.1f} hours ago", number, upload.key))
+        deletion.found.findings.append(
+            Finding(Kind.UPLOAD, f"began {hours:.1f} hours ago", number, upload.key)
+        )
     if not listed:
         return ""
     nobodys = [upload for upload in listed if is_nobodys(upload, cluster_id, image)]
@@ -362,7 +414,10 @@ async def abort_uploads(deletion: Deletion) -> str:
         except NOT_LISTED:
             failures += 1
     young = len(nobodys) - len(old)
-    return f"{told}; {len(old) - failures} were aborted, {failures} could not be, {young} are younger than the grace"
+    return (
+        f"{told}; {len(old) - failures} were aborted, {failures} could not be, {young} are younger than "
+        "the grace"
+    )
 
 
 def summary(found: Checked) -> dict[str, Any]:
@@ -393,7 +448,9 @@ def as_json(outcome: Outcome) -> str:
         told = {**log.facts, "is_sound": log.is_sound}
     inspected = outcome.inspected
     about = {"cluster_id": inspected.cluster_id, "running": inspected.running_pid, "sound": not outcome.code}
-    return json.dumps({**about, **summary(outcome.found), **outcome.done, "list": listed, "wal": told}, indent=1)
+    return json.dumps(
+        {**about, **summary(outcome.found), **outcome.done, "list": listed, "wal": told}, indent=1
+    )
 
 
 def as_text(outcome: Outcome) -> str:
@@ -404,8 +461,10 @@ def as_text(outcome: Outcome) -> str:
     lines += [words for words in outcome.done.values() if words]
     told = summary(found)
     lines.append(
-        f"{counted(told['objects'], 'object')}, {counted(told['blocks'], 'block')}, {size_text(told['bytes'])} read; "
-        f"{counted(told['streams'], 'stream')}; {told['prepared']} prepared, {told['pending_deletion']} pending deletion"
+        f"{counted(told['objects'], 'object')}, {counted(told['blocks'], 'block')}, "
+        f"{size_text(told['bytes'])} read; "
+        f"{counted(told['streams'], 'stream')}; {told['prepared']} prepared, {told['pending_deletion']} "
+        "pending deletion"
     )
     if outcome.log is not None:
         from millrace.broker.cli.wal_objects import overview

@@ -1,4 +1,5 @@
-"""What the commands share that look at a node's data: which node (`--config`, `--data-dir`, `--override`, as for serve), and what cannot be read.
+"""What the commands share that look at a node's data: which node (`--config`, `--data-dir`, `--override`, as
+for serve), and what cannot be read.
 
 Exit code 2 stands for what kept a command from looking, with one sentence.
 """
@@ -37,10 +38,13 @@ def parse_inspection(
     shower: tuple[str, str],
     words: Sequence[str],
 ) -> argparse.Namespace:
-    """For a command that lists things of a node or shows one by its number: what `list` does and its own options, what `show` does and
-    where its number goes."""
+    """For a command that lists things of a node or shows one by its number: what `list` does and its own
+    options, what `show` does and where its number goes."""
     parser = argparse.ArgumentParser(
-        f"millrace {name}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        f"millrace {name}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help=lister[0])
@@ -63,8 +67,11 @@ def settings_of(given: argparse.Namespace, env: Mapping[str, str]) -> BrokerSett
         return None
 
 
-async def look(settings: BrokerSettings, hold: bool, use: Callable[[Runtime, Inspected], Awaitable[int]]) -> int:
-    """Reads the metadata and gives it to `use`. With `hold` no broker can start on the directory meanwhile."""
+async def look(
+    settings: BrokerSettings, hold: bool, use: Callable[[Runtime, Inspected], Awaitable[int]]
+) -> int:
+    """Reads the metadata and gives it to `use`. With `hold` no broker can start on the directory
+    meanwhile."""
     from millrace.broker.cli.refusals import sentence_of
     from millrace.broker.inspection.opening import inspect_metadata
     from millrace.runtime.bundle import real_runtime

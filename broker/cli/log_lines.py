@@ -1,6 +1,7 @@
 """How a line of the broker's log is written: one line, whatever a client named a group, a listener or itself.
 
-Not here: what is logged (log_levels.py), where to (serve.py). Traces stand behind their line, in lines of their own.
+Not here: what is logged (log_levels.py), where to (serve.py). Traces stand behind their line, in lines of
+their own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""`millrace objects list|show`: what is in the bucket, as metadata knows it, and what one object holds, by its own index.
+"""`millrace objects list|show`: what is in the bucket, as metadata knows it, and what one object holds, by
+its own index.
 
-Exit codes: 0 it is shown, 1 there is no such object, 2 it could not be looked: of an object whose contents cannot be read, what metadata says of
-it is shown all the same.
+Exit codes: 0 it is shown, 1 there is no such object, 2 it could not be looked: of an object whose contents
+cannot be read, what metadata says of it is shown all the same.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millrace.broker.cli import RunLoop
-from millrace.broker.cli.inspecting import CANNOT_LOOK, look, parse_inspection, say_running, settings_of, time_text
+from millrace.broker.cli.inspecting import (
+    CANNOT_LOOK,
+    look,
+    parse_inspection,
+    say_running,
+    settings_of,
+    time_text,
+)
 from millrace.broker.cli.table import counted, size_text, table
 
 if TYPE_CHECKING:
@@ -27,15 +35,17 @@ if TYPE_CHECKING:
     from millrace.s3stream.objects.format import BlockRef
 
 ABOUT = """\
-Lists the objects that metadata knows, or shows one: its key, its state, and the ranges of streams in it, block by block, from its own index.
+Lists the objects that metadata knows, or shows one: its key, its state, and the ranges of streams in it,
+block by block, from its own index.
 
   millrace objects list --data-dir /var/lib/millrace
   millrace objects list --state pending_deletion --json
   millrace objects show 42
 
-States: prepared (an id that may appear until a deadline), committed (readers use it), pending_deletion (deleted after a grace). Times: until when
-it is prepared, when the oldest data in it was, when it was marked for deletion. An object of a stream has a range of it; what a
-stream-set object holds stands in its own index: see `show`.
+States: prepared (an id that may appear until a deadline), committed (readers use it), pending_deletion
+(deleted after a grace). Times: until when it is prepared, when the oldest data in it was, when it was marked
+for deletion. An object of a stream has a range of it; what a stream-set object holds stands in its own index:
+see `show`.
 """
 NOT_THERE = 1
 BLOCK_HEAD = ("stream_id", "start", "end", "entries", "position", "size_bytes")
@@ -52,7 +62,9 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
         return CANNOT_LOOK
     if given.command == "list":
         return run_loop(look(settings, False, lambda runtime, inspected: list_objects(inspected, given)))
-    return run_loop(look(settings, False, lambda runtime, inspected: show(runtime, inspected, settings, given)))
+    return run_loop(
+        look(settings, False, lambda runtime, inspected: show(runtime, inspected, settings, given))
+    )
 
 
 async def list_objects(inspected: Inspected, given: argparse.Namespace) -> int:
@@ -75,10 +87,13 @@ async def list_objects(inspected: Inspected, given: argparse.Namespace) -> int:
         )
         for one in found
     ]
-    print(*table(("object", "state", "kind", "size", "stream", "of", "offsets", "time (UTC)"), rows), sep="\n")
+    print(
+        *table(("object", "state", "kind", "size", "stream", "of", "offsets", "time (UTC)"), rows), sep="\n"
+    )
     committed = [one for one in found if one.is_committed]
     print(
-        f"\n{counted(len(found), 'object')}; {len(committed)} committed, {size_text(sum(one.size_bytes for one in committed))}"
+        f"\n{counted(len(found), 'object')}; {len(committed)} committed, "
+        f"{size_text(sum(one.size_bytes for one in committed))}"
     )
     return 0
 
@@ -106,7 +121,9 @@ def as_values(inspected: Inspected, known: KnownObject) -> dict[str, Any]:
     }
 
 
-async def show(runtime: Runtime, inspected: Inspected, settings: BrokerSettings, given: argparse.Namespace) -> int:
+async def show(
+    runtime: Runtime, inspected: Inspected, settings: BrokerSettings, given: argparse.Namespace
+) -> int:
     from millrace.broker.cli.refusals import sentence_of
     from millrace.broker.inspection.inventory import known_object
     from millrace.broker.inspection.opening import open_bucket
@@ -130,7 +147,10 @@ async def show(runtime: Runtime, inspected: Inspected, settings: BrokerSettings,
     finally:
         await store.close()
     if values is None:
-        print(f"millrace: no object {given.object_id}, neither in the metadata nor in the bucket", file=sys.stderr)
+        print(
+            f"millrace: no object {given.object_id}, neither in the metadata nor in the bucket",
+            file=sys.stderr,
+        )
         return NOT_THERE
     if given.json:
         print(json.dumps({**values, "fault": fault} if fault else values, indent=1))
@@ -169,7 +189,8 @@ def as_lines(inspected: Inspected, values: Mapping[str, Any]) -> list[str]:
 
 
 async def _unknown(store: ObjectStore, inspected: Inspected, object_id: int) -> dict[str, Any] | None:
-    """An object that is in the bucket and not in metadata: linked by a composite, or an orphan, which may be a composite itself."""
+    """An object that is in the bucket and not in metadata: linked by a composite, or an orphan, which may be
+    a composite itself."""
     from millrace.s3stream.errors import ObjectCorrupt
     from millrace.s3stream.ids import ObjectId, ObjectKind
     from millrace.s3stream.objects.keys import object_key
@@ -192,7 +213,9 @@ async def _unknown(store: ObjectStore, inspected: Inspected, object_id: int) -> 
             raise error from None
 
 
-async def _contents(store: ObjectStore, key: str, kind: ObjectKind, size_bytes: int, writer: int = 0) -> dict[str, Any]:
+async def _contents(
+    store: ObjectStore, key: str, kind: ObjectKind, size_bytes: int, writer: int = 0
+) -> dict[str, Any]:
     """What the object says of itself. Raises ObjectMissing, ObjectCorrupt."""
     from millrace.s3stream.ids import ObjectKind
     from millrace.s3stream.objects.reader import CompositeReader, ObjectReader

@@ -1,13 +1,15 @@
 """The standard streams of a command, and what is done when nobody takes what it says.
 
-A pipe that its reader has closed (`millrace objects list | head -3`) ends a command quietly with code 141, 128 + SIGPIPE, as a shell says of any
-program that ends so. It ends by SystemExit out of the write: no `except` for errors of the store or the disk takes it for one of theirs, and
-what the command holds is given back on the way. (The signal itself stays ignored: it would also end a command that writes to a connection
-which the store has closed.) Standard output that cannot be written for another reason, as on a full disk, is told in a sentence, code 2.
+A pipe that its reader has closed (`millrace objects list | head -3`) ends a command quietly with code 141,
+128 + SIGPIPE, as a shell says of any program that ends so. It ends by SystemExit out of the write: no
+`except` for errors of the store or the disk takes it for one of theirs, and what the command holds is given
+back on the way. (The signal itself stays ignored: it would also end a command that writes to a connection
+which the store has closed.) Standard output that cannot be written for another reason, as on a full disk, is
+told in a sentence, code 2.
 
-What nobody reads of standard error, or what finds no room there, is dropped: the verdict and the exit code still count. `serve` does the same
-with both streams and serves on.
-A stream that was closed at the start (`>&-`) is the null device, so that no file or socket gets its number.
+What nobody reads of standard error, or what finds no room there, is dropped: the verdict and the exit code
+still count. `serve` does the same with both streams and serves on. A stream that was closed at the start
+(`>&-`) is the null device, so that no file or socket gets its number.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ CANNOT_TELL = 2
 
 
 class Outlet(io.FileIO):
-    """A descriptor that is written to until nobody takes it; from then on the null device takes the rest. `is_needed`: the command ends then.
-    What a full disk does not take is lost where it is not needed, and there may be room for the next line."""
+    """A descriptor that is written to until nobody takes it; from then on the null device takes the rest.
+    `is_needed`: the command ends then. What a full disk does not take is lost where it is not needed, and
+    there may be room for the next line."""
 
     def __init__(self, descriptor: int, *, is_needed: bool) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -54,8 +57,8 @@ class Outlet(io.FileIO):
 
 
 def take_over(*, is_lasting: bool) -> None:
-    """Puts outlets in place of the process's own streams; one that somebody else put there stays. `is_lasting`: the command serves whoever
-    listens, and does not end for its own output."""
+    """Puts outlets in place of the process's own streams; one that somebody else put there stays.
+    `is_lasting`: the command serves whoever listens, and does not end for its own output."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)

@@ -1,7 +1,9 @@
-"""`millrace pipeline`: becomes a Spark pipeline in an interpreter of its own. There is no process between: a signal reaches the pipeline itself.
+"""`millrace pipeline`: becomes a Spark pipeline in an interpreter of its own. There is no process between: a
+signal reaches the pipeline itself.
 
-The pipelines are in spark_jobs/, which the broker never imports: they need PySpark and a Java runtime, and may run at another version on
-another machine. `--python` names the interpreter that has them; the one that runs this command by default.
+The pipelines are in spark_jobs/, which the broker never imports: they need PySpark and a Java runtime, and
+may run at another version on another machine. `--python` names the interpreter that has them; the one that
+runs this command by default.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ PIPELINES = {"ingest": "Kafka topics to a partitioned Parquet table, each record
 def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     import argparse
 
-    parser = argparse.ArgumentParser("millrace pipeline", description="Spark pipelines over the broker's topics.")
+    parser = argparse.ArgumentParser(
+        "millrace pipeline", description="Spark pipelines over the broker's topics."
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("list", help="the pipelines there are")
     runner = commands.add_parser("run", help="run one until it is stopped, or once")
@@ -26,7 +30,9 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     runner.add_argument("--config", required=True, metavar="FILE", help="the pipeline's settings, TOML")
     runner.add_argument("--once", action="store_true", help="take what is there now, then end")
     runner.add_argument("--trace", action="store_true", help="show what Spark and Kafka say of an error")
-    runner.add_argument("--python", default=sys.executable, metavar="PATH", help="an interpreter that has PySpark")
+    runner.add_argument(
+        "--python", default=sys.executable, metavar="PATH", help="an interpreter that has PySpark"
+    )
     given = parser.parse_args(words)
     if given.command == "list":
         for name, text in PIPELINES.items():
@@ -43,7 +49,8 @@ def become(python: str, words: Sequence[str], env: Mapping[str, str]) -> int:
 
     if python == sys.executable and find_spec("pyspark") is None:
         print(
-            "millrace: this interpreter has no PySpark: make setup-spark, or pip install 'millrace-kafka[spark]'",
+            "millrace: this interpreter has no PySpark: make setup-spark, or pip install "
+            "'millrace-kafka[spark]'",
             file=sys.stderr,
         )
         return 2

@@ -1,7 +1,9 @@
-"""What an operator is told when a node cannot start or cannot go on: one plain sentence, with the remedy where there is one. Pure.
+"""What an operator is told when a node cannot start or cannot go on: one plain sentence, with the remedy
+where there is one. Pure.
 
-Errors say themselves what is wrong (their `__str__`); what can be done about it is said here, where the settings are known. An error that
-is not of the project, and no system call's, is a defect of ours: it has no sentence, and its trace is printed instead.
+Errors say themselves what is wrong (their `__str__`); what can be done about it is said here, where the
+settings are known. An error that is not of the project, and no system call's, is a defect of ours: it has no
+sentence, and its trace is printed instead.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, StreamFenced
 from millrace.wal.errors import WalCorrupt, WalFenced, WalForeign, WalHeaderLost, WalMismatch, WalOutdated
 from millrace.wal.opening import kind_of
 
-RESTORE_LOG = "nothing was changed; put a copy of the metadata log's directory back, or build it from the bucket with `millrace restore`"
+RESTORE_LOG = (
+    "nothing was changed; put a copy of the metadata log's directory back, or build it from the "
+    "bucket with `millrace restore`"
+)
 
 
 def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
@@ -54,7 +59,10 @@ def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
 def _of_start(error: BaseException) -> str | None:
     if isinstance(error, ListenFailed):
         address = join_host_port(error.host, error.port)
-        return f"cannot listen on {address}: {error.reason}; set listeners or admin.listener to an address that is free here"
+        return (
+            f"cannot listen on {address}: {error.reason}; set listeners or admin.listener to an address "
+            "that is free here"
+        )
     if isinstance(error, BindingRefused | DiskLocked):
         return str(error)
     if isinstance(error, UnknownRecord):
@@ -72,11 +80,15 @@ def _of_wal(error: BaseException, settings: BrokerSettings) -> str | None:
         return _mismatch(error, path)
     if isinstance(error, WalOutdated):
         return (
-            f"{error}; the WAL was not changed: put the current WAL back at {path}, or start once with wal.lost.accept=true, which gives up "
+            f"{error}; the WAL was not changed: put the current WAL back at {path}, or start once with "
+            "wal.lost.accept=true, which gives up "
             "the records that only the current one held"
         )
     if isinstance(error, WalFenced | StreamFenced):
-        return f"a later start of node {settings.node_id} has taken its WAL or its streams ({error}): let one process run with this node.id"
+        return (
+            f"a later start of node {settings.node_id} has taken its WAL or its streams ({error}): let "
+            "one process run with this node.id"
+        )
     if isinstance(error, WalForeign | WalHeaderLost):
         return _no_header(error, path)
     if isinstance(error, WalCorrupt | OffsetGap) or (isinstance(error, ObjectCorrupt) and not error.key):
@@ -85,43 +97,66 @@ def _of_wal(error: BaseException, settings: BrokerSettings) -> str | None:
         see = f"see with `{kind.verify} {name}` what is left, and " if kind.verify else ""
         return (
             f"the WAL {name} cannot be recovered: {error}; the WAL was not changed: {kind.mend}; or {see}"
-            "start once with wal.corruption=skip, which gives up what is damaged and is refused where that leaves a hole in a stream, or "
-            "=truncate, which gives up all from the damage on; or move the WAL away and start once with wal.lost.accept=true, which gives up "
+            "start once with wal.corruption=skip, which gives up what is damaged and is refused where that "
+            "leaves a hole in a stream, or "
+            "=truncate, which gives up all from the damage on; or move the WAL away and start once with "
+            "wal.lost.accept=true, which gives up "
             "the records that only it held"
         )
     if isinstance(error, DirectRefused):
-        return f"the file system of {path} has no direct I/O: put the WAL on a disk, or set wal.direct.io=prefer"
+        return (
+            f"the file system of {path} has no direct I/O: put the WAL on a disk, or set wal.direct.io=prefer"
+        )
     return None
 
 
 def _no_header(error: WalForeign | WalHeaderLost, path: str) -> str:
     if isinstance(error, WalForeign):
         return (
-            f"{path} holds no WAL, but {error.reason}, which a WAL would overwrite; nothing was changed: give another file or device "
-            "(s3.wal.path); or, if nothing there is needed, delete the file, or clear the device so that all of it reads as zeros: "
-            f"`blkdiscard -z {path}`, or `dd if=/dev/zero of={path} bs=1M` (`wipefs` takes the names away alone)"
+            f"{path} holds no WAL, but {error.reason}, which a WAL would overwrite; nothing was changed: "
+            "give another file or device "
+            "(s3.wal.path); or, if nothing there is needed, delete the file, or clear the device so that all "
+            "of it reads as zeros: "
+            f"`blkdiscard -z {path}`, or `dd if=/dev/zero of={path} bs=1M` (`wipefs` takes the names away "
+            "alone)"
         )
     return (
-        f"the WAL {path} has lost its header: {error}; nothing was changed. `millrace wal verify {path}` shows the records that are left, but no "
-        "wal.corruption helps a start here, for where the log begins and ends is not known: put the whole file or device back from a copy; or "
-        "keep it aside, give another (s3.wal.path), and start once with wal.lost.accept=true, which gives up the records that only it held"
+        f"the WAL {path} has lost its header: {error}; nothing was changed. `millrace wal verify {path}` "
+        "shows the records that are left, but no "
+        "wal.corruption helps a start here, for where the log begins and ends is not known: put the whole "
+        "file or device back from a copy; or "
+        "keep it aside, give another (s3.wal.path), and start once with wal.lost.accept=true, which gives up "
+        "the records that only it held"
     )
 
 
 def _mismatch(error: WalMismatch, path: str) -> str:
     if error.field in ("cluster", "node"):
-        what = f"the WAL {path} belongs to {error.field} {error.found}, and this is {error.field} {error.expected}"
+        what = (
+            f"the WAL {path} belongs to {error.field} {error.found}, and this is {error.field} "
+            f"{error.expected}"
+        )
         return f"{what}: give the WAL that belongs to this node (s3.wal.path)"
     if error.field == "reservation":
-        return f"the WAL {path} is on no device that keeps other machines out: give it one, or leave reservation=require away (s3.wal.path)"
+        return (
+            f"the WAL {path} is on no device that keeps other machines out: give it one, or leave "
+            "reservation=require away (s3.wal.path)"
+        )
     if error.field == "fence":
         return (
-            f"the WAL {path} was not closed in order by its last owner, which had fence={error.found}, and fence={error.expected} is set: "
+            f"the WAL {path} was not closed in order by its last owner, which had fence={error.found}, and "
+            f"fence={error.expected} is set: "
             "start once as it was set before and stop in order, then change it (s3.wal.path)"
         )
     if error.field == "version":
-        return f"the WAL {path} has version {error.found}, and this millrace writes {error.expected}: start the later millrace that wrote it"
-    return f"the WAL {path} is {error.found} bytes, and {error.expected} are due: give it back the size it had, or more room"
+        return (
+            f"the WAL {path} has version {error.found}, and this millrace writes {error.expected}: start "
+            "the later millrace that wrote it"
+        )
+    return (
+        f"the WAL {path} is {error.found} bytes, and {error.expected} are due: give it back the size it "
+        "had, or more room"
+    )
 
 
 def _of_store(error: BaseException, settings: BrokerSettings) -> str | None:
@@ -132,14 +167,16 @@ def _of_store(error: BaseException, settings: BrokerSettings) -> str | None:
         return f"{bucket} does not exist: {error}; make it, or give another ({key})"
     if isinstance(error, FolderDenied):
         return (
-            f"{bucket} may not be used by this process: {error}; let that user read and write there (chown, or chmod where it is the owner), "
+            f"{bucket} may not be used by this process: {error}; let that user read and write there (chown, "
+            "or chmod where it is the owner), "
             f"or give another folder to this node ({key})"
         )
     if isinstance(error, StoreDenied):
         return f"{bucket} refuses us: {error}; mend the credentials or the rights, or {key}"
     if isinstance(error, StoreContradicts):
         return (
-            f"{bucket} contradicts itself: {error}; nothing was overwritten: look for a cache or a proxy on the way that keeps old answers, "
+            f"{bucket} contradicts itself: {error}; nothing was overwritten: look for a cache or a proxy on "
+            "the way that keeps old answers, "
             f"and let `millrace doctor` try the store; or give another ({key})"
         )
     if isinstance(error, StoreUnavailable):

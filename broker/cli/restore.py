@@ -1,7 +1,8 @@
 """`millrace restore`: a metadata log directory that was lost, built from the metadata in the bucket.
 
-Exit codes: 0 restored (or, with --verify, it could be) and nothing is known to be missing, 1 restored, and something is missing, which is said; 2 it
-was not restored, and nothing is left of it. Nothing but the log directory is written, and that at the very end.
+Exit codes: 0 restored (or, with --verify, it could be) and nothing is known to be missing, 1 restored, and
+something is missing, which is said; 2 it was not restored, and nothing is left of it. Nothing but the log
+directory is written, and that at the very end.
 """
 
 from __future__ import annotations
@@ -29,15 +30,18 @@ Builds a node's metadata log directory (log.dirs) from its bucket, when the dire
   millrace restore --from file:///mnt/objects --data-dir /var/lib/millrace
   millrace restore --from s3://BUCKET --config server.properties --verify      looks, and changes nothing
 
-It reads the newest snapshot of the metadata and what was written behind it, and puts a log directory together that begins above everything
-that the lost one may have given out. The bucket and the write-ahead log are not changed. Say the node's settings as for serve; the directory must
-be empty. Afterwards start the node as ever:
+It reads the newest snapshot of the metadata and what was written behind it, and puts a log directory together
+that begins above everything that the lost one may have given out. The bucket and the write-ahead log are not
+changed. Say the node's settings as for serve; the directory must be empty. Afterwards start the node as ever:
 
-  with the write-ahead log still there (on its disk, or in a bucket) it is recovered, and nothing acknowledged is missing;
-  with a log on a disk that was lost too, everything that was committed as objects is there; start once with wal.lost.accept=true.
+  with the write-ahead log still there (on its disk, or in a bucket) it is recovered, and nothing acknowledged
+    is missing;
+  with a log on a disk that was lost too, everything that was committed as objects is there; start once with
+    wal.lost.accept=true.
 
-What cannot be had is named by partition and offsets. A node that may still run keeps its claim on the bucket: --take-over says that it is
-gone; one that lives all the same ends by itself within 10 s of the new node's start.
+What cannot be had is named by partition and offsets. A node that may still run keeps its claim on the bucket:
+--take-over says that it is gone; one that lives all the same ends by itself within 10 s of the new node's
+start.
 
 Exit codes: 0 restored, 1 restored and something is missing, 2 not restored.
 """
@@ -57,15 +61,22 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        "millrace restore", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        "millrace restore",
+        description=ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    parser.add_argument("--from", dest="source", metavar="ADDRESS", help="the bucket; without it s3.data.buckets")
+    parser.add_argument(
+        "--from", dest="source", metavar="ADDRESS", help="the bucket; without it s3.data.buckets"
+    )
     parser.add_argument("--config", metavar="FILE", help="the node's settings, as for serve")
     parser.add_argument("--override", metavar="KEY=VALUE", action="append", default=[], help="one setting")
     add_data_dir(parser)
     parser.add_argument("--node-id", type=int, metavar="N", help="which node this is; without it node.id")
     parser.add_argument("--take-over", action="store_true", help="the node that claims the bucket is gone")
-    parser.add_argument("--verify", action="store_true", help="say what could be restored, and change nothing")
+    parser.add_argument(
+        "--verify", action="store_true", help="say what could be restored, and change nothing"
+    )
     return parser.parse_args(words)
 
 
@@ -103,7 +114,11 @@ async def restore(settings: BrokerSettings, given: argparse.Namespace) -> int:
         store = await open_to_look(runtime, address)
         rand = runtime.rand.split("wal inspection")
         place = WalPlace(
-            settings.wal, runtime.disk, lambda where: open_to_look(runtime, where), rand, settings.wal_settings
+            settings.wal,
+            runtime.disk,
+            lambda where: open_to_look(runtime, where),
+            rand,
+            settings.wal_settings,
         )
         restoring = Restoring(
             settings,
@@ -135,7 +150,8 @@ async def restore(settings: BrokerSettings, given: argparse.Namespace) -> int:
 
 
 def streams_in(address: StoreAddress) -> list[WalStream]:
-    """What a WAL in a file or on a device holds, by streams. A log of objects is not read: metadata in the bucket knows its streams."""
+    """What a WAL in a file or on a device holds, by streams. A log of objects is not read: metadata in the
+    bucket knows its streams."""
     from millrace.broker.cli.wal import file_of, walk_of
     from millrace.broker.identity.unknown_streams import WalStream
     from millrace.runtime.disk.peek import PeekFile
@@ -163,12 +179,16 @@ def report(restored: Restored, settings: BrokerSettings, source: str, *, is_veri
     image, loaded = restored.loaded.image, restored.loaded
     partitions = image.topics.partition_count
     verb = "can be restored" if is_verified else "restored"
-    snapshot = f"the snapshot at offset {loaded.snapshot.end}" if loaded.snapshot is not None else "no snapshot"
+    snapshot = (
+        f"the snapshot at offset {loaded.snapshot.end}" if loaded.snapshot is not None else "no snapshot"
+    )
     lines = [
         f"{verb}: cluster {restored.cluster_id}, node {settings.node_id}, from {source}",
-        f"  metadata as of {time_text(loaded.time_ms)} UTC: offset {image.offset} of epoch {image.epoch}, from {snapshot} and "
+        f"  metadata as of {time_text(loaded.time_ms)} UTC: offset {image.offset} of epoch {image.epoch}, "
+        f"from {snapshot} and "
         f"{loaded.piece_count} pieces",
-        f"  {len(image.topics)} topics, {partitions} partitions, {image.objects.committed_count} objects named; "
+        f"  {len(image.topics)} topics, {partitions} partitions, {image.objects.committed_count} objects "
+        "named; "
         f"{restored.object_count} in the bucket",
     ]
     lines += [f"  write-ahead log of {text}" for text in restored.wals]
@@ -184,14 +204,17 @@ def report(restored: Restored, settings: BrokerSettings, source: str, *, is_veri
         more = len(restored.unknown) - len(shown)
         lines += [
             "",
-            "in the write-ahead log, of streams that were made after what the bucket knows; their topics and partitions are not known:",
+            "in the write-ahead log, of streams that were made after what the bucket knows; their topics and "
+            "partitions are not known:",
             *(f"  {text}" for text in shown),
             *([f"  and {more} more"] if more else []),
         ]
     if is_verified:
         return "\n".join(lines)
     lines += ["", f"{settings.controller.log_dir} was written."]
-    remedy = " with wal.lost.accept=true for this one start" if restored.is_wal_lost or restored.unknown else ""
+    remedy = (
+        " with wal.lost.accept=true for this one start" if restored.is_wal_lost or restored.unknown else ""
+    )
     lines.append(f"Start the node{remedy}: millrace serve, with the same settings.")
     if str(settings.data) != source:
         lines.append(f"The node is set to use {settings.data}: the objects must be there (s3.data.buckets).")

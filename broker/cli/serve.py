@@ -1,7 +1,8 @@
 """`millrace serve`: settings, then the broker, then a signal, then its orderly end.
 
-Exit codes: 0 after an orderly end, 1 when the broker could not start or had to end, 2 for mistakes in the settings (all of them
-are printed, with the warnings), 128 + the signal's number when a second signal ends it at once. Not here: what is built and in which order (app.py).
+Exit codes: 0 after an orderly end, 1 when the broker could not start or had to end, 2 for mistakes in the
+settings (all of them are printed, with the warnings), 128 + the signal's number when a second signal ends it
+at once. Not here: what is built and in which order (app.py).
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 DEFAULT_DATA_DIR = "./millrace-data"
-OWN_FILES = 300  # twice the connections to a store, threads over a directory of objects, logs, the admin listener's
+OWN_FILES = (
+    300  # twice the connections to a store, threads over a directory of objects, logs, the admin listener's
+)
 STOP_BROKEN_S = 60.0
 ABOUT = """\
 Run a node, broker and controller, until a signal ends it (Ctrl-C or SIGTERM; a second one ends it at once).
@@ -46,7 +49,8 @@ Run a node, broker and controller, until a signal ends it (Ctrl-C or SIGTERM; a 
 `millrace settings` prints every setting; `millrace doctor` tries a bucket before a node lives in it.
 The line `millrace ready` on standard output says where clients are served; the log goes to standard error.
 
-Exit codes: 0 after an orderly end, 1 when the node could not start or had to end, 2 for mistakes in the settings.
+Exit codes: 0 after an orderly end, 1 when the node could not start or had to end, 2 for mistakes in the
+settings.
 """
 
 
@@ -89,14 +93,19 @@ def parse_options(words: Sequence[str]) -> Options:
     import argparse
 
     parser = argparse.ArgumentParser(
-        "millrace serve", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        "millrace serve",
+        description=ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--config", metavar="FILE", help="settings, in server.properties syntax")
     parser.add_argument(
         "--override", metavar="KEY=VALUE", action="append", default=[], help="one setting; wins over all"
     )
     add_data_dir(parser)
-    parser.add_argument("--test-mode", action="store_true", help="for tests: nothing is kept (docs/testing.md)")
+    parser.add_argument(
+        "--test-mode", action="store_true", help="for tests: nothing is kept (docs/testing.md)"
+    )
     found = parser.parse_args(words)
     return Options(found.config, tuple(found.override), found.data_dir, found.test_mode)
 
@@ -111,7 +120,9 @@ def _absolute(text: str) -> str:
     import argparse
 
     if not text:
-        raise argparse.ArgumentTypeError("it is empty: say a folder (an empty one would be the working directory)")
+        raise argparse.ArgumentTypeError(
+            "it is empty: say a folder (an empty one would be the working directory)"
+        )
     if not is_text(text):
         raise argparse.ArgumentTypeError(f"{text} is not UTF-8: say a folder whose name is")
     return os.path.abspath(text)
@@ -131,7 +142,9 @@ def read_settings(options: Options, env: Mapping[str, str]) -> Loaded:
 
         given = with_test_settings(given, options.data_dir)
     machine_bytes = process.memory_bytes()
-    return load(given, data_dir=options.data_dir, machine_bytes=machine_bytes, mistakes=[*unreadable, *mistakes])
+    return load(
+        given, data_dir=options.data_dir, machine_bytes=machine_bytes, mistakes=[*unreadable, *mistakes]
+    )
 
 
 def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
@@ -174,8 +187,9 @@ def say_mistakes(error: SettingsInvalid) -> None:
 
 
 def within_files(settings: BrokerSettings, file_limit: int) -> BrokerSettings:
-    """Connections leave files to logs, objects, the store and modules that are loaded late: without one of those the broker ends. And to
-    connections that were made while others were: all that stand in line are accepted before the first of them is refused."""
+    """Connections leave files to logs, objects, the store and modules that are loaded late: without one of
+    those the broker ends. And to connections that were made while others were: all that stand in line are
+    accepted before the first of them is refused."""
     if file_limit <= 0:  # as some sandboxes say that there is none
         return settings
     kept = min(OWN_FILES + settings.server.backlog, file_limit // 2)
@@ -211,7 +225,9 @@ async def serve_test(settings: BrokerSettings, data_dir: str) -> int:
     control = ControlServer(runtime.net, injection)
     port = await control.start()
     try:
-        return await run_broker(Broker(settings, runtime, injection), settings, f" control http://127.0.0.1:{port}")
+        return await run_broker(
+            Broker(settings, runtime, injection), settings, f" control http://127.0.0.1:{port}"
+        )
     finally:
         await control.stop()
 
@@ -251,8 +267,8 @@ async def run_broker(broker: ServedBroker, settings: BrokerSettings, control: st
 
 
 async def _stop(broker: ServedBroker, patience_s: float | None) -> None:
-    """What can be put away in order is. A broker in which a callback broke may wait for ever for what it left undone: it ends at once when
-    its time is over."""
+    """What can be put away in order is. A broker in which a callback broke may wait for ever for what it left
+    undone: it ends at once when its time is over."""
     stopping = asyncio.ensure_future(broker.stop())
     await asyncio.wait([stopping], timeout=patience_s)
     if not stopping.done():

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 NOT_THERE = 1
 ABOUT = """\
-Lists the streams that partitions are made of, or shows one with the objects that hold it. A partition has a data stream (its records), a meta
-stream (its small states) and a time stream (its time index). Ends are of what is committed as objects; what the owner's write-ahead
-log holds lies beyond.
+Lists the streams that partitions are made of, or shows one with the objects that hold it. A partition has a
+data stream (its records), a meta stream (its small states) and a time stream (its time index). Ends are of
+what is committed as objects; what the owner's write-ahead log holds lies beyond.
 
   millrace streams list --data-dir /var/lib/millrace --topic orders
   millrace streams show 17 --json
@@ -32,7 +32,9 @@ log holds lies beyond.
 
 def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     lister = "every stream", {"--topic": {"metavar": "NAME", "help": "only this topic's"}}
-    given = parse_inspection("streams", ABOUT, lister, ("one stream, and which objects hold it", "stream_id"), words)
+    given = parse_inspection(
+        "streams", ABOUT, lister, ("one stream, and which objects hold it", "stream_id"), words
+    )
     settings = settings_of(given, env)
     if settings is None:
         return CANNOT_LOOK

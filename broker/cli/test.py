@@ -1,7 +1,7 @@
 """`millrace test -- COMMAND`: runs a command with a broker of its own, and leaves nothing behind.
 
-Its exit code is the command's; 125 when there was no broker to run it with, 126 and 127 as in a shell. What is written to standard output is the
-command's alone.
+Its exit code is the command's; 125 when there was no broker to run it with, 126 and 127 as in a shell. What
+is written to standard output is the command's alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What `millrace test` and `millrace dev` are told alike: topics, records and settings of a broker for tests."""
+"""What `millrace test` and `millrace dev` are told alike: topics, records and settings of a broker for
+tests."""
 
 from __future__ import annotations
 
@@ -15,9 +16,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--topic", metavar="NAME[:PARTITIONS]", action="append", default=[], help="make this topic first"
     )
     parser.add_argument(
-        "--seed", metavar="FILE", action="append", default=[], help="load records: JSON lines with topic, key, value"
+        "--seed",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="load records: JSON lines with topic, key, value",
     )
-    parser.add_argument("--override", metavar="KEY=VALUE", action="append", default=[], help="a broker setting")
+    parser.add_argument(
+        "--override", metavar="KEY=VALUE", action="append", default=[], help="a broker setting"
+    )
 
 
 def settings_of(overrides: list[str]) -> dict[str, str]:
@@ -34,15 +41,17 @@ def topics_of(words: list[str]) -> list[tuple[str, int]]:
     found = []
     for word in words:
         name, colon, count = word.partition(":")
-        if not name or (colon and not (count.isascii() and count.isdecimal() and len(count) < 10 and int(count))):
+        if not name or (
+            colon and not (count.isascii() and count.isdecimal() and len(count) < 10 and int(count))
+        ):
             raise ValueError(f"--topic {word}: is not NAME or NAME:PARTITIONS")
         found.append((name, int(count) if colon else 1))
     return found
 
 
 def fill(broker: Broker, topics: list[tuple[str, int]], seeds: list[str]) -> int:
-    """Says which settings are in vain, makes topics, then writes records; how many. ValueError names a file that cannot be
-    read, or a line in it; Refused one that cannot be written."""
+    """Says which settings are in vain, makes topics, then writes records; how many. ValueError names a file
+    that cannot be read, or a line in it; Refused one that cannot be written."""
     for sentence in broker.process.settings_without_effect:
         print(f"millrace: {sentence}", file=sys.stderr)
     for name, count in topics:

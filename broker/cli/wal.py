@@ -2,12 +2,14 @@
 
 list    its header, and for each stream how much of it is here
 show    every record, one a line
-verify  its header, every damage with its place, and every stream that lost something by it; exit code 1 when there is any
+verify its header, every damage with its place, and every stream that lost something by it; exit code 1 when
+there is any
 
-Works on a copy, or on the log of a node that is stopped; a log that a node has open is refused, since it changes under the reader. Walks
-past damage as recovery does with wal.corruption=skip. Memory does not grow with the log. Exit code 2 for what cannot be read at all. One copy of
-the header that cannot be read is told and is no damage: the other one serves, and the next start writes both. Without either, see wal_loose.py.
-An address, as in s3.wal.path, is gone by as a start goes by it; a log of objects may be in use: wal_objects.py.
+Works on a copy, or on the log of a node that is stopped; a log that a node has open is refused, since it
+changes under the reader. Walks past damage as recovery does with wal.corruption=skip. Memory does not grow
+with the log. Exit code 2 for what cannot be read at all. One copy of the header that cannot be read is told
+and is no damage: the other one serves, and the next start writes both. Without either, see wal_loose.py. An
+address, as in s3.wal.path, is gone by as a start goes by it; a log of objects may be in use: wal_objects.py.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Walk:
 
     def __init__(self, file: PeekFile, header: DeviceHeader) -> None:
         if header.capacity_bytes > file.size_bytes:
-            raise CommandRefused(f"{file.path} is {file.size_bytes} bytes, and its header says {header.capacity_bytes}")
+            raise CommandRefused(
+                f"{file.path} is {file.size_bytes} bytes, and its header says {header.capacity_bytes}"
+            )
         self.header = header
         self.scan = RecoveryScan(header, policy=SKIP)
         self._file = file
@@ -105,16 +109,23 @@ def contents(walk: Walk) -> dict[str, Any]:
 def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     import argparse
 
-    parser = argparse.ArgumentParser("millrace wal", description="What a WAL holds, read without changing it.")
-    parser.add_argument("action", choices=("list", "show", "verify"), help="header and streams | every record | damage")
+    parser = argparse.ArgumentParser(
+        "millrace wal", description="What a WAL holds, read without changing it."
+    )
+    parser.add_argument(
+        "action", choices=("list", "show", "verify"), help="header and streams | every record | damage"
+    )
     parser.add_argument(
         "file",
-        help="the file or device, of a node that is stopped, or a copy; or the log's address, as in s3.wal.path: 0@s3://BUCKET?...",
+        help="the file or device, of a node that is stopped, or a copy; or the log's address, as in "
+        "s3.wal.path: 0@s3://BUCKET?...",
     )
     parser.add_argument(
         "--node", type=int, metavar="ID", help="whose log of objects, where several nodes have one there"
     )
-    parser.add_argument("--json", action="store_true", help="for programs: one object, or with show one a line")
+    parser.add_argument(
+        "--json", action="store_true", help="for programs: one object, or with show one a line"
+    )
     options = parser.parse_args(words)
     try:
         path: str | None = options.file
@@ -133,7 +144,8 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
 
 
 def read_address(text: str) -> StoreAddress:
-    """As a start reads s3.wal.path. Raises AddressError, CommandRefused; an option that nobody reads is told on stderr."""
+    """As a start reads s3.wal.path. Raises AddressError, CommandRefused; an option that nobody reads is told
+    on stderr."""
     address = parse_address(text if "@" in text.partition("://")[0] else f"0@{text}")
     words = WalWords(address.options, "prefer", "refuse")
     settings = kind_of(address).read_settings(words)
@@ -153,7 +165,8 @@ def file_of(address: StoreAddress) -> str | None:
     path = None if kind.file_of is None else kind.file_of(address)
     if path is not None and os.path.isdir(path):
         raise CommandRefused(
-            f"{path} is a directory: a log of objects in it has an address that ends with /, or says kind=object"
+            f"{path} is a directory: a log of objects in it has an address that ends with /, or says "
+            "kind=object"
         )
     return path
 
@@ -179,19 +192,29 @@ def show(walk: Walk | LooseWalk, *, is_json: bool) -> int:
 
 
 def damage_line(damage: Mapping[str, Any]) -> str:
-    return f"damaged from position {damage['start']} (byte {damage['place']}) to {damage['end']}: {damage['reason']}"
+    return (
+        f"damaged from position {damage['start']} (byte {damage['place']}) to {damage['end']}: "
+        f"{damage['reason']}"
+    )
 
 
 def lines(action: str, found: Mapping[str, Any]) -> Iterator[str]:
     header = found["header"]
     state = "closed in order" if header["is_closed"] else "not closed in order"
-    yield f"cluster {header['cluster_id']}, node {header['node_id']}, epoch {header['epoch']} from position {header['epoch_start']}; {state}"
     yield (
-        f"{header['capacity_bytes']} bytes; begins at {header['head']}, forgotten below {header['trim']}, ends at {found['tail']}; "
+        f"cluster {header['cluster_id']}, node {header['node_id']}, epoch {header['epoch']} from position "
+        f"{header['epoch_start']}; {state}"
+    )
+    yield (
+        f"{header['capacity_bytes']} bytes; begins at {header['head']}, forgotten below {header['trim']}, "
+        f"ends at {found['tail']}; "
         f"{found['records']} records"
     )
     for at in found["rotten_copies"]:
-        yield f"warning: the copy of the header at byte {at} cannot be read; the other one serves, and the next start writes both anew"
+        yield (
+            f"warning: the copy of the header at byte {at} cannot be read; the other one serves, and the "
+            "next start writes both anew"
+        )
     yield from part_lines(found, is_list=action == "list")
     for damage in found["damages"]:
         yield damage_line(damage)

@@ -1,8 +1,10 @@
-"""A block log without its header, looked at: each block says itself where it belongs and what it holds, and its records prove themselves.
+"""A block log without its header, looked at: each block says itself where it belongs and what it holds, and
+its records prove themselves.
 
-What only the header said is not known: whose log it is, where it begins and ends, which records were forgotten since they are in objects, and
-which blocks are void. So everything sound is told, older laps and all, and the capacity is taken from the size of the file. No start goes on
-from here. Memory grows with the number of blocks.
+What only the header said is not known: whose log it is, where it begins and ends, which records were
+forgotten since they are in objects, and which blocks are void. So everything sound is told, older laps and
+all, and the capacity is taken from the size of the file. No start goes on from here. Memory grows with the
+number of blocks.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ READ_BYTES = 4 << 20
 
 
 class LooseWalk:
-    """Finds the blocks when it is made; `records` walks them by position. `torn` and `strays` are complete when it is over: places of blocks
-    that are not whole, and of those that lie elsewhere than the capacity would have them."""
+    """Finds the blocks when it is made; `records` walks them by position. `torn` and `strays` are complete
+    when it is over: places of blocks that are not whole, and of those that lie elsewhere than the capacity
+    would have them."""
 
     def __init__(self, file: PeekFile) -> None:
         self._file = file
@@ -76,8 +79,10 @@ class LooseWalk:
     def remark(self) -> str:
         """What is to be known of all that is shown."""
         return (
-            "neither copy of the header can be read (bytes 0 and 4096): these are all sound blocks, by their own word, among them what was "
-            f"forgotten or void; a capacity of {self.capacity_bytes} bytes is assumed, from the size of the file"
+            "neither copy of the header can be read (bytes 0 and 4096): these are all sound blocks, by their "
+            "own word, among them what was "
+            f"forgotten or void; a capacity of {self.capacity_bytes} bytes is assumed, from the size of the "
+            "file"
         )
 
 
@@ -105,19 +110,26 @@ def loose_lines(action: str, found: Mapping[str, Any]) -> Iterator[str]:
     yield found["remark"]
     epochs = found["epochs"]
     yield (
-        f"{found['blocks']} blocks, of epochs {epochs[0]} to {epochs[-1]}, the first at position {found['first_block']}, the last at "
+        f"{found['blocks']} blocks, of epochs {epochs[0]} to {epochs[-1]}, the first at position "
+        f"{found['first_block']}, the last at "
         f"{found['last_block']}; {found['records']} records"
     )
     if found["torn_blocks"]:
-        yield f"{len(found['torn_blocks'])} blocks are not whole, the first at byte {found['torn_blocks'][0]}: torn, damaged, or written over in part"
+        yield (
+            f"{len(found['torn_blocks'])} blocks are not whole, the first at byte "
+            f"{found['torn_blocks'][0]}: torn, damaged, or written over in part"
+        )
     if found["stray_blocks"]:
         yield (
-            f"{len(found['stray_blocks'])} blocks lie elsewhere than this capacity would have them, the first at byte {found['stray_blocks'][0]}: "
+            f"{len(found['stray_blocks'])} blocks lie elsewhere than this capacity would have them, the "
+            f"first at byte {found['stray_blocks'][0]}: "
             "it was another"
         )
     yield from part_lines(found, is_list=action == "list")
     if action == "verify":
         yield (
-            "NOT sound: no start can use it, whatever wal.corruption says: put the whole file or device back from a copy; or keep it aside, give "
-            "another (s3.wal.path), and start once with wal.lost.accept=true, which gives up the records that only it held"
+            "NOT sound: no start can use it, whatever wal.corruption says: put the whole file or device back "
+            "from a copy; or keep it aside, give "
+            "another (s3.wal.path), and start once with wal.lost.accept=true, which gives up the records "
+            "that only it held"
         )

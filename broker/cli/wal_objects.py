@@ -1,4 +1,5 @@
-"""A log of objects, looked at: `millrace wal list|show|verify ADDRESS`, and `millrace fsck` of one. Reads alone; its owner may be at work.
+"""A log of objects, looked at: `millrace wal list|show|verify ADDRESS`, and `millrace fsck` of one. Reads
+alone; its owner may be at work.
 
 Not here: what counts and what is damaged (wal/object/inspection.py), a block log (wal.py).
 """
@@ -43,7 +44,9 @@ async def look_at(action: str, address: StoreAddress, node_id: int | None, *, is
                 else:
                     contents.add(describe(record))
 
-            found = await LogInspection(store, cluster_id, node, runtime.rand.split("wal inspection")).run(on_record)
+            found = await LogInspection(store, cluster_id, node, runtime.rand.split("wal inspection")).run(
+                on_record
+            )
         finally:
             await store.close()
     except (AddressError, MillraceError, OSError, ValueError) as error:
@@ -67,7 +70,9 @@ async def choose_log(store: ObjectStore, node_id: int | None) -> tuple[int, str]
     nodes = await nodes_of(store)
     chosen = [node for node in nodes if node_id in (None, node[0])]
     if not chosen:
-        raise CommandRefused(f"there is no log of node {node_id}" if nodes else "no node has a log of objects there")
+        raise CommandRefused(
+            f"there is no log of node {node_id}" if nodes else "no node has a log of objects there"
+        )
     if len(chosen) > 1:
         who = ", ".join(dict.fromkeys(str(node) for node, _ in chosen))
         if len({node for node, _ in chosen}) > 1:
@@ -78,7 +83,8 @@ async def choose_log(store: ObjectStore, node_id: int | None) -> tuple[int, str]
         )
     if not chosen[0][1]:
         raise CommandRefused(
-            f"the object millrace-wal-{chosen[0][0]} cannot be read, which names the log's cluster, and no other object of the log is there"
+            f"the object millrace-wal-{chosen[0][0]} cannot be read, which names the log's cluster, and no "
+            "other object of the log is there"
         )
     return chosen[0]
 
@@ -106,9 +112,14 @@ def advice(found: Mapping[str, Any]) -> str:
     if found["faults"] and found["is_found"]:
         lost = found["damages"] or any(part["gaps"] for part in found["streams"])
         return (
-            "NOT sound: wal.corruption=refuse refuses a start; with skip or truncate one goes on without the root object, and writes it anew"
-            + (f"; {wal_text.advice(found)}" if lost else "")
-        )
+            "NOT sound: wal.corruption=refuse refuses a start; with skip or truncate one goes on without "
+            "the "
+            "root object, and writes it anew"
+        ) + (f"; {wal_text.advice(found)}" if lost else "")
     if found["faults"]:
-        return "NOT sound: restore the object that is named from a copy, or use another place and start once with wal.lost.accept=true"
+        return (
+            "NOT sound: restore the object that is named from a copy, or use another place and start "
+            "once "
+            "with wal.lost.accept=true"
+        )
     return wal_text.advice(found)

@@ -1,4 +1,5 @@
-"""The records of a log as `millrace wal` tells of them, wherever the log lies: one a line, and counted by stream."""
+"""The records of a log as `millrace wal` tells of them, wherever the log lies: one a line, and counted by
+stream."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from millrace.wal.log import WalRecord
 
 @dataclass(slots=True)
 class StreamPart:
-    """What the log holds of one stream. `gaps` are offsets that are missing between records of it: [start, end)."""
+    """What the log holds of one stream. `gaps` are offsets that are missing between records of it: [start,
+    end)."""
 
     stream: int
     records: int = 0
@@ -87,13 +89,18 @@ def record_line(found: Found, *, is_json: bool) -> str:
     if found.stream is None or found.start is None or found.count is None:
         return f"{found.position:>16}  {found.bytes:>9} bytes  of no stream"
     offsets = f"[{found.start}, {found.start + found.count})"
-    return f"{found.position:>16}  {found.bytes:>9} bytes  stream {found.stream} epoch {found.epoch} {offsets}"
+    return (
+        f"{found.position:>16}  {found.bytes:>9} bytes  stream {found.stream} epoch {found.epoch} {offsets}"
+    )
 
 
 def part_lines(found: Mapping[str, Any], *, is_list: bool) -> Iterator[str]:
     for part in found["streams"]:
         if is_list:
-            yield f"stream {part['stream']}: [{part['start']}, {part['end']}), {part['records']} records, {part['bytes']} bytes"
+            yield (
+                f"stream {part['stream']}: [{part['start']}, {part['end']}), {part['records']} records, "
+                f"{part['bytes']} bytes"
+            )
         for start, end in part["gaps"]:
             yield f"stream {part['stream']} lacks [{start}, {end})"
     if is_list and found["records_of_no_stream"]:
@@ -103,7 +110,11 @@ def part_lines(found: Mapping[str, Any], *, is_list: bool) -> Iterator[str]:
 def advice(found: Mapping[str, Any]) -> str:
     if any(part["gaps"] for part in found["streams"]):
         return (
-            "a start with wal.corruption=skip is refused unless what the streams lack is in objects; wal.corruption=truncate gives up all from "
+            "a start with wal.corruption=skip is refused unless what the streams lack is in objects; "
+            "wal.corruption=truncate gives up all from "
             "the first damage on"
         )
-    return "no stream shows a gap: a start with wal.corruption=skip gives up what is damaged alone, if it was the last of its stream"
+    return (
+        "no stream shows a gap: a start with wal.corruption=skip gives up what is damaged alone, if it "
+        "was the last of its stream"
+    )

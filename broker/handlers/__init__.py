@@ -1,4 +1,5 @@
-"""The explicit list of handlers: what this broker serves, on one screen. ApiVersions shows these keys and no others."""
+"""The explicit list of handlers: what this broker serves, on one screen. ApiVersions shows these keys and no
+others."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ from millrace.s3stream.storage import Storage
 
 FORWARDED = keys(lambda traits: traits.is_forwarded)  # by a handler of their own where they have one
 ALTER_CONFIGS = (33, 44)
-# SASL, ACLs, delegation tokens, quotas, SCRAM users, transactions, dynamic voters, the newer groups: what exists of them is nothing
+# SASL, ACLs, delegation tokens, quotas, SCRAM users, transactions, dynamic voters, the newer groups: what
+# exists of them is nothing
 TURNED_OFF = frozenset(
     {17, *range(24, 32), 36, *range(38, 42), *range(48, 52), 65, 66, 68, 69, *range(76, 82), *range(83, 95)}
 )
@@ -101,9 +103,13 @@ def build_handlers(parts: Parts) -> dict[int, Handle | Late]:
         23: late("offset_for_leader_epoch.OffsetForLeaderEpoch", directory),
         19: late("create_topics.CreateTopics", forwarding),
         20: late("delete_topics.DeleteTopics", forwarding, settings.topics.is_deletable),
-        32: late("describe_configs.DescribeConfigs", cache, parts.lookup, settings.shown, parts.levels.listed),
+        32: late(
+            "describe_configs.DescribeConfigs", cache, parts.lookup, settings.shown, parts.levels.listed
+        ),
         **{
-            key: late("alter_configs.AlterConfigs", forwarding, cache, parts.configs, parts.listeners, parts.levels)
+            key: late(
+                "alter_configs.AlterConfigs", forwarding, cache, parts.configs, parts.listeners, parts.levels
+            )
             for key in ALTER_CONFIGS
         },
         34: late("alter_replica_log_dirs.AlterReplicaLogDirs", cache, settings.metadata_dir),

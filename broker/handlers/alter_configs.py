@@ -1,11 +1,13 @@
-"""AlterConfigs (key 33) and IncrementalAlterConfigs (key 44): passed on to the active controller, but for what this broker alone can judge or do.
+"""AlterConfigs (key 33) and IncrementalAlterConfigs (key 44): passed on to the active controller, but for
+what this broker alone can judge or do.
 
-    its listeners     a new one is bound before the change is passed on, so that it is refused where the address is taken
+    its listeners     a new one is bound before the change is passed on, so that it is refused where the
+                      address is taken
     its loggers       are set here, and nowhere written (log_levels.py)
     another broker    is no matter of this one: refused, as Kafka does
 
-Each resource stands or falls alone, and answers come in the order of the request, looked at in slices. Not here: what values may hold
-(kraft/commands/configs.py), which listeners there may be (listener_rules.py).
+Each resource stands or falls alone, and answers come in the order of the request, looked at in slices. Not
+here: what values may hold (kraft/commands/configs.py), which listeners there may be (listener_rules.py).
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ from millrace.protocol.messages import incremental_alter_configs as incremental
 from millrace.runtime.net import ListenFailed
 
 RESOURCES_A_SLICE = 2_000
-Answers = dict[int, KafkaError | None]  # by the resource's place in the request: what is answered here; None: done
+Answers = dict[
+    int, KafkaError | None
+]  # by the resource's place in the request: what is answered here; None: done
 DECIDERS: Mapping[type[Any], Callable[..., Decision]] = {
     whole.AlterConfigsRequest: decide_alter_configs,
     incremental.IncrementalAlterConfigsRequest: decide_incremental_alter_configs,
@@ -98,7 +102,9 @@ class AlterConfigs:
             finally:
                 self._listeners.settle()
 
-    def _alter_loggers(self, resource: incremental.AlterConfigsResource, validate_only: bool) -> KafkaError | None:
+    def _alter_loggers(
+        self, resource: incremental.AlterConfigsResource, validate_only: bool
+    ) -> KafkaError | None:
         name = resource.resource_name
         try:
             if not name.isdigit():
@@ -134,7 +140,8 @@ class AlterConfigs:
         return response
 
     async def _prepare(self, request: Any, place: int) -> Answers:
-        """On return what this broker's resource asks for is listened on, unless it is only validated, or the answer says why it cannot be."""
+        """On return what this broker's resource asks for is listened on, unless it is only validated, or the
+        answer says why it cannot be."""
         before, after = self._own_values(), self._values_after(request, place)
         if after is None:
             return {}
@@ -151,7 +158,8 @@ class AlterConfigs:
         return {}
 
     def _values_after(self, request: Any, place: int) -> Values | None:
-        """What is set for this broker afterwards, where that says something else of listeners; None for what the controller will refuse, too."""
+        """What is set for this broker afterwards, where that says something else of listeners; None for what
+        the controller will refuse, too."""
         if len(request.resources[place].configs) > len(DYNAMIC):
             return None
         alone = replace(request, resources=[request.resources[place]], validate_only=False)
@@ -176,7 +184,9 @@ def _named(one: Any) -> Hashable:
 
 def _refusal(key: str, values: Values, why: str) -> KafkaError:
     shown = values.get(key)
-    what = f"value {shown} for configuration {key}" if shown is not None else f"deletion of configuration {key}"
+    what = (
+        f"value {shown} for configuration {key}" if shown is not None else f"deletion of configuration {key}"
+    )
     return KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid {what}: {why}")
 
 

@@ -1,7 +1,8 @@
 """AlterReplicaLogDirs (key 34): a partition may be sent to the directory it is in, and there is no other.
 
-Not here: moving anything. Codes are Kafka's: LOG_DIR_NOT_FOUND for a directory this broker does not have, then
-UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist, NOT_LEADER_OR_FOLLOWER for one that another broker holds.
+Not here: moving anything. Codes are Kafka's: LOG_DIR_NOT_FOUND for a directory this broker does not have,
+then UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist, NOT_LEADER_OR_FOLLOWER for one that
+another broker holds.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class AlterReplicaLogDirs:
         self, context: RequestContext, request: AlterReplicaLogDirsRequest
     ) -> AlterReplicaLogDirsResponse | Coroutine[Any, Any, AlterReplicaLogDirsResponse]:
         topics = [topic for asked in request.dirs for topic in asked.topics]
-        if len(request.dirs) + len(topics) + sum(len(topic.partitions) for topic in topics) > PARTITIONS_A_SLICE:
+        if (
+            len(request.dirs) + len(topics) + sum(len(topic.partitions) for topic in topics)
+            > PARTITIONS_A_SLICE
+        ):
             return self._answer_many(request)
         results: dict[str, AlterReplicaLogDirTopicResult] = {}
         self._judge_all(self._cache.image.topics, self._places(request, results))

@@ -1,6 +1,7 @@
 """CreateTopics (key 19): the controller decides; here, what must not reach it.
 
-The metadata log looks like a topic to Kafka's tools and is none: a client that wants to create it is not allowed to, as in Kafka.
+The metadata log looks like a topic to Kafka's tools and is none: a client that wants to create it is not
+allowed to, as in Kafka.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from millrace.broker.requests.forwarding import Forwarding
 from millrace.broker.requests.request import RequestContext
 from millrace.kraft.commands.create_topics import METADATA_TOPIC
 from millrace.protocol.error_codes import ErrorCode
-from millrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from millrace.protocol.messages.create_topics import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 
 
 class CreateTopics:

@@ -12,7 +12,11 @@ from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outc
 from millrace.broker.requests.request import RequestContext
 from millrace.broker.scheduling.slices import in_slices, pause
 from millrace.protocol.error_codes import ErrorCode
-from millrace.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from millrace.protocol.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
 
 GROUPS_A_SLICE = 100
 OFFSETS_A_SLICE = 1000  # of one group
@@ -43,8 +47,9 @@ class DeleteGroups:
         return self._coordinator.ask(group_id, delete, partial(_refused, group_id))
 
     async def _delete_wide(self, shard: GroupShard, group_id: str) -> DeletableGroupResult:
-        """Deletes the offsets some at a time, each part durable before the next, then the group with the last of them. After a crash between two
-        parts the group is there with the offsets that are left, and the client was not answered."""
+        """Deletes the offsets some at a time, each part durable before the next, then the group with the last
+        of them. After a crash between two parts the group is there with the offsets that are left, and the
+        client was not answered."""
         code = shard.machine.refusal_of_group_delete(group_id)
         if code:
             return _refused(group_id, code)
@@ -63,7 +68,9 @@ class DeleteGroups:
 
     def refuse(self, request: DeleteGroupsRequest, code: int) -> DeleteGroupsResponse:
         group_ids = dict.fromkeys(request.groups_names)
-        return DeleteGroupsResponse(results=[DeletableGroupResult(group_id, int(code)) for group_id in group_ids])
+        return DeleteGroupsResponse(
+            results=[DeletableGroupResult(group_id, int(code)) for group_id in group_ids]
+        )
 
 
 def _delete_rest(shard: GroupShard, group_id: str) -> Outcome[DeletableGroupResult]:
@@ -71,7 +78,9 @@ def _delete_rest(shard: GroupShard, group_id: str) -> Outcome[DeletableGroupResu
     if code:
         return _refused(group_id, code)
     shard.carry_out(decision)
-    deferred: DeferredResponse[DeletableGroupResult] = DeferredResponse(unchanged, partial(_refused, group_id))
+    deferred: DeferredResponse[DeletableGroupResult] = DeferredResponse(
+        unchanged, partial(_refused, group_id)
+    )
     shard.when_durable(deferred, DeletableGroupResult(group_id))
     return deferred.outcome()
 

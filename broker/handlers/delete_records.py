@@ -1,7 +1,8 @@
 """DeleteRecords (key 21): the log's start moves forward, and what lies below it is no longer shown.
 
-Answered when the new start is durable; the streams are trimmed after that. Offset -1 means the high watermark. Partitions whose policy does
-not delete, and topics of the broker's own, are refused as Kafka refuses them.
+Answered when the new start is durable; the streams are trimmed after that. Offset -1 means the high
+watermark. Partitions whose policy does not delete, and topics of the broker's own, are refused as Kafka
+refuses them.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class DeleteRecords:
                 )
         return response
 
-    async def _delete(self, name: str, asked: DeleteRecordsPartition, timeout_s: float) -> DeleteRecordsPartitionResult:
+    async def _delete(
+        self, name: str, asked: DeleteRecordsPartition, timeout_s: float
+    ) -> DeleteRecordsPartitionResult:
         """A timeout means unknown: the deletion may still come to be."""
         index = asked.partition_index
         try:
@@ -94,7 +97,9 @@ class DeleteRecords:
         if not 0 <= offset <= partition.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        partition.raise_log_start(offset, self._clock.wall_ms(), lambda: None if done.done() else done.set_result(None))
+        partition.raise_log_start(
+            offset, self._clock.wall_ms(), lambda: None if done.done() else done.set_result(None)
+        )
         await done
 
 

@@ -21,5 +21,7 @@ class DeleteTopics:
     async def handle(self, context: RequestContext, request: DeleteTopicsRequest) -> Any:
         if not self._is_enabled:
             is_told = context.api_version >= FIRST_WITH_DISABLED
-            return self.refuse(request, ErrorCode.TOPIC_DELETION_DISABLED if is_told else ErrorCode.INVALID_REQUEST)
+            return self.refuse(
+                request, ErrorCode.TOPIC_DELETION_DISABLED if is_told else ErrorCode.INVALID_REQUEST
+            )
         return await self._forwarding.ask(request)

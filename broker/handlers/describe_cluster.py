@@ -13,8 +13,9 @@ from millrace.protocol.messages.describe_cluster import (
 )
 
 BROKERS, CONTROLLERS = 1, 2
+# Kafka's words
 CONTROLLERS_TEXT = (
-    "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"  # Kafka's words
+    "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
 )
 
 
@@ -24,7 +25,10 @@ class DescribeCluster:
 
     def handle(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
         if request.endpoint_type != BROKERS:
-            code, text = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {request.endpoint_type}"
+            code, text = (
+                ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                f"Unsupported endpoint type {request.endpoint_type}",
+            )
             if request.endpoint_type == CONTROLLERS:
                 code, text = ErrorCode.MISMATCHED_ENDPOINT_TYPE, CONTROLLERS_TEXT
             return DescribeClusterResponse(error_code=code, error_message=text)

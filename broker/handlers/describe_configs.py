@@ -1,12 +1,13 @@
 """DescribeConfigs (key 32): what holds for a topic or a broker, where it comes from and what else there is.
 
-Topics are described from the table of topic configurations, brokers from their settings and what is set dynamically. Secrets are never
-shown. A broker's loggers are described by the levels that hold.
+Topics are described from the table of topic configurations, brokers from their settings and what is set
+dynamically. Secrets are never shown. A broker's loggers are described by the levels that hold.
 
-What holds for every topic that says nothing itself is described once and shared by all topics and answers, until a broker-wide value changes: nobody
-changes a result that was given; so is what holds for every group. A request for more than a slice of resources or of their keys is answered in
-slices, of one image. A question that is asked again is answered once. Groups and client metrics need not exist to be described, so that of these
-a request may name only so many.
+What holds for every topic that says nothing itself is described once and shared by all topics and answers,
+until a broker-wide value changes: nobody changes a result that was given; so is what holds for every group. A
+request for more than a slice of resources or of their keys is answered in slices, of one image. A question
+that is asked again is answered once. Groups and client metrics need not exist to be described, so that of
+these a request may name only so many.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ RESOURCES_A_SLICE, KEYS_A_SLICE = 16, 8_000
 # Each name of a few bytes is answered with up to 1.5 KB.
 NEVER_MISSING_MAX = 5_000
 NEVER_MISSING = frozenset((ResourceType.GROUP, ResourceType.CLIENT_METRICS))
-TOO_MANY = f"more than {NEVER_MISSING_MAX} groups and client metrics subscriptions in one request: ask in several"
+TOO_MANY = (
+    f"more than {NEVER_MISSING_MAX} groups and client metrics subscriptions in one request: ask in several"
+)
 Levels = tuple[tuple[Values, ConfigSource], ...]
 # The names of a broker-wide default in larger units, by its first name.
 LARGER_UNITS = {
@@ -73,7 +76,9 @@ class DescribeConfigs:
         self._lookup = lookup
         self._shown = shown
         self._broker_wide: tuple[Values, Values] | None = None  # that `_plain` was made of
-        self._plain: dict[Form, dict[str, DescribeConfigsResourceResult]] = {}  # of a topic without values of its own
+        self._plain: dict[
+            Form, dict[str, DescribeConfigsResourceResult]
+        ] = {}  # of a topic without values of its own
         self._plain_group: dict[Form, list[DescribeConfigsResourceResult]] = {}  # likewise
 
     def handle(
@@ -86,7 +91,9 @@ class DescribeConfigs:
             results=self._describe_all(image, unmet(request.resources, set(), _question), request)
         )
 
-    async def _describe_many(self, image: MetadataImage, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    async def _describe_many(
+        self, image: MetadataImage, request: DescribeConfigsRequest
+    ) -> DescribeConfigsResponse:
         response = DescribeConfigsResponse()
         met: set[Hashable] = set()
         left = NEVER_MISSING_MAX
@@ -163,7 +170,9 @@ class DescribeConfigs:
         self._forget_changed(image)
         plain = self._plain.get(form)
         if plain is None:
-            plain = {name: self._topic_value(image, "", config, form) for name, config in TOPIC_CONFIGS.items()}
+            plain = {
+                name: self._topic_value(image, "", config, form) for name, config in TOPIC_CONFIGS.items()
+            }
             self._plain[form] = plain
         return plain
 
@@ -231,7 +240,9 @@ class DescribeConfigs:
             raise KafkaError(ErrorCode.INVALID_REQUEST, text)
         self._check_broker(name)
         return [
-            DescribeConfigsResourceResult(name=logger, value=level, config_source=LOGGER_SOURCE, documentation="")
+            DescribeConfigsResourceResult(
+                name=logger, value=level, config_source=LOGGER_SOURCE, documentation=""
+            )
             for logger, level in self._levels().items()
         ]
 
@@ -239,7 +250,9 @@ class DescribeConfigs:
         if not name.isdigit():
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
         if name != str(self._cache.node_id):
-            text = f"Unexpected broker id, expected {self._cache.node_id} or empty string, but received {name}"
+            text = (
+                f"Unexpected broker id, expected {self._cache.node_id} or empty string, but received {name}"
+            )
             raise KafkaError(ErrorCode.INVALID_REQUEST, text)
 
     def _broker_value(self, name: str, listing: Listing) -> DescribeConfigsResourceResult:
@@ -254,7 +267,8 @@ class DescribeConfigs:
             config_source=int(source),
             is_sensitive=is_secret,
             synonyms=[
-                DescribeConfigsSynonym(other, None if is_secret else text, int(from_)) for other, text, from_ in listing
+                DescribeConfigsSynonym(other, None if is_secret else text, int(from_))
+                for other, text, from_ in listing
             ],
             config_type=STRING if key is None else key.kind,
             documentation="" if key is None else key.meaning,
@@ -271,7 +285,9 @@ class DescribeConfigs:
             self._plain_group[form] = self._group_values(image, own, form)
         return self._plain_group[form]
 
-    def _group_values(self, image: MetadataImage, own: Values, form: Form) -> list[DescribeConfigsResourceResult]:
+    def _group_values(
+        self, image: MetadataImage, own: Values, form: Form
+    ) -> list[DescribeConfigsResourceResult]:
         levels = self._levels_of(image)
         return in_form(describe_group(own, lambda key: [*_dynamic(key, levels), *self._stated(key)]), form)
 
@@ -302,7 +318,8 @@ def _weight(resource: DescribeConfigsResource) -> int:
 async def _narrowed(
     image: MetadataImage, known: Collection[str], resource: DescribeConfigsResource
 ) -> DescribeConfigsResource:
-    """The same question without most keys that nothing has: its first key stays, for no key would ask for all."""
+    """The same question without most keys that nothing has: its first key stays, for no key would ask for
+    all."""
     keys = resource.configuration_keys or []
     own = image.configs.of(resource.resource_type, resource.resource_name)
     kept = dict.fromkeys(keys[:1])
@@ -312,14 +329,16 @@ async def _narrowed(
 
 
 def is_broker_wide_named(config: TopicConfig, listing: Sequence[ConfigValue]) -> bool:
-    """Kafka lists what is broker-wide under the first name of the key alone: of log.retention.ms, log.retention.minutes and log.retention.hours only
-    where the first is set, although the others hold."""
+    """Kafka lists what is broker-wide under the first name of the key alone: of log.retention.ms,
+    log.retention.minutes and log.retention.hours only where the first is set, although the others hold."""
     if len(config.synonyms) == 1:
         return True
     return any(found.key == config.synonyms[0].key for found in listing) if config.synonyms else False
 
 
-def in_form(found: Iterable[DescribeConfigsResourceResult], form: Form) -> list[DescribeConfigsResourceResult]:
+def in_form(
+    found: Iterable[DescribeConfigsResourceResult], form: Form
+) -> list[DescribeConfigsResourceResult]:
     """Results that are nobody else's, without what was not asked for."""
     has_synonyms, has_documentation = form
     kept = list(found)

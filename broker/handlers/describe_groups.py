@@ -1,4 +1,5 @@
-"""DescribeGroups (key 15): state and members of classic groups; assignments and metadata of those that are stable.
+"""DescribeGroups (key 15): state and members of classic groups; assignments and metadata of those that are
+stable.
 
 Each group is shown as it was at one moment, and once; many at several: they are looked at in slices.
 """

@@ -2,12 +2,14 @@
 
 There is one log directory, the one of `log.dirs`; records live in the data bucket, so what is shown of it is
 
-    partition size   of an open partition, the bytes of its batches: all that was taken and retention has not dropped, uploaded or not.
-                     Of one that nobody has used since the start, what the store keeps for it: the bytes of each committed object, or of
-                     those that metadata does not tell apart (a group), are divided among the partitions still in them by their records,
-                     so that all together are the store's bytes. That is exact where there is one partition, and an estimate else;
-                     looking opens no partition.
-    total, usable    of the file system where the bucket is a directory; -1, unknown, where it is an object store without bounds
+    partition size   of an open partition, the bytes of its batches: all that was taken and retention has not
+                     dropped, uploaded or not. Of one that nobody has used since the start, what the store
+                     keeps for it: the bytes of each committed object, or of those that metadata does not tell
+                     apart (a group), are divided among the partitions still in them by their records, so that
+                     all together are the store's bytes. That is exact where there is one partition, and an
+                     estimate else; looking opens no partition.
+    total, usable    of the file system where the bucket is a directory; -1, unknown, where it is an object
+                     store without bounds
 
 Not here: which partitions exist (metadata). As in Kafka, what was asked for and is not here is left out.
 """
@@ -41,7 +43,8 @@ RANGES_A_TURN = 60  # of streams in objects; a stream without any counts as one
 
 
 class CommittedSizes:
-    """What a partition has in committed objects of one image, by the rule above. `count` looks at every stream once; then it answers."""
+    """What a partition has in committed objects of one image, by the rule above. `count` looks at every
+    stream once; then it answers."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
@@ -94,7 +97,9 @@ class DescribeLogDirs:
         self._log_dir = settings.metadata_dir
         self._store_folder = settings.data.target if settings.data.scheme == "file" else None
 
-    async def handle(self, context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    async def handle(
+        self, context: RequestContext, request: DescribeLogDirsRequest
+    ) -> DescribeLogDirsResponse:
         image = self._cache.image
         sizes = CommittedSizes(image)
         await pause()
@@ -120,7 +125,9 @@ class DescribeLogDirs:
         return DescribeLogDirsResponse(results=[result])
 
 
-async def _wanted(image: MetadataImage, asked: list[DescribableLogDirTopic] | None) -> Iterable[tuple[Topic, int]]:
+async def _wanted(
+    image: MetadataImage, asked: list[DescribableLogDirTopic] | None
+) -> Iterable[tuple[Topic, int]]:
     """Topics by name and their partitions, each once, of those that there are."""
     if asked is None:
         return ((topic, index) for topic in image.topics for index in range(len(topic.partitions)))

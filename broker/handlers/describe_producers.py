@@ -1,6 +1,8 @@
-"""DescribeProducers (key 61): the producers that a partition remembers (KIP-664), for operators who look for what holds a log back.
+"""DescribeProducers (key 61): the producers that a partition remembers (KIP-664), for operators who look for
+what holds a log back.
 
-Asking opens a partition that is not open. One that is named again is answered once. Not here: what is remembered (partitions/producers.py).
+Asking opens a partition that is not open. One that is named again is answered once. Not here: what is
+remembered (partitions/producers.py).
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ class DescribeProducers:
             met_of_topic = met.setdefault(topic.name, set())
             async for part in in_slices(topic.partition_indexes, PARTITIONS_A_SLICE):
                 named = unmet(part, met_of_topic, int)
-                answers.partitions += await asyncio.gather(*(self._describe(topic.name, index) for index in named))
+                answers.partitions += await asyncio.gather(
+                    *(self._describe(topic.name, index) for index in named)
+                )
         return response
 
     async def _describe(self, name: str, index: int) -> PartitionResponse:

@@ -1,7 +1,8 @@
 """DescribeTopicPartitions (key 75): topics and partitions a page at a time, by name (KIP-966).
 
-A page holds at most PARTITIONS_MAX partitions whatever was asked for; `next_cursor` says where the next begins. A cursor into a topic that
-was not asked for, or at no partition, is refused (INVALID_REQUEST), as in Kafka. Many names are looked up in slices, in one image.
+A page holds at most PARTITIONS_MAX partitions whatever was asked for; `next_cursor` says where the next
+begins. A cursor into a topic that was not asked for, or at no partition, is refused (INVALID_REQUEST), as in
+Kafka. Many names are looked up in slices, in one image.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class DescribeTopicPartitions:
 
 
 class _Page:
-    """A page in the making. `names`: of the topics that may be on it, in order. Raises KafkaError for a cursor that is nowhere."""
+    """A page in the making. `names`: of the topics that may be on it, in order. Raises KafkaError for a
+    cursor that is nowhere."""
 
     def __init__(self, topics: Topics, request: DescribeTopicPartitionsRequest) -> None:
         cursor = request.cursor

@@ -1,15 +1,17 @@
 """Fetch (key 1): batches from partitions, for consumers.
 
-A request, or the increment of a session, subscribes to partitions; those that are dirty are read (read_pass.py). What the log cache holds is read
-at once; partitions that have to be opened, and what has to come from objects, make the rest of the request a task. With too little it is delayed
-until enough bytes were counted (purgatory.py) or its time is over, and then reads what is dirty alone. The states are fetch_machine.py's; here
-its effects are carried out.
+A request, or the increment of a session, subscribes to partitions; those that are dirty are read
+(read_pass.py). What the log cache holds is read at once; partitions that have to be opened, and what has to
+come from objects, make the rest of the request a task. With too little it is delayed until enough bytes were
+counted (purgatory.py) or its time is over, and then reads what is dirty alone. The states are
+fetch_machine.py's; here its effects are carried out.
 
-A request for very many partitions, or of a session in which very many are dirty, is a task from the beginning: it reads them, and answers, in
-slices. What comes while it does, or while anybody reads from objects, is counted, so that nothing need be read at one moment before it is
-delayed.
+A request for very many partitions, or of a session in which very many are dirty, is a task from the
+beginning: it reads them, and answers, in slices. What comes while it does, or while anybody reads from
+objects, is counted, so that nothing need be read at one moment before it is delayed.
 
-Not here: sessions (fetch_sessions.py), counting (purgatory.py). Replicas do not fetch: a partition has one, and that is the store.
+Not here: sessions (fetch_sessions.py), counting (purgatory.py). Replicas do not fetch: a partition has one,
+and that is the store.
 """
 
 from __future__ import annotations
@@ -38,7 +40,14 @@ from millrace.broker.requests.fetch_machine import (
     FetchEffect,
     FetchMachine,
 )
-from millrace.broker.requests.fetch_sessions import FINAL_EPOCH, FetchItem, FetchKind, FetchPlan, FetchSessions, Key
+from millrace.broker.requests.fetch_sessions import (
+    FINAL_EPOCH,
+    FetchItem,
+    FetchKind,
+    FetchPlan,
+    FetchSessions,
+    Key,
+)
 from millrace.broker.requests.read_pass import ITEMS_A_SLICE, ReadPass, failed
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.error_codes import ErrorCode
@@ -68,8 +77,8 @@ HINTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
 class _Operation:
-    """One request under way, delayed or not (`DelayedOperation` of request.py). `is_wide`: it is for so many partitions that it reads and
-    answers in slices. `future`: of its answer, once the first pass gave none."""
+    """One request under way, delayed or not (`DelayedOperation` of request.py). `is_wide`: it is for so many
+    partitions that it reads and answers in slices. `future`: of its answer, once the first pass gave none."""
 
     __slots__ = (
         "_on_expired",
@@ -240,7 +249,9 @@ class Fetch:
 
     def _plan(self, request: FetchRequest, version: int, items: dict[Key, FetchItem]) -> FetchPlan:
         uses_ids = version >= VERSION_BY_ID
-        if version < VERSION_WITH_SESSIONS or (request.session_epoch == FINAL_EPOCH and not request.session_id):
+        if version < VERSION_WITH_SESSIONS or (
+            request.session_epoch == FINAL_EPOCH and not request.session_id
+        ):
             return FetchPlan(FetchKind.SESSIONLESS, items)
         tick_ms = int(asyncio.get_running_loop().time() * 1000)
         return self._sessions.begin(request.session_id, request.session_epoch, uses_ids, items, tick_ms)
@@ -285,7 +296,9 @@ class Fetch:
     def _delay(self, operation: _Operation) -> None:
         machine = operation.machine
         if operation.timer is None:
-            operation.timer = asyncio.get_running_loop().call_at(machine.deadline_s, self._on_expired, operation)
+            operation.timer = asyncio.get_running_loop().call_at(
+                machine.deadline_s, self._on_expired, operation
+            )
         operation.subscriber.delay(machine.missing_bytes, lambda: self._on_satisfied(operation))
 
     def _on_expired(self, operation: _Operation) -> None:
@@ -313,7 +326,9 @@ class Fetch:
     async def _await(self, operation: _Operation, effect: FetchEffect) -> FetchEffect:
         machine, read_pass, loop = operation.machine, operation.read_pass, asyncio.get_running_loop()
         if effect is OPEN:
-            left_ms = max(OPENING_TIMEOUT_MS, min(OPENING_TIMEOUT_MS_MAX, 1000 * (machine.deadline_s - loop.time())))
+            left_ms = max(
+                OPENING_TIMEOUT_MS, min(OPENING_TIMEOUT_MS_MAX, 1000 * (machine.deadline_s - loop.time()))
+            )
             is_late = await _opened(read_pass.openings, loop.time() + left_ms / 1000)
             return machine.on_opened(loop.time(), is_late=is_late)
         if effect is READ_REMOTE:
@@ -359,7 +374,8 @@ class Fetch:
         return machine.on_pass(read_pass, heard_bytes, is_interrupted)
 
     def _is_wanted(self, operation: _Operation) -> bool:
-        """Whether somebody reads its answer. It is delayed at its subscriber no longer, where another may be."""
+        """Whether somebody reads its answer. It is delayed at its subscriber no longer, where another may
+        be."""
         if operation.is_superseded:
             return False
         operation.subscriber.cancel()
@@ -433,7 +449,11 @@ class Fetch:
         if operation.plan.kind is FetchKind.INCREMENT:
             return await self._answer_increment_in_slices(operation)
         # A session's items change with it: those of the request are answered.
-        items, response, topics = list(operation.plan.items.values()), self._begin_answer(operation), _Topics()
+        items, response, topics = (
+            list(operation.plan.items.values()),
+            self._begin_answer(operation),
+            _Topics(),
+        )
         async for part in _in_turns(items):
             self._put_all(operation, response, part, topics)
         return response
@@ -471,7 +491,11 @@ class Fetch:
     async def _answer_increment_in_slices(self, operation: _Operation) -> FetchResponse:
         session = operation.plan.session
         assert session is not None
-        response, items, topics = FetchResponse(session_id=session.id), list(operation.read_pass.answers), _Topics()
+        response, items, topics = (
+            FetchResponse(session_id=session.id),
+            list(operation.read_pass.answers),
+            _Topics(),
+        )
         async for part in _in_turns(items):
             self._put_news(operation, response, part, topics)
         if operation.is_superseded:
@@ -498,7 +522,11 @@ class Fetch:
             topic = item.topic
             group = topics.get(topic)
             if group is None:
-                group = FetchableTopicResponse(topic) if isinstance(topic, str) else FetchableTopicResponse("", topic)
+                group = (
+                    FetchableTopicResponse(topic)
+                    if isinstance(topic, str)
+                    else FetchableTopicResponse("", topic)
+                )
                 topics[topic] = group
                 response.responses.append(group)
             answer = operation.read_pass.answers[item]
@@ -512,11 +540,15 @@ class Fetch:
     def _count_out(self, topic: str | bytes, answer: PartitionData) -> None:
         size_bytes = sum(map(len, cast("list[Buffer]", answer.records)))  # as ReadPass gives them
         self._directory.traffic.out_bytes += size_bytes
-        led = self._directory.topic_named(topic) if isinstance(topic, str) else self._directory.topic_of(topic)
+        led = (
+            self._directory.topic_named(topic) if isinstance(topic, str) else self._directory.topic_of(topic)
+        )
         if led is not None:
             led.traffic.out_bytes += size_bytes
 
-    def _hint(self, operation: _Operation, response: FetchResponse, item: FetchItem, answer: PartitionData) -> None:
+    def _hint(
+        self, operation: _Operation, response: FetchResponse, item: FetchItem, answer: PartitionData
+    ) -> None:
         """Who leads it, as far as is known here (KIP-951). By that version topics are named by id."""
         assert isinstance(item.topic, bytes)
         state = self._directory.leader_of(item.topic, item.partition)
@@ -549,7 +581,8 @@ def _is_wide(request: FetchRequest) -> bool:
 
 
 async def _in_turns(items: Iterable[T]) -> AsyncIterator[list[T]]:
-    """So many of them, then a turn of others. In none of the places of large answers (broker/scheduling/slices.py): a Fetch may wait for a minute."""
+    """So many of them, then a turn of others. In none of the places of large answers
+    (broker/scheduling/slices.py): a Fetch may wait for a minute."""
     turn = line_of(asyncio.get_running_loop()).turn
     iterator = iter(items)
     while part := list(islice(iterator, ITEMS_A_SLICE)):
@@ -586,5 +619,7 @@ def _forgotten(request: FetchRequest, version: int) -> Iterable[Key]:
 
 
 def _is_news(item: FetchItem, answer: PartitionData) -> bool:
-    is_told = item.is_news(answer.error_code, answer.high_watermark, answer.log_start_offset, bool(answer.records))
+    is_told = item.is_news(
+        answer.error_code, answer.high_watermark, answer.log_start_offset, bool(answer.records)
+    )
     return is_told or answer.diverging_epoch.epoch >= 0

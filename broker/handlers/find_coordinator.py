@@ -1,6 +1,8 @@
-"""FindCoordinator (key 10): which broker coordinates a group. Transactions and share groups are not served yet.
+"""FindCoordinator (key 10): which broker coordinates a group. Transactions and share groups are not served
+yet.
 
-The internal topic is made on first need; until it is there the answer is COORDINATOR_NOT_AVAILABLE, which clients retry.
+The internal topic is made on first need; until it is there the answer is COORDINATOR_NOT_AVAILABLE, which
+clients retry.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class FindCoordinator:
         await self._creation.ensure([OFFSETS_TOPIC], context)
         return await self._answer_many(context, request)
 
-    async def _answer_many(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    async def _answer_many(
+        self, context: RequestContext, request: FindCoordinatorRequest
+    ) -> FindCoordinatorResponse:
         """Where each is at the moment at which it was looked for."""
         if context.api_version < 4:
             return self._answer(context, request)
@@ -63,7 +67,9 @@ class FindCoordinator:
         one = self._locate(context, request.key_type, request.key)
         return FindCoordinatorResponse(
             error_code=one.error_code,
-            error_message=one.error_message if one.error_code else "NONE",  # as Kafka says, in these versions alone
+            error_message=one.error_message
+            if one.error_code
+            else "NONE",  # as Kafka says, in these versions alone
             node_id=one.node_id,
             host=one.host,
             port=one.port,
@@ -73,7 +79,9 @@ class FindCoordinator:
         if key_type == TRANSACTION:
             return Coordinator(key, -1, "", -1, int(self._refusals.coordinator_code(context, key)), TEXT)
         if key_type != GROUP:
-            return Coordinator(key, -1, "", -1, int(ErrorCode.INVALID_REQUEST), f"unknown coordinator type {key_type}")
+            return Coordinator(
+                key, -1, "", -1, int(ErrorCode.INVALID_REQUEST), f"unknown coordinator type {key_type}"
+            )
         topic = self._cache.image.topics.by_name(OFFSETS_TOPIC)
         leader = -1 if topic is None else topic.partitions[partition_for(key, len(topic.partitions))].leader
         node = self._cache.node(leader, context.connection)

@@ -1,4 +1,5 @@
-"""Heartbeat (key 12): a member of a classic group says that it lives, and learns of a rebalance. Always answered at once."""
+"""Heartbeat (key 12): a member of a classic group says that it lives, and learns of a rebalance. Always
+answered at once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """InitProducerId (key 22): an id and epoch 0 for a producer that wants its retries told apart.
 
-An idempotent producer gets a new id each time, whatever it says it has, as long as that is an id and an epoch or neither.
-Transactional ids are refused with a code that is not retried: there are no transactions yet.
+An idempotent producer gets a new id each time, whatever it says it has, as long as that is an id and an epoch
+or neither. Transactional ids are refused with a code that is not retried: there are no transactions yet.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class InitProducerId:
             async with asyncio.timeout(LEASE_TIMEOUT_S):
                 return InitProducerIdResponse(producer_id=await self._ids.take())
         except (TimeoutError, MillraceError, KafkaError):
-            # The one code that every producer takes for "ask again", whatever kept the controller from answering.
+            # The one code that every producer takes for "ask again", whatever kept the controller from
+            # answering.
             return _failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 

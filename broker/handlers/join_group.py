@@ -1,4 +1,5 @@
-"""JoinGroup (key 11): a member enters its group, or enters it again; answered when the group's next generation is known.
+"""JoinGroup (key 11): a member enters its group, or enters it again; answered when the group's next
+generation is known.
 
 Not here: when that is (coordinators/groups/group.py).
 """
@@ -18,9 +19,8 @@ from millrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRes
 KNOWN_ID_VERSION = 4  # a dynamic member comes back with the id that it is given (KIP-394)
 NULL_PROTOCOL_VERSION = 7
 NAME_BYTES_MAX = 32_000  # a member id is a name and a UUID, and must be a string of the protocol
-PROTOCOLS_MAX = (
-    1000  # of a member, each looked at in one piece, and once more for each other member; clients have a handful
-)
+# of a member, each looked at in one piece, and once more for each other member; clients have a handful
+PROTOCOLS_MAX = 1000
 SKIP_ASSIGNMENT_VERSION = 9  # a static leader is told not to assign (KIP-814)
 
 
@@ -37,7 +37,11 @@ class JoinGroup:
         if len(name.encode()) > NAME_BYTES_MAX or len(request.protocols) > PROTOCOLS_MAX:
             return self.refuse(request, ErrorCode.INVALID_REQUEST)
         settings = self._coordinator.settings
-        if not settings.session_timeout_min_ms <= request.session_timeout_ms <= settings.session_timeout_max_ms:
+        if (
+            not settings.session_timeout_min_ms
+            <= request.session_timeout_ms
+            <= settings.session_timeout_max_ms
+        ):
             return self.refuse(request, ErrorCode.INVALID_SESSION_TIMEOUT)
         return self._coordinator.ask(
             request.group_id,
@@ -49,7 +53,9 @@ class JoinGroup:
         self, shard: GroupShard, context: RequestContext, request: JoinGroupRequest
     ) -> Outcome[JoinGroupResponse]:
         version = context.api_version
-        deferred = DeferredResponse(lambda answer: _response(answer, version), lambda code: self.refuse(request, code))
+        deferred = DeferredResponse(
+            lambda answer: _response(answer, version), lambda code: self.refuse(request, code)
+        )
         rebalance_ms = request.rebalance_timeout_ms if version > 0 else request.session_timeout_ms
         joining = JoinRequest(
             request.member_id,

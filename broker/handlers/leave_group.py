@@ -1,4 +1,5 @@
-"""LeaveGroup (key 13): members leave a classic group; from version 3 on several at once, also on an administrator's word."""
+"""LeaveGroup (key 13): members leave a classic group; from version 3 on several at once, also on an
+administrator's word."""
 
 from __future__ import annotations
 
@@ -8,7 +9,12 @@ from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, Gr
 from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, unchanged
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.error_codes import ErrorCode
-from millrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+from millrace.protocol.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
 
 MEMBERS_VERSION = 3
 
@@ -23,9 +29,13 @@ class LeaveGroup:
         if not request.group_id:
             return _refusal(ErrorCode.INVALID_GROUP_ID)
         version = context.api_version
-        return self._coordinator.ask(request.group_id, lambda shard: self._leave(shard, version, request), _refusal)
+        return self._coordinator.ask(
+            request.group_id, lambda shard: self._leave(shard, version, request), _refusal
+        )
 
-    def _leave(self, shard: GroupShard, version: int, request: LeaveGroupRequest) -> Outcome[LeaveGroupResponse]:
+    def _leave(
+        self, shard: GroupShard, version: int, request: LeaveGroupRequest
+    ) -> Outcome[LeaveGroupResponse]:
         members = request.members if version >= MEMBERS_VERSION else [MemberIdentity(request.member_id)]
         leaving = [(member.member_id, member.group_instance_id) for member in members]
         codes, decision = shard.machine.on_leave(request.group_id, leaving, shard.now())

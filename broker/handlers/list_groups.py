@@ -1,4 +1,5 @@
-"""ListGroups (key 16): the groups that this broker coordinates. Shards that nobody asked for yet are loaded for it."""
+"""ListGroups (key 16): the groups that this broker coordinates. Shards that nobody asked for yet are loaded
+for it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ class ListGroups:
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
 
-    def handle(self, context: RequestContext, request: ListGroupsRequest) -> Coroutine[Any, Any, ListGroupsResponse]:
+    def handle(
+        self, context: RequestContext, request: ListGroupsRequest
+    ) -> Coroutine[Any, Any, ListGroupsResponse]:
         return self._list(request)
 
     async def _list(self, request: ListGroupsRequest) -> ListGroupsResponse:

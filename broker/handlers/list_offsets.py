@@ -1,8 +1,9 @@
 """ListOffsets (key 2): where a partition begins and ends, and which record belongs to a time.
 
-What needs no reading of partitions that are open is answered at once; the rest is looked up side by side, a few at a time. More partitions than a
-slice are answered in slices: each is looked at at a time of its own, and what one says of another was never promised. Tiered storage
-does not exist as a tier here, so nothing was ever moved to one and nothing waits for it.
+What needs no reading of partitions that are open is answered at once; the rest is looked up side by side, a
+few at a time. More partitions than a slice are answered in slices: each is looked at at a time of its own,
+and what one says of another was never promised. Tiered storage does not exist as a tier here, so nothing was
+ever moved to one and nothing waits for it.
 
     -1 latest    the high watermark, or the last stable offset for readers of committed records
     -2 earliest  the log's start; -4 earliest local is the same
@@ -10,11 +11,11 @@ does not exist as a tier here, so nothing was ever moved to one and nothing wait
     -5 tiered    none; -6 earliest that waits to be tiered: none
     >= 0         the first record at that time or later; none is no error
 
-A lookup may have to read and to unpack. Each belongs to its connection, of which at most `LOOKUPS_OF_ONE` are at work
-while others wait; it ends when the connection does, and with REQUEST_TIMED_OUT after `LOOKUP_S_MAX`, which clients take
-for a word to ask again: what was found out till then is kept. One that meets a batch whose header claims what its
-records have not, or one of many records where these are walked in Python, is slow from there on: it gives its place to
-others, and goes on in one of few.
+A lookup may have to read and to unpack. Each belongs to its connection, of which at most `LOOKUPS_OF_ONE` are
+at work while others wait; it ends when the connection does, and with REQUEST_TIMED_OUT after `LOOKUP_S_MAX`,
+which clients take for a word to ask again: what was found out till then is kept. One that meets a batch whose
+header claims what its records have not, or one of many records where these are walked in Python, is slow from
+there on: it gives its place to others, and goes on in one of few.
 """
 
 from __future__ import annotations
@@ -48,7 +49,14 @@ from millrace.protocol.messages.list_offsets import (
 log = logging.getLogger(__name__)
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_UNTIERED = -1, -2, -3, -4, -5, -6
-SINCE_VERSION = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_UNTIERED: 11}
+SINCE_VERSION = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_UNTIERED: 11,
+}
 LOOKUPS_AT_ONCE, LOOKUPS_OF_ONE = 16, 12
 SLOW_AT_ONCE, SLOW_OF_ONE = 2, 1
 LOOKUP_S_MAX = 15.0  # of a request; clients wait for 30 s or longer
@@ -90,7 +98,9 @@ class ListOffsets:
             places += part
         slow: list[Place] = []
         async for part in in_slices(places, PARTITIONS_A_SLICE):
-            slow += self._answer_edges(part, counts, context.api_version, isolation_of(request.isolation_level))
+            slow += self._answer_edges(
+                part, counts, context.api_version, isolation_of(request.isolation_level)
+            )
         return await self._answer_slowly(context, response, slow, request)
 
     def _answer_edges(
@@ -110,12 +120,18 @@ class ListOffsets:
     def refuse(self, request: ListOffsetsRequest, code: int) -> ListOffsetsResponse:
         topics = []
         for topic in request.topics:
-            answers = [ListOffsetsPartitionResponse(asked.partition_index, int(code)) for asked in topic.partitions]
+            answers = [
+                ListOffsetsPartitionResponse(asked.partition_index, int(code)) for asked in topic.partitions
+            ]
             topics.append(ListOffsetsTopicResponse(topic.name, answers))
         return ListOffsetsResponse(topics=topics)
 
     def _answer_at_once(
-        self, name: str, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, isolation: Isolation
+        self,
+        name: str,
+        asked: ListOffsetsPartition,
+        answer: ListOffsetsPartitionResponse,
+        isolation: Isolation,
     ) -> bool:
         led = self._directory.topic_named(name)
         if led is None:
@@ -131,18 +147,25 @@ class ListOffsets:
         return True
 
     async def _answer_slowly(
-        self, context: RequestContext, response: ListOffsetsResponse, slow: list[Place], request: ListOffsetsRequest
+        self,
+        context: RequestContext,
+        response: ListOffsetsResponse,
+        slow: list[Place],
+        request: ListOffsetsRequest,
     ) -> ListOffsetsResponse:
         limit_s = min(LOOKUP_S_MAX, request.timeout_ms / 1000) if request.timeout_ms > 0 else LOOKUP_S_MAX
         due_s = asyncio.get_running_loop().time() + limit_s
         async for part in in_slices(slow, LOOKUPS_A_SLICE):
             asking = (
-                self._look_up(place, isolation_of(request.isolation_level), context.connection, due_s) for place in part
+                self._look_up(place, isolation_of(request.isolation_level), context.connection, due_s)
+                for place in part
             )
             await asyncio.gather(*asking)
         return _for_version(response, context.api_version)
 
-    async def _look_up(self, place: Place, isolation: Isolation, connection: ConnectionInfo, due_s: float) -> None:
+    async def _look_up(
+        self, place: Place, isolation: Isolation, connection: ConnectionInfo, due_s: float
+    ) -> None:
         name, asked, answer = place
         try:
             async with asyncio.timeout_at(due_s), Seat(self._places, self._slow_places, connection) as seat:
@@ -154,7 +177,9 @@ class ListOffsets:
         except Exception as error:
             code = code_of(error)
             if code is None:
-                log.error("%s-%d: lookup of %d failed", name, asked.partition_index, asked.timestamp, exc_info=error)
+                log.error(
+                    "%s-%d: lookup of %d failed", name, asked.partition_index, asked.timestamp, exc_info=error
+                )
             answer.error_code = int(code or ErrorCode.UNKNOWN_SERVER_ERROR)
 
     async def _answer_time(
@@ -179,7 +204,8 @@ class ListOffsets:
 
 
 class Seat(Asker):
-    """The place of a lookup, until the block is left: an ordinary one, and a slow one from where it takes long."""
+    """The place of a lookup, until the block is left: an ordinary one, and a slow one from where it takes
+    long."""
 
     def __init__(self, places: FairPlaces, slow_places: FairPlaces, connection: ConnectionInfo) -> None:
         self._slow_places = slow_places
@@ -257,7 +283,10 @@ def _for_version(response: ListOffsetsResponse, version: int) -> ListOffsetsResp
 
 
 def _answer_edge(
-    partition: Partition, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, isolation: Isolation
+    partition: Partition,
+    asked: ListOffsetsPartition,
+    answer: ListOffsetsPartitionResponse,
+    isolation: Isolation,
 ) -> None:
     code = partition.epoch_refusal(asked.current_leader_epoch)
     if code:

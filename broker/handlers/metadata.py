@@ -1,8 +1,9 @@
 """Metadata (key 3): where the brokers are, which topics there are and who leads their partitions.
 
-A name that nobody has is created on the way where the setting and the request allow it; the answer then waits for the creation, so the client
-needs no second round. Listing all topics never creates. A name that no topic may have is told from one that nobody has. More than a
-slice is described in slices, by one image. A topic that is named more than once is described once.
+A name that nobody has is created on the way where the setting and the request allow it; the answer then waits
+for the creation, so the client needs no second round. Listing all topics never creates. A name that no topic
+may have is told from one that nobody has. More than a slice is described in slices, by one image. A topic
+that is named more than once is described once.
 """
 
 from __future__ import annotations
@@ -77,15 +78,18 @@ class Metadata:
         return self._answer(context, request, asked, await self._create(missing, context))
 
     async def _answer_all(self, context: RequestContext, request: MetadataRequest) -> Encoded:
-        """Of all topics: clients of one listener and version are given the same bytes while the image says the same. All clients of a broker
-        ask this at once when it is back, and what they ask for may be megabytes."""
+        """Of all topics: clients of one listener and version are given the same bytes while the image says
+        the same. All clients of a broker ask this at once when it is back, and what they ask for may be
+        megabytes."""
         await pause()
         key = _sameness(context, request)
         source = self._source()
         found = self._shared.find(key, source, context.correlation_id)
         if found is None:
             response = await self._described_all(context, request, None, {})
-            steps = encode_response_in_steps(API[METADATA_KEY], context.api_version, context.correlation_id, response)
+            steps = encode_response_in_steps(
+                API[METADATA_KEY], context.api_version, context.correlation_id, response
+            )
             found = Encoded(await in_steps(steps, pause))
             if all(one is other for one, other in zip(source, self._source(), strict=True)):
                 self._shared.keep(key, source, found)
@@ -145,7 +149,9 @@ class Metadata:
     def _with_brokers(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
         nodes = self._cache.nodes(context.connection)
         response = MetadataResponse(
-            brokers=[MetadataResponseBroker(n.node_id, n.host, n.port, n.rack) for n in nodes if not n.is_fenced],
+            brokers=[
+                MetadataResponseBroker(n.node_id, n.host, n.port, n.rack) for n in nodes if not n.is_fenced
+            ],
             cluster_id=self._cache.cluster_id,
             controller_id=self._cache.node_id,
         )
@@ -172,7 +178,9 @@ class Metadata:
                 answer = _missing(asked, context.api_version, creation_errors)
             if request.include_topic_authorized_operations:
                 # Of names that no topic has, too; of unknown ids alone there is nothing to tell.
-                answer.topic_authorized_operations = NO_OPERATIONS if answer.name is None else TOPIC_OPERATIONS
+                answer.topic_authorized_operations = (
+                    NO_OPERATIONS if answer.name is None else TOPIC_OPERATIONS
+                )
             response.topics.append(answer)
 
 
@@ -212,7 +220,9 @@ def _topic(topics: Topics, asked: MetadataRequestTopic) -> Topic | None:
     return topics.by_id(asked.topic_id) if any(asked.topic_id) else topics.by_name(asked.name or "")
 
 
-def _missing(asked: MetadataRequestTopic, version: int, creation_errors: dict[str, int]) -> MetadataResponseTopic:
+def _missing(
+    asked: MetadataRequestTopic, version: int, creation_errors: dict[str, int]
+) -> MetadataResponseTopic:
     if any(asked.topic_id):
         if version < FIRST_WITH_IDS:
             return MetadataResponseTopic(int(ErrorCode.INVALID_REQUEST), asked.name or "", asked.topic_id)
@@ -255,4 +265,8 @@ def _sameness(context: RequestContext, request: MetadataRequest) -> tuple[object
 
 def absence_code(name: str) -> ErrorCode:
     """Why there is no topic of that name."""
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name_fault(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
+    return (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if name_fault(name) is None
+        else ErrorCode.INVALID_TOPIC_EXCEPTION
+    )

@@ -1,8 +1,9 @@
 """OffsetCommit (key 8): a group's positions, acknowledged once they are durable.
 
-Kafka's order of refusals: topics and partitions that there are not, then the group and its member for all the others, then text
-that is too long. What memory for states has no place for is refused with COORDINATOR_LOAD_IN_PROGRESS, which clients try
-again. Not here: who may commit (coordinators/groups/group.py).
+Kafka's order of refusals: topics and partitions that there are not, then the group and its member for all the
+others, then text that is too long. What memory for states has no place for is refused with
+COORDINATOR_LOAD_IN_PROGRESS, which clients try again. Not here: who may commit
+(coordinators/groups/group.py).
 """
 
 from __future__ import annotations
@@ -51,14 +52,21 @@ class OffsetCommit:
 
     def handle(
         self, context: RequestContext, request: OffsetCommitRequest
-    ) -> OffsetCommitResponse | asyncio.Future[OffsetCommitResponse] | Coroutine[Any, Any, OffsetCommitResponse]:
+    ) -> (
+        OffsetCommitResponse
+        | asyncio.Future[OffsetCommitResponse]
+        | Coroutine[Any, Any, OffsetCommitResponse]
+    ):
         if sum(map(_weight, request.topics)) > PARTITIONS_A_SLICE:
             return self._commit_in_slices(context, request)
         return self._begin(context, request)
 
-    async def _commit_in_slices(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
-        """Others have turns between two slices. Each is judged by the group as it is then: a member that lost its place meanwhile commits no
-        more. The next but one waits until a slice is durable, so that little of the request is in the shard's queue at a time."""
+    async def _commit_in_slices(
+        self, context: RequestContext, request: OffsetCommitRequest
+    ) -> OffsetCommitResponse:
+        """Others have turns between two slices. Each is judged by the group as it is then: a member that lost
+        its place meanwhile commits no more. The next but one waits until a slice is durable, so that little
+        of the request is in the shard's queue at a time."""
         outcomes: deque[Outcome[OffsetCommitResponse]] = deque()
         response = OffsetCommitResponse()
         async for parts in in_slices(_parts(request), PARTITIONS_A_SLICE, _weight):
@@ -81,7 +89,11 @@ class OffsetCommit:
         self, shard: GroupShard, version: int, request: OffsetCommitRequest, client_host: str
     ) -> Outcome[OffsetCommitResponse]:
         response = OffsetCommitResponse()
-        known = [found for topic in request.topics if (found := self._look_up(version, topic, response)) is not None]
+        known = [
+            found
+            for topic in request.topics
+            if (found := self._look_up(version, topic, response)) is not None
+        ]
         if not known:
             return response
         group_id, now = request.group_id, shard.now()
@@ -102,7 +114,9 @@ class OffsetCommit:
             for (_, answer), is_refused in zip(asked, refused, strict=True):
                 if is_refused:
                     answer.error_code = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            positions = [position for position, is_refused in zip(positions, refused, strict=True) if not is_refused]
+            positions = [
+                position for position, is_refused in zip(positions, refused, strict=True) if not is_refused
+            ]
         if not positions:
             return response
         deferred: DeferredResponse[OffsetCommitResponse] = DeferredResponse(
@@ -113,7 +127,9 @@ class OffsetCommit:
         shard.carry_out(decision)
         return deferred.outcome()
 
-    def _look_up(self, version: int, topic: OffsetCommitRequestTopic, response: OffsetCommitResponse) -> Known | None:
+    def _look_up(
+        self, version: int, topic: OffsetCommitRequestTopic, response: OffsetCommitResponse
+    ) -> Known | None:
         """Puts the topic into the response; gives what of it there is."""
         by_id = version >= TOPIC_ID_VERSION
         topics = self._cache.image.topics
@@ -121,7 +137,9 @@ class OffsetCommit:
         answers = [OffsetCommitResponsePartition(asked.partition_index) for asked in topic.partitions]
         response.topics.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, answers))
         count = 0 if found is None else len(found.partitions)
-        missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id and found is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        missing = (
+            ErrorCode.UNKNOWN_TOPIC_ID if by_id and found is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
         pairs = []
         for asked, answer in zip(topic.partitions, answers, strict=True):
             if 0 <= asked.partition_index < count:
@@ -134,17 +152,26 @@ class OffsetCommit:
         self, known: list[Known], retention_ms: int, wall_ms: int
     ) -> list[tuple[Position, OffsetCommitResponsePartition]]:
         """What is to be committed, each beside its place in the response."""
-        expires_ms = None if retention_ms == NO_RETENTION else max(0, min(wall_ms + retention_ms, TIME_MAX_MS))
+        expires_ms = (
+            None if retention_ms == NO_RETENTION else max(0, min(wall_ms + retention_ms, TIME_MAX_MS))
+        )
         text_max = self._coordinator.settings.offset_metadata_bytes_max
         positions = []
         for topic, pairs in known:
             for asked, answer in pairs:
                 text = asked.committed_metadata or ""
-                if 2 * len(text) > text_max and len(text.encode("utf-16-le")) > 2 * text_max:  # Java's characters
+                if (
+                    2 * len(text) > text_max and len(text.encode("utf-16-le")) > 2 * text_max
+                ):  # Java's characters
                     answer.error_code = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
                     continue
                 offset = CommittedOffset(
-                    asked.committed_offset, asked.committed_leader_epoch, text, wall_ms, expires_ms, topic.topic_id
+                    asked.committed_offset,
+                    asked.committed_leader_epoch,
+                    text,
+                    wall_ms,
+                    expires_ms,
+                    topic.topic_id,
                 )
                 positions.append((Position(topic.name, asked.partition_index, offset), answer))
         return positions
@@ -155,7 +182,10 @@ class OffsetCommit:
                 OffsetCommitResponseTopic(
                     topic.name,
                     topic.topic_id,
-                    [OffsetCommitResponsePartition(asked.partition_index, int(code)) for asked in topic.partitions],
+                    [
+                        OffsetCommitResponsePartition(asked.partition_index, int(code))
+                        for asked in topic.partitions
+                    ],
                 )
                 for topic in request.topics
             ]

@@ -31,7 +31,11 @@ class OffsetDelete:
 
     def handle(
         self, context: RequestContext, request: OffsetDeleteRequest
-    ) -> OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse] | Coroutine[Any, Any, OffsetDeleteResponse]:
+    ) -> (
+        OffsetDeleteResponse
+        | asyncio.Future[OffsetDeleteResponse]
+        | Coroutine[Any, Any, OffsetDeleteResponse]
+    ):
         if not request.group_id:
             return _refusal(ErrorCode.INVALID_GROUP_ID)
         if sum(map(_weight, request.topics)) > PARTITIONS_A_SLICE:
@@ -39,8 +43,8 @@ class OffsetDelete:
         return self._begin(request)
 
     async def _delete_in_slices(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-        """Others have turns between two slices, each of which is judged by the group as it is then, and waited for. The first that is refused
-        whole ends it: what was deleted before it is deleted."""
+        """Others have turns between two slices, each of which is judged by the group as it is then, and
+        waited for. The first that is refused whole ends it: what was deleted before it is deleted."""
         response = OffsetDeleteResponse()
         async for parts in in_slices(_parts(request), PARTITIONS_A_SLICE, _weight):
             outcome = self._begin(OffsetDeleteRequest(request.group_id, list(parts)))

@@ -1,9 +1,10 @@
 """OffsetFetch (key 9): a group's positions read back; from version 8 on, those of several groups at once.
 
-What is shown is durable, so `require_stable` asks for nothing more while there are no transactions. Classic members may read whatever
-they claim to be. What a group has is shown as it was at one moment; more than a slice of it is copied then, and answered in slices. Several groups
-were never promised to be of one moment. A group that is named again is refused there, and of what more than a slice names a partition is
-answered once: a few bytes would ask for kilobytes each. Not here: what is committed (coordinators/groups/offsets.py).
+What is shown is durable, so `require_stable` asks for nothing more while there are no transactions. Classic
+members may read whatever they claim to be. What a group has is shown as it was at one moment; more than a
+slice of it is copied then, and answered in slices. Several groups were never promised to be of one moment. A
+group that is named again is refused there, and of what more than a slice names a partition is answered once:
+a few bytes would ask for kilobytes each. Not here: what is committed (coordinators/groups/offsets.py).
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class OffsetFetch:
             return self._fetch(version, groups[0], lambda found: _response(version, [found]))
         return self._fetch_all(version, groups)
 
-    async def _fetch_all(self, version: int, groups: Sequence[OffsetFetchRequestGroup]) -> OffsetFetchResponse:
+    async def _fetch_all(
+        self, version: int, groups: Sequence[OffsetFetchRequestGroup]
+    ) -> OffsetFetchResponse:
         outcomes: list[Outcome[OffsetFetchResponseGroup]] = []
         met: set[str] = set()
         async for part in in_slices(groups, PARTITIONS_A_SLICE, _weight):
@@ -70,7 +73,9 @@ class OffsetFetch:
                 met.add(group.group_id)
                 is_large = group.topics is None or _weight(group) > PARTITIONS_A_SLICE
                 outcomes.append(
-                    await self._fetch_large(version, group) if is_large else self._fetch(version, group, unchanged)
+                    await self._fetch_large(version, group)
+                    if is_large
+                    else self._fetch(version, group, unchanged)
                 )
         return _response(version, await all_of(outcomes))
 
@@ -114,7 +119,9 @@ class OffsetFetch:
             found.partitions += some.partitions
         return found
 
-    async def _whole(self, version: int, copied: Copied) -> AsyncIterator[tuple[OffsetFetchResponseTopics, Partitions]]:
+    async def _whole(
+        self, version: int, copied: Copied
+    ) -> AsyncIterator[tuple[OffsetFetchResponseTopics, Partitions]]:
         """Topics that have no id by now cannot be said where ids are what is said."""
         topics = self._cache.image.topics
         async for part in in_slices(copied.items(), TOPICS_A_SLICE):
@@ -195,24 +202,31 @@ def _found(partitions: Partitions, index: int, topic_id: bytes) -> OffsetFetchRe
 
 
 def _failed_topic(asked: OffsetFetchRequestTopics, code: int) -> OffsetFetchResponseTopics:
-    partitions = [OffsetFetchResponsePartitions(index, -1, -1, "", int(code)) for index in asked.partition_indexes]
+    partitions = [
+        OffsetFetchResponsePartitions(index, -1, -1, "", int(code)) for index in asked.partition_indexes
+    ]
     return OffsetFetchResponseTopics(asked.name, asked.topic_id, partitions)
 
 
 def _refused(version: int, group: OffsetFetchRequestGroup, code: int) -> OffsetFetchResponseGroup:
-    """Consumers before 3.9 give up at COORDINATOR_NOT_AVAILABLE here, so they are told the other error that makes them look again."""
+    """Consumers before 3.9 give up at COORDINATOR_NOT_AVAILABLE here, so they are told the other error that
+    makes them look again."""
     if code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
         code = ErrorCode.NOT_COORDINATOR
     if version >= GROUP_ERROR_VERSION:
         return OffsetFetchResponseGroup(group.group_id, [], int(code))
-    return OffsetFetchResponseGroup(group.group_id, [_failed_topic(asked, code) for asked in group.topics or []])
+    return OffsetFetchResponseGroup(
+        group.group_id, [_failed_topic(asked, code) for asked in group.topics or []]
+    )
 
 
 def _response(version: int, groups: list[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
     if version >= GROUPS_VERSION:
         return OffsetFetchResponse(groups=groups)
     (group,) = groups
-    return OffsetFetchResponse(topics=[_old_topic(topic) for topic in group.topics], error_code=group.error_code)
+    return OffsetFetchResponse(
+        topics=[_old_topic(topic) for topic in group.topics], error_code=group.error_code
+    )
 
 
 def _old_topic(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:

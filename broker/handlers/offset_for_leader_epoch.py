@@ -1,7 +1,7 @@
 """OffsetForLeaderEpoch (key 23): where a leader epoch ended.
 
-Consumers ask after a change of leader, to see whether what they read was cut off. Nothing that anybody was shown is ever cut off here;
-an end that is not durable yet is not told, as it might be another's tomorrow.
+Consumers ask after a change of leader, to see whether what they read was cut off. Nothing that anybody was
+shown is ever cut off here; an end that is not durable yet is not told, as it might be another's tomorrow.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class OffsetForLeaderEpoch:
             answers = OffsetForLeaderTopicResult(topic.topic)
             response.topics.append(answers)
             async for part in in_slices(topic.partitions, PARTITIONS_A_SLICE):
-                answers.partitions += await asyncio.gather(*(self._end_of(topic.topic, asked) for asked in part))
+                answers.partitions += await asyncio.gather(
+                    *(self._end_of(topic.topic, asked) for asked in part)
+                )
         return response
 
     async def _end_of(self, name: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:

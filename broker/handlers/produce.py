@@ -1,15 +1,18 @@
 """Produce (key 0): batches for partitions, acknowledged when they are durable.
 
-What runs before `handle` returns runs in the order of the connection: partitions are found, room for the whole request is made sure of,
-each batch is handed to its partition. A request whose partitions are not all open, or for which there is no room, keeps its turn at its
-partitions (turns.py) and goes through the same steps when it comes; what arrives later for one of them stands behind it. So does a request
-with a batch whose producer's state is in the log, which is read first, and one with a batch that takes long to rewrite: when its turn has
-come, and there is room, its batches are rewritten off the loop, then appended. At most REWRITES_AT_ONCE requests are between the two, and of
-several no more than Unpacking.held_bytes_max, as what their frames grow to is charged to nobody. A request for more partitions than may be
-served in one turn of the loop is served in pieces (wide_produce.py), and its connection begins nothing behind it.
+What runs before `handle` returns runs in the order of the connection: partitions are found, room for the
+whole request is made sure of, each batch is handed to its partition. A request whose partitions are not all
+open, or for which there is no room, keeps its turn at its partitions (turns.py) and goes through the same
+steps when it comes; what arrives later for one of them stands behind it. So does a request with a batch whose
+producer's state is in the log, which is read first, and one with a batch that takes long to rewrite: when its
+turn has come, and there is room, its batches are rewritten off the loop, then appended. At most
+REWRITES_AT_ONCE requests are between the two, and of several no more than Unpacking.held_bytes_max, as what
+their frames grow to is charged to nobody. A request for more partitions than may be served in one turn of the
+loop is served in pieces (wide_produce.py), and its connection begins nothing behind it.
 
-acks=1 is as durable as acks=-1. acks=0 is not answered, and closes the connection when anything was refused, so that the client asks for
-metadata. An append has no timeout: the WAL confirms it or the process ends; `timeout_ms` bounds the waiting before it.
+acks=1 is as durable as acks=-1. acks=0 is not answered, and closes the connection when anything was refused,
+so that the client asks for metadata. An append has no timeout: the WAL confirms it or the process ends;
+`timeout_ms` bounds the waiting before it.
 
 Transactions are not served yet: a request that has a transactional id, or batch, is refused whole.
 """
@@ -71,8 +74,8 @@ NO_RECORDS = memoryview(b"")
 
 
 class _Part:
-    """One partition's batch within a request. `on_done` is what the engine calls when it is durable. `is_recoded`: see Partition.append.
-    `is_found`: its producer's state was looked for in the log."""
+    """One partition's batch within a request. `on_done` is what the engine calls when it is durable.
+    `is_recoded`: see Partition.append. `is_found`: its producer's state was looked for in the log."""
 
     __slots__ = ("index", "is_found", "is_recoded", "led", "looked", "partition", "records", "reply", "work")
 
@@ -106,8 +109,9 @@ class _Part:
 
 
 class _Work:
-    """One request under way. `missing_count`: parts that are not settled yet. `needed_bytes`: room for all that may be appended. `is_slow`: it
-    has batches that take long to rewrite. `is_cold`: the state of a producer of it is in the log."""
+    """One request under way. `missing_count`: parts that are not settled yet. `needed_bytes`: room for all
+    that may be appended. `is_slow`: it has batches that take long to rewrite. `is_cold`: the state of a
+    producer of it is in the log."""
 
     __slots__ = (
         "context",
@@ -164,13 +168,20 @@ class _Work:
     def outcome(self) -> Any:
         if self.request.acks != 0:
             return self.response
-        is_refused = any(part.error_code for topic in self.response.responses for part in topic.partition_responses)
+        is_refused = any(
+            part.error_code for topic in self.response.responses for part in topic.partition_responses
+        )
         return CLOSE if is_refused else NO_REPLY
 
 
 class Produce:
     def __init__(
-        self, directory: PartitionDirectory, cache: MetadataCache, room: Room, clock: Clock, unpacking: Unpacking
+        self,
+        directory: PartitionDirectory,
+        cache: MetadataCache,
+        room: Room,
+        clock: Clock,
+        unpacking: Unpacking,
     ) -> None:
         self._directory = directory
         self._cache = cache
@@ -182,19 +193,23 @@ class Produce:
         self._turns = Turns(lambda call: asyncio.get_running_loop().call_soon(call))
 
     def handle(self, context: RequestContext, request: ProduceRequest) -> Any:
-        """On return no view of the frame is left, but where it is wide: the memory of others is received into again."""
+        """On return no view of the frame is left, but where it is wide: the memory of others is received into
+        again."""
         if is_wide(request):
             return self._handle_wide(context, request)
         return self._handle(context, request)
 
     async def _handle_wide(self, context: RequestContext, request: ProduceRequest) -> Any:
-        """Others have the loop between its pieces. Cancelled, what was begun goes on, and the rest is not begun."""
+        """Others have the loop between its pieces. Cancelled, what was begun goes on, and the rest is not
+        begun."""
         turn = line_of(asyncio.get_running_loop()).turn
         transactional_id = request.transactional_id
         if transactional_id is None:
             for piece in pieces(request, None):
                 if any(
-                    _is_transactional(asked.records) for topic in piece.topic_data for asked in topic.partition_data
+                    _is_transactional(asked.records)
+                    for topic in piece.topic_data
+                    for asked in topic.partition_data
                 ):
                     transactional_id = ""
                 await turn()
@@ -273,11 +288,17 @@ class Produce:
                     if not self._find(part):
                         continue
                 elif part.partition.state.producers.cold is not None:
-                    work.is_cold = work.is_cold or part.partition.state.producers.is_cold(_producer_of(records))
+                    work.is_cold = work.is_cold or part.partition.state.producers.is_cold(
+                        _producer_of(records)
+                    )
                 work.parts.append(part)
                 settings = led.settings
                 size_bytes = len(records)
-                if settings.record_rules is not None or settings.is_rewriting or has_unset_max_timestamp(records):
+                if (
+                    settings.record_rules is not None
+                    or settings.is_rewriting
+                    or has_unset_max_timestamp(records)
+                ):
                     work.is_slow = work.is_slow or self._is_slow(part)
                     if settings.codec is not None:
                         size_bytes = max(size_bytes, settings.rules.batch_bytes_max)
@@ -348,7 +369,9 @@ class Produce:
         if isinstance(error, StatesFull):
             part.work.response.throttle_time_ms = error.throttle_ms
         if isinstance(error, InvalidRecords):
-            part.reply.record_errors = [BatchIndexAndErrorMessage(index, message) for index, message in error.errors]
+            part.reply.record_errors = [
+                BatchIndexAndErrorMessage(index, message) for index, message in error.errors
+            ]
 
     def _refuse_part(self, part: _Part, code: int, message: str) -> None:
         version = part.work.context.api_version
@@ -380,8 +403,8 @@ class Produce:
         return any(is_held(_key_of(part)) or is_held(_producer_key_of(part)) for part in work.parts)
 
     def _keys_of(self, work: _Work) -> Iterator[tuple[object, ...]]:
-        """Where it takes its place: at its partitions. One that waits for its producers' states alone keeps only these
-        producers' own batches behind it: a read of the log holds up nobody else's."""
+        """Where it takes its place: at its partitions. One that waits for its producers' states alone keeps
+        only these producers' own batches behind it: a read of the log holds up nobody else's."""
         is_alone = work.is_cold and not (work.openings or work.is_slow or self._is_behind(work))
         return ((_producer_key_of if is_alone else _key_of)(part) for part in work.parts)
 
@@ -437,7 +460,9 @@ class Produce:
             self._run(work)
             return
         # Exhausted: the whole of it could never fit. A producer that is told so cuts its batches.
-        code = ErrorCode.MESSAGE_TOO_LARGE if isinstance(error, Exhausted) else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        code = (
+            ErrorCode.MESSAGE_TOO_LARGE if isinstance(error, Exhausted) else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )
         self._give_up(work, work.parts, code)
         self._leave(work)
 
@@ -464,14 +489,17 @@ class Produce:
         self._leave(work)
 
     def _is_slow(self, part: _Part) -> bool:
-        """Whether what is to be done with a batch takes too long for one turn of the loop, or all that is to be done with its request does."""
+        """Whether what is to be done with a batch takes too long for one turn of the loop, or all that is to
+        be done with its request does."""
         settings, records, work = part.led.settings, part.records, part.work
         if part.is_recoded:
             return False
         if settings.record_rules is None:
             return is_slow(records, settings)
         work.looked_bytes += len(records)
-        if len(records) > ATTRIBUTES_AT and (records[ATTRIBUTES_AT] & CODEC_MASK or settings.codec or not IS_COMPILED):
+        if len(records) > ATTRIBUTES_AT and (
+            records[ATTRIBUTES_AT] & CODEC_MASK or settings.codec or not IS_COMPILED
+        ):
             looked = self._look(records, settings, self._clock.wall_ms())
             if isinstance(looked, TooLong):
                 return True

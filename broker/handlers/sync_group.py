@@ -1,4 +1,5 @@
-"""SyncGroup (key 14): the leader hands in the assignments of a generation, every member gets its own once they are durable."""
+"""SyncGroup (key 14): the leader hands in the assignments of a generation, every member gets its own once
+they are durable."""
 
 from __future__ import annotations
 
@@ -46,8 +47,9 @@ class SyncGroup:
 
 
 class DeferredSync(DeferredResponse[SyncGroupResponse]):
-    """One who is refused for want of memory has to wait a while before it joins again. It is told so, and answered that late too: librdkafka takes no
-    notice of a throttle time, and would come back at once, for ever."""
+    """One who is refused for want of memory has to wait a while before it joins again. It is told so, and
+    answered that late too: librdkafka takes no notice of a throttle time, and would come back at once, for
+    ever."""
 
     def complete(self, answer: SyncAnswer) -> None:
         if answer.is_short_of_memory:
@@ -67,8 +69,8 @@ def _response(answer: SyncAnswer) -> SyncGroupResponse:
 
 
 def _refusal(code: int) -> SyncGroupResponse:
-    """Clients give up at COORDINATOR_LOAD_IN_PROGRESS here, so they are told to join again, as Kafka did up to 3.x: a join is repeated until
-    there is an answer."""
+    """Clients give up at COORDINATOR_LOAD_IN_PROGRESS here, so they are told to join again, as Kafka did up
+    to 3.x: a join is repeated until there is an answer."""
     if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         code = ErrorCode.REBALANCE_IN_PROGRESS
     return SyncGroupResponse(error_code=int(code))

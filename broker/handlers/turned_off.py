@@ -1,8 +1,9 @@
 """APIs of features that this broker does not have: the answers Kafka gives where the feature is turned off.
 
-Questions are answered truly: there is nothing. Writes are refused with Kafka's own code for it, so that a tool says what is the matter instead
-of waiting. They are shown because clients guess a broker's release by the APIs that it shows. One function an API; `TURNED_OFF` is the list;
-transactions and the newer groups have modules of their own.
+Questions are answered truly: there is nothing. Writes are refused with Kafka's own code for it, so that a
+tool says what is the matter instead of waiting. They are shown because clients guess a broker's release by
+the APIs that it shows. One function an API; `TURNED_OFF` is the list; transactions and the newer groups have
+modules of their own.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class TurnedOff:
 
 
 def _describe_acls(request: describe_acls.DescribeAclsRequest) -> describe_acls.DescribeAclsResponse:
-    return describe_acls.DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+    return describe_acls.DescribeAclsResponse(
+        error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER
+    )
 
 
 def _create_acls(request: create_acls.CreateAclsRequest) -> create_acls.CreateAclsResponse:
@@ -95,9 +98,13 @@ def _describe_scram(
 def _alter_scram(
     request: alter_user_scram_credentials.AlterUserScramCredentialsRequest,
 ) -> alter_user_scram_credentials.AlterUserScramCredentialsResponse:
-    changed = [deletion.name for deletion in request.deletions] + [upsertion.name for upsertion in request.upsertions]
+    changed = [deletion.name for deletion in request.deletions] + [
+        upsertion.name for upsertion in request.upsertions
+    ]
     result = alter_user_scram_credentials.AlterUserScramCredentialsResult
-    refused = [result(name, ErrorCode.UNSUPPORTED_SASL_MECHANISM, NO_SCRAM) for name in dict.fromkeys(changed)]
+    refused = [
+        result(name, ErrorCode.UNSUPPORTED_SASL_MECHANISM, NO_SCRAM) for name in dict.fromkeys(changed)
+    ]
     return alter_user_scram_credentials.AlterUserScramCredentialsResponse(results=refused)
 
 
@@ -131,7 +138,9 @@ TURNED_OFF: dict[int, Callable[[Any], Any]] = {
     80: _refused(add_raft_voter.AddRaftVoterResponse, ErrorCode.UNSUPPORTED_VERSION, NO_DYNAMIC_QUORUM),
     81: _refused(remove_raft_voter.RemoveRaftVoterResponse, ErrorCode.UNSUPPORTED_VERSION, NO_DYNAMIC_QUORUM),
     94: _refused(
-        unregister_controller.UnregisterControllerResponse, ErrorCode.UNSUPPORTED_VERSION, NO_CONTROLLER_REMOVAL
+        unregister_controller.UnregisterControllerResponse,
+        ErrorCode.UNSUPPORTED_VERSION,
+        NO_CONTROLLER_REMOVAL,
     ),
     **turned_off_transactions.ANSWERS,
     **turned_off_groups.ANSWERS,

@@ -1,8 +1,8 @@
-"""APIs of the newer groups: consumer (KIP-848), share (KIP-932) and streams (KIP-1071), as Kafka answers them where group.version, share.version and
-streams.version are 0.
+"""APIs of the newer groups: consumer (KIP-848), share (KIP-932) and streams (KIP-1071), as Kafka answers them
+where group.version, share.version and streams.version are 0.
 
-ConsumerGroupHeartbeat 68, ConsumerGroupDescribe 69, share groups 76 to 79 and 83 to 87 and 90 to 92, streams groups 88, 89 and 93, in all versions.
-A client that finds no such API at all may wait for one in silence.
+ConsumerGroupHeartbeat 68, ConsumerGroupDescribe 69, share groups 76 to 79 and 83 to 87 and 90 to 92, streams
+groups 88, 89 and 93, in all versions. A client that finds no such API at all may wait for one in silence.
 """
 
 from __future__ import annotations
@@ -31,9 +31,13 @@ from millrace.protocol.messages import (
     write_share_group_state,
 )
 
-NO_CONSUMER_PROTOCOL = "the consumer group protocol of KIP-848 is not served by this broker: set group.protocol=classic"
+NO_CONSUMER_PROTOCOL = (
+    "the consumer group protocol of KIP-848 is not served by this broker: set group.protocol=classic"
+)
 NO_SHARE_GROUPS = "share groups are not served by this broker"
-NO_STREAMS_PROTOCOL = "the streams group protocol of KIP-1071 is not served by this broker: set group.protocol=classic"
+NO_STREAMS_PROTOCOL = (
+    "the streams group protocol of KIP-1071 is not served by this broker: set group.protocol=classic"
+)
 
 
 def _refused(response: Callable[..., Any], text: str) -> Callable[[Any], Any]:
@@ -41,11 +45,17 @@ def _refused(response: Callable[..., Any], text: str) -> Callable[[Any], Any]:
 
 
 def _refused_by_group(
-    response: Callable[..., Any], group: Callable[..., Any], text: str, code: int = ErrorCode.UNSUPPORTED_VERSION
+    response: Callable[..., Any],
+    group: Callable[..., Any],
+    text: str,
+    code: int = ErrorCode.UNSUPPORTED_VERSION,
 ) -> Callable[[Any], Any]:
     """`text` has a place for the group's name, or none."""
     return lambda request: response(
-        groups=[group(error_code=code, error_message=text.format(name), group_id=name) for name in request.group_ids]
+        groups=[
+            group(error_code=code, error_message=text.format(name), group_id=name)
+            for name in request.group_ids
+        ]
     )
 
 
@@ -55,16 +65,22 @@ def _refused_by_partition(
     """What brokers ask each other about the state of a share group."""
 
     def refuse(partitions: Iterable[Any]) -> list[Any]:
-        return [partition(each.partition, ErrorCode.UNSUPPORTED_VERSION, NO_SHARE_GROUPS) for each in partitions]
+        return [
+            partition(each.partition, ErrorCode.UNSUPPORTED_VERSION, NO_SHARE_GROUPS) for each in partitions
+        ]
 
-    return lambda request: response(results=[topic(each.topic_id, refuse(each.partitions)) for each in request.topics])
+    return lambda request: response(
+        results=[topic(each.topic_id, refuse(each.partitions)) for each in request.topics]
+    )
 
 
 def _describe_share_offsets(
     request: describe_share_group_offsets.DescribeShareGroupOffsetsRequest,
 ) -> describe_share_group_offsets.DescribeShareGroupOffsetsResponse:
     group = describe_share_group_offsets.DescribeShareGroupOffsetsResponseGroup
-    refused = [group(asked.group_id, [], ErrorCode.UNSUPPORTED_VERSION, NO_SHARE_GROUPS) for asked in request.groups]
+    refused = [
+        group(asked.group_id, [], ErrorCode.UNSUPPORTED_VERSION, NO_SHARE_GROUPS) for asked in request.groups
+    ]
     return describe_share_group_offsets.DescribeShareGroupOffsetsResponse(groups=refused)
 
 
@@ -110,12 +126,15 @@ ANSWERS: dict[int, Callable[[Any], Any]] = {
     ),
     88: _refused(streams_group_heartbeat.StreamsGroupHeartbeatResponse, NO_STREAMS_PROTOCOL),
     89: _refused_by_group(
-        streams_group_describe.StreamsGroupDescribeResponse, streams_group_describe.DescribedGroup, NO_STREAMS_PROTOCOL
+        streams_group_describe.StreamsGroupDescribeResponse,
+        streams_group_describe.DescribedGroup,
+        NO_STREAMS_PROTOCOL,
     ),
     90: _describe_share_offsets,
     91: _refused(alter_share_group_offsets.AlterShareGroupOffsetsResponse, NO_SHARE_GROUPS),
     92: _refused(delete_share_group_offsets.DeleteShareGroupOffsetsResponse, NO_SHARE_GROUPS),
     93: _refused(
-        streams_group_topology_description_update.StreamsGroupTopologyDescriptionUpdateResponse, NO_STREAMS_PROTOCOL
+        streams_group_topology_description_update.StreamsGroupTopologyDescriptionUpdateResponse,
+        NO_STREAMS_PROTOCOL,
     ),
 }

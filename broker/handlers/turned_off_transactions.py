@@ -1,7 +1,9 @@
-"""APIs of transactions where there are none: nobody has a transactional id, so each is refused as one that Kafka's coordinator does not know.
+"""APIs of transactions where there are none: nobody has a transactional id, so each is refused as one that
+Kafka's coordinator does not know.
 
-AddPartitionsToTxn 24, AddOffsetsToTxn 25, EndTxn 26, WriteTxnMarkers 27, TxnOffsetCommit 28, DescribeTransactions 65, ListTransactions 66, in all
-versions. A producer that asks for a transactional id is refused before (InitProducerId).
+AddPartitionsToTxn 24, AddOffsetsToTxn 25, EndTxn 26, WriteTxnMarkers 27, TxnOffsetCommit 28,
+DescribeTransactions 65, ListTransactions 66, in all versions. A producer that asks for a transactional id is
+refused before (InitProducerId).
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ def _refuse_topics(
     ]
 
 
-def _add_offsets(request: add_offsets_to_txn.AddOffsetsToTxnRequest) -> add_offsets_to_txn.AddOffsetsToTxnResponse:
+def _add_offsets(
+    request: add_offsets_to_txn.AddOffsetsToTxnRequest,
+) -> add_offsets_to_txn.AddOffsetsToTxnResponse:
     return add_offsets_to_txn.AddOffsetsToTxnResponse(error_code=_unknown(request.transactional_id))
 
 
@@ -78,7 +82,9 @@ def _end(request: end_txn.EndTxnRequest) -> end_txn.EndTxnResponse:
     return end_txn.EndTxnResponse(error_code=_unknown(request.transactional_id))
 
 
-def _write_markers(request: write_txn_markers.WriteTxnMarkersRequest) -> write_txn_markers.WriteTxnMarkersResponse:
+def _write_markers(
+    request: write_txn_markers.WriteTxnMarkersRequest,
+) -> write_txn_markers.WriteTxnMarkersResponse:
     """As Kafka says of a log that cannot hold a marker."""
     return write_txn_markers.WriteTxnMarkersResponse(
         markers=[
@@ -90,19 +96,27 @@ def _write_markers(request: write_txn_markers.WriteTxnMarkersRequest) -> write_t
     )
 
 
-def _refuse_marker(topic: write_txn_markers.WritableTxnMarkerTopic) -> write_txn_markers.WritableTxnMarkerTopicResult:
+def _refuse_marker(
+    topic: write_txn_markers.WritableTxnMarkerTopic,
+) -> write_txn_markers.WritableTxnMarkerTopicResult:
     result = write_txn_markers.WritableTxnMarkerPartitionResult
-    refused = [result(partition, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT) for partition in topic.partition_indexes]
+    refused = [
+        result(partition, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT) for partition in topic.partition_indexes
+    ]
     return write_txn_markers.WritableTxnMarkerTopicResult(topic.name, refused)
 
 
-def _commit_offsets(request: txn_offset_commit.TxnOffsetCommitRequest) -> txn_offset_commit.TxnOffsetCommitResponse:
+def _commit_offsets(
+    request: txn_offset_commit.TxnOffsetCommitRequest,
+) -> txn_offset_commit.TxnOffsetCommitResponse:
     code = _unknown(request.transactional_id)
     result = txn_offset_commit.TxnOffsetCommitResponsePartition
     return txn_offset_commit.TxnOffsetCommitResponse(
         topics=[
             txn_offset_commit.TxnOffsetCommitResponseTopic(
-                topic.name, topic.topic_id, [result(partition.partition_index, code) for partition in topic.partitions]
+                topic.name,
+                topic.topic_id,
+                [result(partition.partition_index, code) for partition in topic.partitions],
             )
             for topic in request.topics
         ]
@@ -119,7 +133,8 @@ def _list_transactions(
 
 
 def _is_pattern(text: str) -> bool:
-    """Parsed and no more: nothing is matched, and to compile a set of letters in both cases takes 15 ms, and 1000 letters name 200 of them."""
+    """Parsed and no more: nothing is matched, and to compile a set of letters in both cases takes 15 ms, and
+    1000 letters name 200 of them."""
     if len(text) > PATTERN_CHARS_MAX:
         return False
     try:

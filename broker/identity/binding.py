@@ -1,9 +1,10 @@
-"""What binds log directory, WAL and bucket to one cluster: the metadata log knows the cluster's id, the bucket holds it under one key.
+"""What binds log directory, WAL and bucket to one cluster: the metadata log knows the cluster's id, the
+bucket holds it under one key.
 
-A log directory that is new may not meet a WAL or a bucket that are not: what they hold would be overwritten by a cluster that does not know
-of it. Nor may one that was used meet a bucket without its objects, or a WAL that is new while it may have held acknowledged records: what is
-missing would be lost without a word. Each refusal names the remedy. The WAL's own header guards it against another cluster's or node's
-broker.
+A log directory that is new may not meet a WAL or a bucket that are not: what they hold would be overwritten
+by a cluster that does not know of it. Nor may one that was used meet a bucket without its objects, or a WAL
+that is new while it may have held acknowledged records: what is missing would be lost without a word. Each
+refusal names the remedy. The WAL's own header guards it against another cluster's or node's broker.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ async def read_bound_cluster(store: ObjectStore, bucket: str) -> str | None:
         return str(json.loads(content)["cluster_id"])
     except (ValueError, KeyError, TypeError):
         raise BindingRefused(
-            f"the object {MARKER_KEY} in {bucket} does not say which cluster the bucket belongs to: it is damaged; "
-            "remove it, and it is written again if the bucket holds this cluster's objects; a restore needs cluster.id then"
+            f"the object {MARKER_KEY} in {bucket} does not say which cluster the bucket belongs to: it is "
+            "damaged; "
+            "remove it, and it is written again if the bucket holds this cluster's objects; a restore needs "
+            "cluster.id then"
         ) from None
 
 
@@ -48,19 +51,21 @@ def check_first_start(is_wal_used: bool, wal_path: str, bucket: str, bound_clust
     if bound_cluster is not None:
         raise BindingRefused(
             f"the metadata log directory is empty, but {bucket} holds the data of cluster {bound_cluster}: "
-            "restore the log directory (log.dirs) of that cluster from a copy, or build it from the bucket with `millrace restore`, or give an "
+            "restore the log directory (log.dirs) of that cluster from a copy, or build it from the bucket "
+            "with `millrace restore`, or give an "
             "empty bucket"
         )
     if is_wal_used:
         raise BindingRefused(
             f"the metadata log directory is empty, but the WAL {wal_path} is in use: "
-            "restore the log directory (log.dirs) that belongs to it, or remove the WAL if its data is not needed"
+            "restore the log directory (log.dirs) that belongs to it, or remove the WAL if its data is not "
+            "needed"
         )
 
 
 def check_first_look(was_new: bool, is_new: bool, log_dir: str) -> None:
-    """A log that this start had to make is one that it set out to make. Else raises BindingRefused: neither the WAL nor the bucket was
-    looked at for a first start."""
+    """A log that this start had to make is one that it set out to make. Else raises BindingRefused: neither
+    the WAL nor the bucket was looked at for a first start."""
     if is_new and not was_new:
         raise BindingRefused(
             f"{log_dir}: another start made a metadata log here and took it back meanwhile: start again"
@@ -76,8 +81,9 @@ async def bind_bucket(
     *,
     is_remote: bool = False,
 ) -> None:
-    """On return the bucket is this cluster's, durably. Raises BindingRefused when it is another's, or has lost what metadata says it
-    holds (one object is looked for). A remote store's word on conditional puts is not taken untried."""
+    """On return the bucket is this cluster's, durably. Raises BindingRefused when it is another's, or has
+    lost what metadata says it holds (one object is looked for). A remote store's word on conditional puts is
+    not taken untried."""
     if bound_cluster is None:
         await _check_witness(store, bucket, cluster_id, image)
         content = json.dumps({"version": 1, "cluster_id": cluster_id}).encode()
@@ -87,7 +93,8 @@ async def bind_bucket(
                 await store.put_if_absent(MARKER_KEY, [content])
                 return
             log.warning(
-                "%s %s: that no other cluster takes it at this very moment is not guarded; from its next start on it is",
+                "%s %s: that no other cluster takes it at this very moment is not guarded; from its next "
+                "start on it is",
                 bucket,
                 fault,
             )
@@ -98,7 +105,8 @@ async def bind_bucket(
                 raise contradiction(MARKER_KEY, EXISTS, NOT_THERE, 1) from None
     if bound_cluster != cluster_id:
         raise BindingRefused(
-            f"{bucket} holds the data of cluster {bound_cluster}, and this node belongs to cluster {cluster_id}: "
+            f"{bucket} holds the data of cluster {bound_cluster}, and this node belongs to cluster "
+            f"{cluster_id}: "
             "give this cluster a bucket of its own, or the log directory that belongs to that bucket"
         )
 
@@ -123,6 +131,7 @@ async def _check_witness(store: ObjectStore, bucket: str, cluster_id: str, image
     witness = next(committed, None)
     if witness is not None and await store.head(object_key(cluster_id, witness)) is None:
         raise BindingRefused(
-            f"{bucket} holds nothing of cluster {cluster_id}, whose metadata names {image.objects.committed_count} objects in it: "
+            f"{bucket} holds nothing of cluster {cluster_id}, whose metadata names "
+            f"{image.objects.committed_count} objects in it: "
             "give the bucket that belongs to this log directory (s3.data.buckets)"
         )

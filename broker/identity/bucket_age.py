@@ -1,10 +1,12 @@
 """Whether the bucket is older than the metadata log, or emptied: asked before a start changes anything.
 
-A bucket that was restored from a snapshot lacks objects that metadata names, and its claims would be made a second time under numbers that other
-incarnations had. Two things tell, and both were in the bucket before metadata had what follows from them: the claims of the incarnation that
-the broker registered with, and the newest objects that are committed. Not seen: a copy of the running life's own time in which one of the
-newest objects is there; readers of what is missing are refused, and `fsck` names it. A metadata log that `restore` has just built comes from
-its bucket, and is not asked. Not here: a bucket that is newer (metadata_check.py), claims of others (claims.py), another cluster's (binding.py).
+A bucket that was restored from a snapshot lacks objects that metadata names, and its claims would be made a
+second time under numbers that other incarnations had. Two things tell, and both were in the bucket before
+metadata had what follows from them: the claims of the incarnation that the broker registered with, and the
+newest objects that are committed. Not seen: a copy of the running life's own time in which one of the newest
+objects is there; readers of what is missing are refused, and `fsck` names it. A metadata log that `restore`
+has just built comes from its bucket, and is not asked. Not here: a bucket that is newer (metadata_check.py),
+claims of others (claims.py), another cluster's (binding.py).
 """
 
 from __future__ import annotations
@@ -24,13 +26,15 @@ from millrace.s3stream.objects.keys import object_key
 
 NEWEST_ASKED: Final = 4  # one object may be lost alone, which costs its readers and no start
 REMEDY: Final = (
-    "put the current bucket back (s3.data.buckets), or, where this copy is all that there is, build a log directory from it with "
+    "put the current bucket back (s3.data.buckets), or, where this copy is all that there is, build a log "
+    "directory from it with "
     "`millrace restore`"
 )
 
 
 def claimed_number(image: MetadataImage, series: int, node_id: int) -> int:
-    """The highest number of the series whose claim is certainly in the bucket: the broker registers behind it. 0: none is known to be."""
+    """The highest number of the series whose claim is certainly in the bucket: the broker registers behind
+    it. 0: none is known to be."""
     broker = image.brokers.get(node_id)
     if broker is None:
         return 0
@@ -39,7 +43,8 @@ def claimed_number(image: MetadataImage, series: int, node_id: int) -> int:
 
 
 def newest_committed(image: MetadataImage) -> list[ObjectId]:
-    """The newest committed objects, NEWEST_ASKED at most. Among the ids that metadata knows: a restore lifts the next id by billions."""
+    """The newest committed objects, NEWEST_ASKED at most. Among the ids that metadata knows: a restore lifts
+    the next id by billions."""
     objects = image.objects
     committed = (one for one in reversed(objects.by_id) if objects.by_id[one].state is ObjectState.COMMITTED)
     return list(islice(committed, NEWEST_ASKED))
@@ -55,19 +60,23 @@ async def check_bucket_age(
     *,
     is_restored: bool,
 ) -> None:
-    """Changes nothing. `bound_cluster`: whose the bucket is by its marker, None without one; another cluster's is not judged here.
-    `is_restored`: no start on the restored log directory was through yet. Raises BindingRefused for a bucket that is older than this metadata,
-    and what the store raises."""
+    """Changes nothing. `bound_cluster`: whose the bucket is by its marker, None without one; another
+    cluster's is not judged here. `is_restored`: no start on the restored log directory was through yet.
+    Raises BindingRefused for a bucket that is older than this metadata, and what the store raises."""
     if is_restored or bound_cluster not in (None, cluster_id):
         return
-    reason = await _older_claims(store, cluster_id, image, node_id) or await _older_objects(store, cluster_id, image)
+    reason = await _older_claims(store, cluster_id, image, node_id) or await _older_objects(
+        store, cluster_id, image
+    )
     if reason and bound_cluster is None:
         raise BindingRefused(
             f"{bucket} holds nothing of cluster {cluster_id} ({reason}), nothing was changed: "
             "give the bucket that belongs to this log directory (s3.data.buckets)"
         )
     if reason:
-        raise BindingRefused(f"{bucket} is older than the metadata log: {reason}; nothing was changed: {REMEDY}")
+        raise BindingRefused(
+            f"{bucket} is older than the metadata log: {reason}; nothing was changed: {REMEDY}"
+        )
 
 
 async def _older_claims(store: ObjectStore, cluster_id: str, image: MetadataImage, node_id: int) -> str:

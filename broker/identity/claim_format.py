@@ -1,14 +1,16 @@
 """Claims of ownership as the bucket keeps them: keys by series and number, and the bytes of one. Pure.
 
-    {cluster}/owners/{series}/{number, 20 digits}        series: a node id, or `metadata`: the metadata log's writer
+    {cluster}/owners/{series}/{number, 20 digits}        series: a node id, or `metadata`: the metadata log's
+                                                         writer
 
-    claim   76 B  "MROC" | version u8 | kind u8 | cluster length u16 | crc u32 | series i32 | number i64 | incarnation 16 B |
+    claim   76 B  "MROC" | version u8 | kind u8 | cluster length u16 | crc u32 | series i32 | number i64 |
+                  incarnation 16 B |
                   incarnation before 16 B | metadata offset i64 | metadata epoch i32 | wall time i64
                   then the cluster's id. crc: the 8 bytes before it, then what follows it
 
-docs/formats/bucket.md draws it. Numbers of a series begin at 1, have no gap while nobody was killed between its record and
-its claim, and are put once, never changed, never deleted: a process that was halted for a long time looks for the one
-that follows its own. Not here: who may put one (claims.py).
+docs/formats/bucket.md draws it. Numbers of a series begin at 1, have no gap while nobody was killed between
+its record and its claim, and are put once, never changed, never deleted: a process that was halted for a long
+time looks for the one that follows its own. Not here: who may put one (claims.py).
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class ClaimKind(IntEnum):
 
 
 class ClaimCorrupt(Corrupt):
-    """An object under a claim's key is none that can be read. `is_later`: it names a later version of the format."""
+    """An object under a claim's key is none that can be read. `is_later`: it names a later version of the
+    format."""
 
     def __init__(self, key: str, reason: str, *, is_later: bool = False) -> None:
         super().__init__(key, reason)
@@ -54,7 +57,8 @@ class ClaimCorrupt(Corrupt):
 
 @dataclass(frozen=True, slots=True)
 class OwnerClaim:
-    """One claim. `metadata_end`: the committed metadata log ended there when it was made, under the quorum epoch `metadata_epoch`."""
+    """One claim. `metadata_end`: the committed metadata log ended there when it was made, under the quorum
+    epoch `metadata_epoch`."""
 
     kind: ClaimKind
     cluster_id: str

@@ -1,15 +1,17 @@
 """Claims on the ownership of a node's series and of the metadata log: read, checked, put, released.
 
-    check (reads alone) -> record the incarnation in the metadata log -> put the claim under the next number, if it is absent
+    check (reads alone) -> record the incarnation in the metadata log
+        -> put the claim under the next number, if it is absent
 
-A series may be continued only by who knows its newest claim from its own metadata log: a start on a copy of that log, or on an
-older one, finds a claim that it does not know, and is refused. Kept true, whatever a kill falls between: an incarnation is
-recorded before its claim can be in the bucket; a claim is put once and never changed; a claim that a killed start left under
-way, and that lands late, is known when it is met, and the start goes on to the number behind it.
+A series may be continued only by who knows its newest claim from its own metadata log: a start on a copy of
+that log, or on an older one, finds a claim that it does not know, and is refused. Kept true, whatever a kill
+falls between: an incarnation is recorded before its claim can be in the bucket; a claim is put once and never
+changed; a claim that a killed start left under way, and that lands late, is known when it is met, and the
+start goes on to the number behind it.
 
-Where the store ignores or lacks If-None-Match a claim is put and read back: two that start in the same instant may then both
-believe that they were first, until the next look at the number that follows (ownership.py). Not here: bytes and keys
-(claim_format.py), what an owner does with its claim (ownership.py).
+Where the store ignores or lacks If-None-Match a claim is put and read back: two that start in the same
+instant may then both believe that they were first, until the next look at the number that follows
+(ownership.py). Not here: bytes and keys (claim_format.py), what an owner does with its claim (ownership.py).
 """
 
 from __future__ import annotations
@@ -50,12 +52,14 @@ FULL_WAIT_S = 2.0  # before a full bucket is asked again
 T = TypeVar("T")
 # (operation, attempts so far, error): a start that waits says why.
 OnFull = Callable[[str, int, StoreFull], None]
-# (series, number, the newest claim in the bucket): on return the incarnation that claims is durable in the metadata log.
+# (series, number, the newest claim in the bucket): on return the incarnation that claims is durable in the
+# metadata log.
 Record = Callable[[int, int, OwnerClaim | None], Awaitable[None]]
 
 
 class NewestClaims(NamedTuple):
-    """Those in the bucket, which the metadata log knows; None where there never was one. Who claimed before them has been replaced."""
+    """Those in the bucket, which the metadata log knows; None where there never was one. Who claimed before
+    them has been replaced."""
 
     of_log: OwnerClaim | None
     of_node: OwnerClaim | None
@@ -67,8 +71,9 @@ NO_CLAIMS = NewestClaims(None, None)
 async def read_newest_claim(
     store: ObjectStore, cluster_id: str, series: int, known_number: int = 0
 ) -> OwnerClaim | None:
-    """The claim or release with the highest number, None where there never was one. `known_number`: the highest that the asker's metadata
-    has, so that a long series is not listed from its beginning. Raises ClaimCorrupt, and what the store raises."""
+    """The claim or release with the highest number, None where there never was one. `known_number`: the
+    highest that the asker's metadata has, so that a long series is not listed from its beginning. Raises
+    ClaimCorrupt, and what the store raises."""
     after = claim_key(cluster_id, series, known_number - 2) if known_number > 2 else ""
     keys = [entry.key async for entry in store.list(series_prefix(cluster_id, series), after)]
     return decode_claim(await store.get(keys[-1]), keys[-1]) if keys else None
@@ -77,7 +82,8 @@ async def read_newest_claim(
 async def check_claims(
     store: ObjectStore, bucket: str, cluster_id: str, image: MetadataImage, node_id: int
 ) -> NewestClaims:
-    """Changes nothing. Raises BindingRefused when the node or the metadata log was claimed by somebody whom this log does not know."""
+    """Changes nothing. Raises BindingRefused when the node or the metadata log was claimed by somebody whom
+    this log does not know."""
     of_log = await known_newest(store, bucket, cluster_id, image, METADATA_SERIES)
     return NewestClaims(of_log, await known_newest(store, bucket, cluster_id, image, node_id))
 
@@ -97,30 +103,43 @@ async def known_newest(
 
 
 def unreadable(bucket: str, error: ClaimCorrupt) -> str:
-    """The sentence of a start or a restore that meets it. Who made the newest claim is known from it alone, so a person has to say that nobody is
-    at work; behind a removed one a restore goes on."""
+    """The sentence of a start or a restore that meets it. Who made the newest claim is known from it alone,
+    so a person has to say that nobody is at work; behind a removed one a restore goes on."""
     told = f"in {bucket}, {error}; nothing was changed"
     if error.is_later:
         return told
     return (
-        f"{told}: put it back from a copy of the bucket; or, where there is none, see that no process of this node runs, remove that object, empty "
+        f"{told}: put it back from a copy of the bucket; or, where there is none, see that no process of "
+        "this node runs, remove that object, empty "
         "the log directory (log.dirs) and build it again with `millrace restore --take-over`"
     )
 
 
 def why_refused(newest: OwnerClaim, image: MetadataImage) -> str:
-    """Why the log of this image may not follow that claim, in words that follow the bucket's name; "" when it may."""
-    what = "as the writer of the metadata log" if newest.series == METADATA_SERIES else f"for node {newest.series}"
+    """Why the log of this image may not follow that claim, in words that follow the bucket's name; "" when it
+    may."""
+    what = (
+        "as the writer of the metadata log"
+        if newest.series == METADATA_SERIES
+        else f"for node {newest.series}"
+    )
     verb = "claimed" if newest.is_standing else "released"
     told = f"was {verb} {what} by incarnation {uuid_text(newest.incarnation)} (number {newest.number})"
     remedy = (
-        "nothing was changed: start with the log directory (log.dirs) that was in use last; a copy of it may not run beside it, "
+        "nothing was changed: start with the log directory (log.dirs) that was in use last; a copy of it may "
+        "not run beside it, "
         "and a further node needs a node.id and a log directory of its own"
     )
     if not image.claims.has_incarnation(newest.series, newest.incarnation):
-        return f"{told}, of which this metadata log knows nothing: it is another one's copy, or an older one; {remedy}"
+        return (
+            f"{told}, of which this metadata log knows nothing: it is another one's copy, or an older "
+            f"one; {remedy}"
+        )
     if newest.metadata_end > image.offset:
-        end = f"when the metadata log ended at offset {newest.metadata_end}, and this one ends at {image.offset}"
+        end = (
+            f"when the metadata log ended at offset {newest.metadata_end}, and this one ends at "
+            f"{image.offset}"
+        )
         return f"{told} {end}: it is an older copy; {remedy}"
     return ""
 
@@ -130,7 +149,8 @@ async def are_conditions_kept(store: ObjectStore, bucket: str, cluster_id: str, 
     fault = await brief_condition_fault(store, f"{MARKER_KEY}-test-{cluster_id}/{incarnation.hex()}-")
     if fault is not None:
         log.warning(
-            "%s %s: a second process on a copy of this node is found by looking every few seconds, not by the store, and "
+            "%s %s: a second process on a copy of this node is found by looking every few seconds, not by "
+            "the store, and "
             "objects are put without a condition: never start one",
             bucket,
             fault,
@@ -140,7 +160,8 @@ async def are_conditions_kept(store: ObjectStore, bucket: str, cluster_id: str, 
 
 @dataclass(slots=True)
 class Claimant:
-    """What a start claims with. `has_conditions`: the store was seen to keep If-None-Match. `image`: what is committed now."""
+    """What a start claims with. `has_conditions`: the store was seen to keep If-None-Match. `image`: what is
+    committed now."""
 
     store: ObjectStore
     bucket: str
@@ -153,9 +174,10 @@ class Claimant:
     on_full: OnFull
 
     async def claim(self, series: int) -> OwnerClaim:
-        """The series is this incarnation's on return, durably. Raises BindingRefused when somebody else was first, StoreContradicts where
-        the store says that a claim is there and shows none. Cancelled or killed at any point, the next start with the same metadata log goes
-        on from there. Waits while the bucket is full."""
+        """The series is this incarnation's on return, durably. Raises BindingRefused when somebody else was
+        first, StoreContradicts where the store says that a claim is there and shows none. Cancelled or killed
+        at any point, the next start with the same metadata log goes on from there. Waits while the bucket is
+        full."""
         rounds = Rounds()
         while True:
             newest = await known_newest(self.store, self.bucket, self.cluster_id, self.image(), series)
@@ -170,21 +192,26 @@ class Claimant:
                     raise await self._not_claimed(made.key, rounds) from None
                 continue
             log.info(
-                "claims: series %d is ours: number %d, incarnation %s", series, number, uuid_text(self.incarnation)
+                "claims: series %d is ours: number %d, incarnation %s",
+                series,
+                number,
+                uuid_text(self.incarnation),
             )
             return made
 
     async def _not_claimed(self, key: str, rounds: Rounds) -> Exception:
-        """Claims of killed starts may land one after another between two looks of ours; so many are somebody at work, or a store's
-        contradiction."""
+        """Claims of killed starts may land one after another between two looks of ours; so many are somebody
+        at work, or a store's contradiction."""
         if await self._found(key) is None:
             return contradiction(key, EXISTS, NOT_THERE, rounds.count)
         return BindingRefused(
-            f"{self.bucket} was claimed {rounds.count} times while this start tried to: let one process run with this node.id"
+            f"{self.bucket} was claimed {rounds.count} times while this start tried to: let one process run "
+            "with this node.id"
         )
 
     async def release(self, claimed: OwnerClaim) -> None:
-        """Says that this incarnation has ended in order. PreconditionFailed when somebody has claimed the series since."""
+        """Says that this incarnation has ended in order. PreconditionFailed when somebody has claimed the
+        series since."""
         number = claimed.number + 1
         await self._put(self._made(ClaimKind.RELEASED, claimed.series, number, self.incarnation))
 
@@ -196,7 +223,8 @@ class Claimant:
                     await self.release(claimed)
         except (MillraceError, TimeoutError) as error:
             log.warning(
-                "claims: this node's were not released, the next start takes them as they are: %s", in_words(error)
+                "claims: this node's were not released, the next start takes them as they are: %s",
+                in_words(error),
             )
 
     def _made(self, kind: ClaimKind, series: int, number: int, before: bytes) -> OwnerClaim:
@@ -205,7 +233,8 @@ class Claimant:
         return OwnerClaim(kind, self.cluster_id, series, number, self.incarnation, before, *ends)
 
     async def _put(self, made: OwnerClaim) -> None:
-        """PreconditionFailed when the key is somebody's. Our own earlier attempt is told by its content, which nobody else writes."""
+        """PreconditionFailed when the key is somebody's. Our own earlier attempt is told by its content,
+        which nobody else writes."""
         content = encode_claim(made)
         if self.has_conditions:
             await self.store.put_if_absent(made.key, [content])
@@ -243,7 +272,15 @@ async def claimant_of(
         "a conditional put", lambda: are_conditions_kept(store, bucket, cluster_id, incarnation), on_full
     )
     return Claimant(
-        store, bucket, cluster_id, incarnation, has_conditions, clock, lambda: publisher.image, record, on_full
+        store,
+        bucket,
+        cluster_id,
+        incarnation,
+        has_conditions,
+        clock,
+        lambda: publisher.image,
+        record,
+        on_full,
     )
 
 

@@ -1,11 +1,14 @@
-"""What a first start needs of its disks: a start that could not go on, or whose objects would never find room, is refused before it makes anything.
+"""What a first start needs of its disks: a start that could not go on, or whose objects would never find
+room, is refused before it makes anything.
 
     log.dirs          METADATA_BYTES, and the reserve for a full disk (kraft/log/reserve.py)
-    data in a folder  what such a folder leaves free (KEPT_FREE_BYTES), and as much as the log may hold, up to OBJECTS_BYTES
+    data in a folder  what such a folder leaves free (KEPT_FREE_BYTES), and as much as the log may hold, up to
+                      OBJECTS_BYTES
     log in a file     its whole size, which is taken at once (wal/block/capacity.py)
 
-Needs of one file system are added. The folder of a log's file is made, as others are, and tried: where it takes no file the bucket would be named
-before that is seen. Not here: later starts, which take what there is; taking the folder back (first_start.py).
+Needs of one file system are added. The folder of a log's file is made, as others are, and tried: where it
+takes no file the bucket would be named before that is seen. Not here: later starts, which take what there is;
+taking the folder back (first_start.py).
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ TRIAL = ".trial"
 
 
 async def check_first_room(disk: Disk, settings: BrokerSettings, wal: WalPlace) -> None:
-    """Raises DiskFull, and DiskFailed for a folder that takes no file. Makes nothing but the folder of the log's file."""
+    """Raises DiskFull, and DiskFailed for a folder that takes no file. Makes nothing but the folder of the
+    log's file."""
     needs: defaultdict[int, int] = defaultdict(int)
     for path, size_bytes in _needs(settings):
         needs[disk.volume_of(path)] += size_bytes

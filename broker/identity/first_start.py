@@ -1,11 +1,12 @@
 """What a start that is refused takes back: folders that it made, and a metadata log that nobody knows of yet.
 
-    note the folders that are missing -> open stores, WAL, metadata log -> kept: the bucket is about to name the cluster
+    note the folders that are missing -> open stores, WAL, metadata log
+        -> kept: the bucket is about to name the cluster
                        └── refused before that: everything goes that this start made, and nothing else
 
-What was there before stays, and so does a folder that holds anything by now. From the moment on at which the bucket may name the cluster the
-metadata log is all that knows of it: it stays, and the next start goes on where this one ended. Not here: removing the log
-(kraft/node.py, under its lock), what makes folders.
+What was there before stays, and so does a folder that holds anything by now. From the moment on at which the
+bucket may name the cluster the metadata log is all that knows of it: it stays, and the next start goes on
+where this one ended. Not here: removing the log (kraft/node.py, under its lock), what makes folders.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class FirstStart:
         if settings.wal.scheme == "file":
             is_of_objects = kind_of(settings.wal).file_of is None
             folders.append(
-                f"{settings.wal.target}/{NEW_FOLDER}" if is_of_objects else settings.wal.target.rpartition("/")[0]
+                f"{settings.wal.target}/{NEW_FOLDER}"
+                if is_of_objects
+                else settings.wal.target.rpartition("/")[0]
             )
         for folder in folders:
             self._missing |= dict.fromkeys(await self._disk.missing_folders(folder))
@@ -51,4 +54,6 @@ class FirstStart:
             try:
                 await self._disk.remove_folder(folder)
             except DiskFailed as error:
-                log.warning("first start: a folder that this start made is left: %s; remove it if it is empty", error)
+                log.warning(
+                    "first start: a folder that this start made is left: %s; remove it if it is empty", error
+                )

@@ -1,9 +1,11 @@
 """The wall clock as far as it is known to be right: what a node reads, keeps and is told of the time.
 
-    <log.dirs>/newest-time         the newest known time, written at a start, every `SAVE_MS`, and when it falls
+    <log.dirs>/newest-time         the newest known time, written at a start, every `SAVE_MS`, and when it
+                                   falls
     <log.dirs>/confirmed-time      an operator's word (`millrace clock --confirm`), taken once and removed
-    metadata                       its newest batch, and when the newest object's data was, where newest-time is
-                                   missing: a first start of this version, a log directory that was built anew
+    metadata                       its newest batch, and when the newest object's data was, where newest-time
+                                   is missing: a first start of this version, a log directory that was built
+                                   anew
     the store's Date               of the newest answer; a HEAD fetches one while the clock is doubted
 
 A `KnownTime` is the node's Clock: what it writes is stamped by it. `judged` is the Clock by which it deletes:
@@ -62,9 +64,15 @@ class KnownTime:
     """A Clock. Before `open` it is the wall clock, and nothing may be deleted by it."""
 
     def __init__(
-        self, clock: Clock, disk: Disk, folder: str, gap_max_ms: int, last_date: Callable[[], StoreDate | None]
+        self,
+        clock: Clock,
+        disk: Disk,
+        folder: str,
+        gap_max_ms: int,
+        last_date: Callable[[], StoreDate | None],
     ) -> None:
-        """`folder`: where the times are kept. `gap_max_ms`: the longest time off that is believed unconfirmed."""
+        """`folder`: where the times are kept. `gap_max_ms`: the longest time off that is believed
+        unconfirmed."""
         self._clock = clock
         self._disk = disk
         self._folder = folder
@@ -82,9 +90,9 @@ class KnownTime:
         self.judged = Judged(self)
 
     async def open(self, metadata_ms: Callable[[], int]) -> None:
-        """Reads what is kept. `metadata_ms`: the newest time in metadata, 0 where that is empty; asked only where
-        nothing is kept. On return the newest known time is kept durably, where the disk takes it. Cancelling
-        loses nothing."""
+        """Reads what is kept. `metadata_ms`: the newest time in metadata, 0 where that is empty; asked only
+        where nothing is kept. On return the newest known time is kept durably, where the disk takes it.
+        Cancelling loses nothing."""
         newest_ms = await self._read(NEWEST)
         if newest_ms is None:
             newest_ms = metadata_ms() or None
@@ -92,8 +100,8 @@ class KnownTime:
         await self.look(self._gap_max_ms)
 
     async def run(self, ask_store: AskStore) -> None:
-        """Until cancelled. `ask_store`: any small request, made of a store that told the time before, while the
-        clock is doubted."""
+        """Until cancelled. `ask_store`: any small request, made of a store that told the time before, while
+        the clock is doubted."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             await self.look()
@@ -101,7 +109,9 @@ class KnownTime:
                 try:
                     await ask_store()
                 except MillraceError as error:
-                    log.info("clock: the store was asked for its time, and did not answer: %s", in_words(error))
+                    log.info(
+                        "clock: the store was asked for its time, and did not answer: %s", in_words(error)
+                    )
 
     async def look(self, gap_max_ms: int = JUMP_MAX_MS) -> None:
         """Takes an operator's word, given up to `gap_max_ms` ago, says what has changed, and keeps the newest
@@ -151,9 +161,12 @@ class KnownTime:
         if self.ahead_ms and (self._said_ms is None or tick_ms - self._said_ms >= SAY_AGAIN_MS):
             self._said_ms = tick_ms
             log.warning(
-                "clock: the wall clock is %.1f hours ahead of the newest time that is known here, %s: retention by "
-                "time is suspended beyond that, and so is the expiry of groups' offsets and objects. If the clock "
-                "is right, and this node was off for so long, say so: millrace clock --confirm; else set it right",
+                "clock: the wall clock is %.1f hours ahead of the newest time that is known here, %s: "
+                "retention by "
+                "time is suspended beyond that, and so is the expiry of groups' offsets and objects. If the "
+                "clock "
+                "is right, and this node was off for so long, say so: millrace clock --confirm; else set it "
+                "right",
                 self.ahead_ms / 3_600_000,
                 shown(known_ms),
             )
@@ -162,8 +175,10 @@ class KnownTime:
             log.info("clock: the wall clock is believed again, and retention by time goes on")
         if self.behind_ms and not self._was_behind:
             log.warning(
-                "clock: the wall clock is %.1f hours behind the newest time that is known here, %s: records that "
-                "the broker stamps get that time, and nothing is deleted by it. Set the clock right; if it is right, "
+                "clock: the wall clock is %.1f hours behind the newest time that is known here, %s: records "
+                "that "
+                "the broker stamps get that time, and nothing is deleted by it. Set the clock right; if it "
+                "is right, "
                 "and was ahead before, say so: millrace clock --confirm",
                 self.behind_ms / 3_600_000,
                 shown(known_ms),
@@ -183,7 +198,9 @@ class KnownTime:
         self._taken = data
         confirmed_ms = decode_time(data)
         if confirmed_ms is None:
-            log.warning("clock: %s/%s holds no time: make it with millrace clock --confirm", self._folder, CONFIRMED)
+            log.warning(
+                "clock: %s/%s holds no time: make it with millrace clock --confirm", self._folder, CONFIRMED
+            )
             return
         self._watch.confirm(confirmed_ms, self._tick_ms(), gap_max_ms)
         log.info("clock: an operator confirmed that it was %s", shown(confirmed_ms))

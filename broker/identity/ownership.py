@@ -1,20 +1,24 @@
-"""Watches that this process is still the owner of its node: looks for the claim that would follow its own, every few seconds.
+"""Watches that this process is still the owner of its node: looks for the claim that would follow its own,
+every few seconds.
 
     look (a HEAD of the next number of each series) ──none──► verified, as of when the look began
                                                    └─found──► replaced: told once, and verify fails for good
 
-A newer claim is seen within EVERY_S + JITTER_S + two attempts while the store answers, which is under ten seconds; while it does not
-the process goes on and a gauge says since when nothing is known. What is made final (a commit, a deletion) waits for a look that
-began after the work did, and for one that is no older than TRUSTED_S, since a process may have been halted in between.
+A newer claim is seen within EVERY_S + JITTER_S + two attempts while the store answers, which is under ten
+seconds; while it does not the process goes on and a gauge says since when nothing is known. What is made
+final (a commit, a deletion) waits for a look that began after the work did, and for one that is no older than
+TRUSTED_S, since a process may have been halted in between.
 
-    open ──HALT_MS passed between two notes──► held, looks at once ──a look without a halt in it, none newer──► open
+    open ──HALT_MS passed between two notes──► held, looks at once
+        ──a look without a halt in it, none newer──► open
                                                                  └─found──► replaced: held for good
 
-A note of the time is taken every second, by a timer, and whenever somebody asks for the gate. A stop (SIGSTOP), a suspended machine and
-a loop that stood are all the same to it: within HALT_MS nobody has noticed that this process is away, claimed its node and begun to
-serve; after that, what became durable is acknowledged by nobody before a look that began later. A store that is away holds nothing
-up by itself. Not seen: a hypervisor that stops a machine together with all its clocks. Not here: claims (claims.py), what ends when it was
-replaced (app.py), what is held (s3stream/storage.py, kraft/driver.py).
+A note of the time is taken every second, by a timer, and whenever somebody asks for the gate. A stop
+(SIGSTOP), a suspended machine and a loop that stood are all the same to it: within HALT_MS nobody has noticed
+that this process is away, claimed its node and begun to serve; after that, what became durable is
+acknowledged by nobody before a look that began later. A store that is away holds nothing up by itself. Not
+seen: a hypervisor that stops a machine together with all its clocks. Not here: claims (claims.py), what ends
+when it was replaced (app.py), what is held (s3stream/storage.py, kraft/driver.py).
 """
 
 from __future__ import annotations
@@ -23,7 +27,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from millrace.broker.identity.claim_format import ClaimCorrupt, OwnerClaim, claim_key, decode_claim, series_name
+from millrace.broker.identity.claim_format import (
+    ClaimCorrupt,
+    OwnerClaim,
+    claim_key,
+    decode_claim,
+    series_name,
+)
 from millrace.kraft.image.image import MetadataImage
 from millrace.protocol.ids import uuid_text
 from millrace.runtime.clock import Clock
@@ -45,7 +55,8 @@ NOT_NOW = (Unavailable, Exhausted, StoreDenied, ObjectMissing)
 
 
 class Replaced(Fenced):
-    """Another incarnation has claimed the node. `left`: what was acknowledged here and is in this process's WAL alone, in words."""
+    """Another incarnation has claimed the node. `left`: what was acknowledged here and is in this process's
+    WAL alone, in words."""
 
     def __init__(self, own: OwnerClaim, key: str, found: OwnerClaim | None) -> None:
         super().__init__(own, key, found)
@@ -58,8 +69,10 @@ class Replaced(Fenced):
         who = "another process" if self.found is None else f"incarnation {uuid_text(self.found.incarnation)}"
         what = "the metadata log" if self.own.series < 0 else f"node {self.own.series}"
         return (
-            f"{who} has taken {what} over from this one, incarnation {uuid_text(self.own.incarnation)}, by the claim {self.key}: it was "
-            "started on a copy of this node's log directory, or took over by an operator's word; nothing more is committed or deleted "
+            f"{who} has taken {what} over from this one, incarnation {uuid_text(self.own.incarnation)}, by "
+            f"the claim {self.key}: it was "
+            "started on a copy of this node's log directory, or took over by an operator's word; nothing "
+            "more is committed or deleted "
             f"here{self.left}; let one process run with this node.id"
         )
 
@@ -78,7 +91,8 @@ class Owner:
         *,
         is_conditional: bool,
     ) -> None:
-        """`store` fails what is not answered within ATTEMPT_MS, at the first attempt. `claims` are of one incarnation, just made."""
+        """`store` fails what is not answered within ATTEMPT_MS, at the first attempt. `claims` are of one
+        incarnation, just made."""
         self.writer = Writer(node_id, token_of(claims[0].incarnation))
         self.is_conditional = is_conditional
         self.unanswered_count = 0
@@ -117,7 +131,10 @@ class Owner:
             return ""
         if self._replaced is not None:
             return "another process has taken the node over"
-        return "the process stood still, and the store has not said yet whether the node was taken over meanwhile"
+        return (
+            "the process stood still, and the store has not said yet whether the node was taken over "
+            "meanwhile"
+        )
 
     def may_acknowledge(self) -> bool:
         """As AckGate."""
@@ -147,7 +164,8 @@ class Owner:
     def _on_halt(self, away_ms: int) -> None:
         self.halt_count += 1
         log.warning(
-            "ownership: the process stood still for %.1f s: nothing is acknowledged until the store has said that nobody took the "
+            "ownership: the process stood still for %.1f s: nothing is acknowledged until the store has said "
+            "that nobody took the "
             "node over meanwhile",
             away_ms / 1000,
         )
@@ -159,7 +177,10 @@ class Owner:
 
     def _release(self) -> None:
         if not self._is_open:
-            log.info("ownership: the node is still this process's: acknowledgements go on after %.2f s", self.held_s)
+            log.info(
+                "ownership: the node is still this process's: acknowledgements go on after %.2f s",
+                self.held_s,
+            )
             self._is_open = True
             self._halted.clear()
             self._settled.set()
@@ -189,8 +210,16 @@ class Owner:
             except Replaced:
                 return
             except NOT_NOW as error:
-                what = "the node goes on" if self._is_open else "acknowledgements wait, for the process stood still"
-                log.warning("ownership: the store did not answer whether this node was taken over, %s: %s", what, error)
+                what = (
+                    "the node goes on"
+                    if self._is_open
+                    else "acknowledgements wait, for the process stood still"
+                )
+                log.warning(
+                    "ownership: the store did not answer whether this node was taken over, %s: %s",
+                    what,
+                    error,
+                )
                 await asyncio.sleep(AGAIN_S)
 
     async def _until_due(self, due_s: float) -> None:
@@ -216,7 +245,8 @@ class Owner:
             await asyncio.sleep(AGAIN_S * self._rand.fraction())
 
     async def _look(self, since_s: float) -> None:
-        """Unless a look since then has been answered, with no halt behind it; those who ask meanwhile share it."""
+        """Unless a look since then has been answered, with no halt behind it; those who ask meanwhile share
+        it."""
         async with self._looking:
             if self._replaced is not None:
                 raise self._replaced
@@ -258,7 +288,8 @@ class Owner:
 
 
 def left_in_wal(ranges: Sequence[StreamRange], size_bytes: int, image: MetadataImage, wal: str) -> str:
-    """What only this process's WAL holds, in words that go on a sentence; also to the log, partition by partition."""
+    """What only this process's WAL holds, in words that go on a sentence; also to the log, partition by
+    partition."""
     names = {bytes(topic.topic_id): topic.name for topic in image.topics}
     rows: list[tuple[str, int, StreamRange]] = []
     for one in ranges:
@@ -271,10 +302,18 @@ def left_in_wal(ranges: Sequence[StreamRange], size_bytes: int, image: MetadataI
     count = sum(one.end - one.start for _, _, one in rows)
     for name, partition, one in rows[:TOLD_MAX]:
         log.critical(
-            "ownership: acknowledged and in the WAL %s alone: %s-%d [%d, %d)", wal, name, partition, one.start, one.end
+            "ownership: acknowledged and in the WAL %s alone: %s-%d [%d, %d)",
+            wal,
+            name,
+            partition,
+            one.start,
+            one.end,
         )
-    first = ", ".join(f"{name}-{partition} [{one.start}, {one.end})" for name, partition, one in rows[:NAMED_MAX])
+    first = ", ".join(
+        f"{name}-{partition} [{one.start}, {one.end})" for name, partition, one in rows[:NAMED_MAX]
+    )
     more = f" and {len(rows) - NAMED_MAX} more partitions, in the log" if len(rows) > NAMED_MAX else ""
     return (
-        f"; {count} records ({size_bytes} bytes) were acknowledged here and are in the WAL {wal} alone: {first}{more}"
+        f"; {count} records ({size_bytes} bytes) were acknowledged here and are in the WAL {wal} alone: "
+        f"{first}{more}"
     )

@@ -1,4 +1,5 @@
-"""A process that started at millrace.version 0 has no claim on its node, also when the level is raised while it runs: it says so.
+"""A process that started at millrace.version 0 has no claim on its node, also when the level is raised while
+it runs: it says so.
 
 Why it cannot take one then: docs/bucket.md, at "no claim until it starts again".
 """
@@ -25,7 +26,8 @@ class Unclaimed:
         if image.features.has_identities and not self._is_said:
             self._is_said = True
             log.warning(
-                "ownership: %s %d is finalized, but this process started below it and has no claim on node %d: restart it now; "
+                "ownership: %s %d is finalized, but this process started below it and has no claim on node "
+                "%d: restart it now; "
                 "until then a copy of its disks that is started elsewhere is noticed by neither",
                 MILLRACE_VERSION,
                 image.features.level(MILLRACE_VERSION),

@@ -1,9 +1,12 @@
-"""What a write-ahead log (WAL) holds of streams that a restored metadata log does not know: opened, or made, after what the bucket has. Pure.
+"""What a write-ahead log (WAL) holds of streams that a restored metadata log does not know: opened, or made,
+after what the bucket has. Pure.
 
-A block WAL's node acknowledges before the opening of a stream is in the bucket: metadata that is restored from there may have the stream
-closed, or not at all. One that it has is opened again by the restore, and recovered. Of one that it does not have nobody knows the topic:
-it is named by its id and offsets, by the restore and by the start, which goes on only when the loss was accepted. Not here: recovery
-(s3stream/recovery.py), reading a WAL (cli/restore.py). Kept true: what the WAL holds beyond what is committed is recovered or named.
+A block WAL's node acknowledges before the opening of a stream is in the bucket: metadata that is restored
+from there may have the stream closed, or not at all. One that it has is opened again by the restore, and
+recovered. Of one that it does not have nobody knows the topic: it is named by its id and offsets, by the
+restore and by the start, which goes on only when the loss was accepted. Not here: recovery
+(s3stream/recovery.py), reading a WAL (cli/restore.py). Kept true: what the WAL holds beyond what is committed
+is recovered or named.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ class WalStream(NamedTuple):
 
 
 def to_reopen(found: Iterable[WalStream], image: MetadataImage) -> dict[StreamId, int]:
-    """Closed streams that their WAL's node has opened since: with what epoch they are to be open, so that they are recovered."""
+    """Closed streams that their WAL's node has opened since: with what epoch they are to be open, so that
+    they are recovered."""
     reopened = {}
     for one in found:
         stream = image.streams.get(one.stream_id)
@@ -37,9 +41,12 @@ def to_reopen(found: Iterable[WalStream], image: MetadataImage) -> dict[StreamId
     return reopened
 
 
-def unknown_ranges(found: Iterable[StreamRange], image: MetadataImage, next_stream_id: int) -> list[StreamRange]:
-    """What cannot be recovered, of ranges whose streams are not open here: of streams that were made since, from `next_stream_id` on, and beyond
-    the committed end of those that are known. One below that id which is not known was deleted before."""
+def unknown_ranges(
+    found: Iterable[StreamRange], image: MetadataImage, next_stream_id: int
+) -> list[StreamRange]:
+    """What cannot be recovered, of ranges whose streams are not open here: of streams that were made since,
+    from `next_stream_id` on, and beyond the committed end of those that are known. One below that id which is
+    not known was deleted before."""
     lost = []
     for one in found:
         stream = image.streams.get(one.stream_id)
@@ -62,7 +69,10 @@ def refuse_unknown(lost: list[StreamRange], wal: str, node_id: int) -> None:
     named = ", ".join(range_text(one, node_id) for one in lost[:NAMED_MAX])
     more = f" and {len(lost) - NAMED_MAX} more" if len(lost) > NAMED_MAX else ""
     raise BindingRefused(
-        f"the WAL {wal} holds records of {len(lost)} streams that were opened after what the restored metadata knows: {named}{more}. Nothing was "
-        "discarded: put the lost log directory back (log.dirs) if it is found; where the WAL was not at hand when it was restored, empty "
-        "log.dirs and run `millrace restore` again; or start once with wal.lost.accept=true, which gives these records up"
+        f"the WAL {wal} holds records of {len(lost)} streams that were opened after what the restored "
+        f"metadata knows: {named}{more}. Nothing was "
+        "discarded: put the lost log directory back (log.dirs) if it is found; where the WAL was not at hand "
+        "when it was restored, empty "
+        "log.dirs and run `millrace restore` again; or start once with wal.lost.accept=true, which gives "
+        "these records up"
     )

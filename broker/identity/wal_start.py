@@ -1,7 +1,9 @@
-"""What a start does with a write-ahead log (WAL) beside opening it: empties one that is not this node's any more, and tells of losses.
+"""What a start does with a write-ahead log (WAL) beside opening it: empties one that is not this node's any
+more, and tells of losses.
 
-Not here: judging (wal_binding.py), recovery (s3stream/recovery.py). Kept true: records of a WAL that metadata does not have as this
-node's current one never enter a stream: their offsets may have been given to other records since.
+Not here: judging (wal_binding.py), recovery (s3stream/recovery.py). Kept true: records of a WAL that metadata
+does not have as this node's current one never enter a stream: their offsets may have been given to other
+records since.
 """
 
 from __future__ import annotations
@@ -34,10 +36,13 @@ log = logging.getLogger(__name__)
 LOGGED_MAX = 200
 
 
-async def disown(binding: WalBinding, client: ControllerClient, address: StoreAddress, nobodys_id: bytes) -> None:
-    """Of an older copy whose loss is accepted, before it is opened; of any other nothing is done. On return metadata durably has an id that
-    no WAL has in the place of its own. Once opened, the copy's last owner is as new as any; so a start that ends before it has told of the
-    loss leaves a WAL that is not the registered one, and the next start is refused again, or tells."""
+async def disown(
+    binding: WalBinding, client: ControllerClient, address: StoreAddress, nobodys_id: bytes
+) -> None:
+    """Of an older copy whose loss is accepted, before it is opened; of any other nothing is done. On return
+    metadata durably has an id that no WAL has in the place of its own. Once opened, the copy's last owner is
+    as new as any; so a start that ends before it has told of the loss leaves a WAL that is not the registered
+    one, and the next start is refused again, or tells."""
     if binding.is_older:
         await client.register_wal(nobodys_id, kind_of(address).name, str(address), 0, is_loss_accepted=True)
 
@@ -45,15 +50,18 @@ async def disown(binding: WalBinding, client: ControllerClient, address: StoreAd
 async def discard_foreign(
     wal: WriteAheadLog, path: str, image: MetadataImage, node_id: int, *, is_accepted: bool
 ) -> None:
-    """Empties a WAL that is not the node's registered one, durably on return, and says by partition and offsets what it held. Raises
-    BindingRefused when it holds records and their loss was not accepted; the WAL is then as it was, but for what opening it changed."""
+    """Empties a WAL that is not the node's registered one, durably on return, and says by partition and
+    offsets what it held. Raises BindingRefused when it holds records and their loss was not accepted; the WAL
+    is then as it was, but for what opening it changed."""
     count, held = 0, Held()
     async with aclosing(wal.recover()) as records:
         async for record in records:
             if not is_accepted:
                 raise BindingRefused(
-                    f"the WAL {path} is not the one that this node wrote last, and holds records of an earlier time, whose offsets may have been "
-                    "given to others since: give the WAL that the node wrote last, or a new place (s3.wal.path), or start once with "
+                    f"the WAL {path} is not the one that this node wrote last, and holds records of an "
+                    "earlier time, whose offsets may have been "
+                    "given to others since: give the WAL that the node wrote last, or a new place "
+                    "(s3.wal.path), or start once with "
                     "wal.lost.accept=true, which empties this one"
                 )
             count += 1
@@ -83,7 +91,8 @@ class Held:
         self._ranges[entry.stream_id] = StreamRange(entry.stream_id, start, end)
 
     def texts(self, image: MetadataImage, node_id: int) -> list[str]:
-        """Of partitions' records and of streams that metadata does not know; what belongs to a partition's state goes without saying."""
+        """Of partitions' records and of streams that metadata does not know; what belongs to a partition's
+        state goes without saying."""
         names = {bytes(topic.topic_id): topic.name for topic in image.topics}
         found = []
         for one in self._ranges.values():
@@ -102,14 +111,17 @@ class Held:
         if len(texts) > LOGGED_MAX:
             log.warning("WAL loss accepted: %d more partitions likewise", len(texts) - LOGGED_MAX)
         if self._unreadable_count:
-            log.warning("WAL loss accepted: WAL %s: %d records that cannot be read", path, self._unreadable_count)
+            log.warning(
+                "WAL loss accepted: WAL %s: %d records that cannot be read", path, self._unreadable_count
+            )
 
 
 def say_given_up(partitions: Sequence[LostPartition]) -> None:
     """One line a partition, up to a bound."""
     for lost in partitions[:LOGGED_MAX]:
         log.warning(
-            "WAL loss accepted: %s-%d: records from offset %d on that were in the WAL alone are given up; leader epoch is now %d",
+            "WAL loss accepted: %s-%d: records from offset %d on that were in the WAL alone are given up; "
+            "leader epoch is now %d",
             lost.topic_name,
             lost.partition_index,
             lost.end_offset,
@@ -119,9 +131,11 @@ def say_given_up(partitions: Sequence[LostPartition]) -> None:
         log.warning("WAL loss accepted: %d more partitions likewise", len(partitions) - LOGGED_MAX)
 
 
-async def give_up_unknown(settings: BrokerSettings, disk: Disk, image: MetadataImage, recovered: Recovered) -> None:
-    """Of the first start after a restore: what the WAL holds of streams that metadata does not know is given up by the operator's word alone;
-    without it raises BindingRefused."""
+async def give_up_unknown(
+    settings: BrokerSettings, disk: Disk, image: MetadataImage, recovered: Recovered
+) -> None:
+    """Of the first start after a restore: what the WAL holds of streams that metadata does not know is given
+    up by the operator's word alone; without it raises BindingRefused."""
     basis = await read_restored_from(disk, settings.controller.log_dir)
     if basis is None:
         return

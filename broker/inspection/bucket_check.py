@@ -1,12 +1,15 @@
-"""The bucket against the metadata: what is missing, what nobody knows, what is damaged, where a stream has gaps or is stored twice.
+"""The bucket against the metadata: what is missing, what nobody knows, what is damaged, where a stream has
+gaps or is stored twice.
 
-    listing x metadata -> every committed object read whole, each block, index and footer by its checksums -> every stream's
+    listing x metadata -> every committed object read whole, each block, index and footer by its checksums
+        -> every stream's
     ranges laid side by side, from the objects' own indexes
 
-Findings name the object, the part, the stream and the offsets. What metadata calls prepared or pending deletion may be there or not; what a composite
-links is known through it. Not here: where metadata comes from (inspection.py), how ranges are compared (bucket_check_ranges.py), what is
-printed (cli/fsck.py). Memory is bounded: a few spans of blocks at a time,
-and of each object 24 bytes a row. Kept true: nothing is written or deleted here.
+Findings name the object, the part, the stream and the offsets. What metadata calls prepared or pending
+deletion may be there or not; what a composite links is known through it. Not here: where metadata comes from
+(inspection.py), how ranges are compared (bucket_check_ranges.py), what is printed (cli/fsck.py). Memory is
+bounded: a few spans of blocks at a time, and of each object 24 bytes a row. Kept true: nothing is written or
+deleted here.
 """
 
 from __future__ import annotations
@@ -18,7 +21,13 @@ from enum import StrEnum
 from typing import TypeVar
 
 from millrace.broker.inspection.bucket_check_ranges import Contents, Spans, faults_of, joined
-from millrace.broker.inspection.inventory import KnownObject, KnownStream, known_objects, known_streams, next_object_id
+from millrace.broker.inspection.inventory import (
+    KnownObject,
+    KnownStream,
+    known_objects,
+    known_streams,
+    next_object_id,
+)
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState
 from millrace.protocol.dataclass import dataclass
@@ -64,7 +73,8 @@ LOST = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`object_id`, `stream_id`, `start` and `end` are -1 where there is none to name. [start, end) are offsets of the stream."""
+    """`object_id`, `stream_id`, `start` and `end` are -1 where there is none to name. [start, end) are
+    offsets of the stream."""
 
     kind: Kind
     what: str
@@ -81,7 +91,8 @@ class Finding:
 
 @dataclass(slots=True)
 class Progress:
-    """`listed`: objects in the bucket so far. `bytes` are those that were read, of `bytes_total` in all objects."""
+    """`listed`: objects in the bucket so far. `bytes` are those that were read, of `bytes_total` in all
+    objects."""
 
     listed: int = 0
     streams_total: int = 0
@@ -95,8 +106,8 @@ class Progress:
 
 @dataclass(slots=True)
 class Checked:
-    """`orphans` are known to nobody, by the metadata's own numbering; `links_unknown`: a composite could not be read, so an orphan may be
-    what it links."""
+    """`orphans` are known to nobody, by the metadata's own numbering; `links_unknown`: a composite could not
+    be read, so an orphan may be what it links."""
 
     findings: list[Finding] = field(default_factory=list)
     orphans: list[ObjectEntry] = field(default_factory=list)
@@ -142,7 +153,9 @@ class BucketCheck:
         known = {one.object_id: one for one in known_objects(self._image)}
         committed = [one for one in known.values() if one.is_committed]
         self._found.prepared_count = sum(one.state is ObjectState.PREPARED for one in known.values())
-        self._found.pending_deletion_count = sum(one.state is ObjectState.PENDING_DELETION for one in known.values())
+        self._found.pending_deletion_count = sum(
+            one.state is ObjectState.PENDING_DELETION for one in known.values()
+        )
         progress = self._found.progress
         progress.objects_total = len(committed)
         progress.bytes_total = sum(one.size_bytes for one in committed)
@@ -191,7 +204,8 @@ class BucketCheck:
             if object_id >= newest:
                 self._add(
                     Kind.NEWER,
-                    f"{size}; this metadata has given ids up to {newest - 1} only: is it an old copy of the log directory?",
+                    f"{size}; this metadata has given ids up to {newest - 1} only: is it an old copy of the "
+                    "log directory?",
                     object_id,
                 )
             else:
@@ -218,7 +232,8 @@ class BucketCheck:
         if not is_whole or not spans[0][1] <= known.start < known.end <= spans[0][2]:
             self._add(
                 Kind.DAMAGED,
-                f"metadata says stream {known.stream_id} [{known.start}, {known.end}), its index says {_text(spans)}",
+                f"metadata says stream {known.stream_id} [{known.start}, {known.end}), its index says "
+                f"{_text(spans)}",
                 known.object_id,
                 known.stream_id,
                 known.start,
@@ -249,7 +264,8 @@ class BucketCheck:
         self._compare_range(known, [(stream_id, index.start, index.end)])
 
     async def _check_pending_deletion(self, object_id: ObjectId) -> None:
-        """What goes with a composite pending deletion is no orphan while the composite's file is there, which goes last."""
+        """What goes with a composite pending deletion is no orphan while the composite's file is there, which
+        goes last."""
         if object_id not in self._listed:
             return
         try:
@@ -262,10 +278,13 @@ class BucketCheck:
         self._going |= dict.fromkeys(link.object_id for link in links)
 
     async def _check_blocks(self, object_id: ObjectId, size_bytes: int, writer: int = 0) -> Spans | None:
-        """What an object with blocks holds by its own index, after all of it was verified; None when that cannot be read."""
+        """What an object with blocks holds by its own index, after all of it was verified; None when that
+        cannot be read."""
         entry = self._listed.get(object_id)
         if entry is None:
-            self._lose(object_id, Kind.MISSING, f"{size_bytes} bytes that metadata names are not in the bucket")
+            self._lose(
+                object_id, Kind.MISSING, f"{size_bytes} bytes that metadata names are not in the bucket"
+            )
             return None
         if entry.size_bytes != size_bytes:
             what = f"{entry.size_bytes} bytes in the bucket, {size_bytes} in metadata"
@@ -306,7 +325,9 @@ class BucketCheck:
             data = await reader.read_span(run)
         except (ObjectCorrupt, Unavailable, StoreDenied, ObjectMissing) as error:
             for span in joined(sorted(run, key=lambda row: (row.stream_id, row.start))):
-                self._add(Kind.UNREADABLE, f"blocks from byte {run[0].position} on: {error}", object_id, *span)
+                self._add(
+                    Kind.UNREADABLE, f"blocks from byte {run[0].position} on: {error}", object_id, *span
+                )
             return
         for row in run:
             start = row.position - run[0].position
@@ -357,4 +378,6 @@ def _runs(rows: Sequence[BlockRef]) -> Iterator[list[BlockRef]]:
 
 
 def _text(spans: Spans) -> str:
-    return ", ".join(f"stream {stream_id} [{start}, {end})" for stream_id, start, end in spans[:3]) or "nothing"
+    return (
+        ", ".join(f"stream {stream_id} [{start}, {end})" for stream_id, start, end in spans[:3]) or "nothing"
+    )

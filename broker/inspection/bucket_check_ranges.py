@@ -1,8 +1,10 @@
-"""What the objects of a stream hold, laid side by side: offsets that lie in none, with the reason, and offsets that lie in two. Pure.
+"""What the objects of a stream hold, laid side by side: offsets that lie in none, with the reason, and
+offsets that lie in two. Pure.
 
-A stream's metadata names, for each range of it, one object or a few together; which of the few has what stands in their own indexes alone. Who
-had the offsets of a gap is told by elimination: of uploads, which hold a stream in the order in which they are named, it is who stands between
-those that have what lies beside the gap; else whoever could not be read, or has nothing there that no other has. A reason says of each what is
+A stream's metadata names, for each range of it, one object or a few together; which of the few has what
+stands in their own indexes alone. Who had the offsets of a gap is told by elimination: of uploads, which hold
+a stream in the order in which they are named, it is who stands between those that have what lies beside the
+gap; else whoever could not be read, or has nothing there that no other has. A reason says of each what is
 known of it: that it is missing, or that it was read and the offsets are not in it.
 
 Not here: how indexes are read, what becomes of the findings (bucket_check.py).
@@ -27,7 +29,8 @@ Piece = tuple[int, int, int]  # (start, end, place of the object among those tha
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """[start, end) of a stream: in no object when `object_id` is negative, else in this one as well as in another."""
+    """[start, end) of a stream: in no object when `object_id` is negative, else in this one as well as in
+    another."""
 
     start: int
     end: int
@@ -110,19 +113,22 @@ def _why(held: Held, places: Sequence[int], start: int, end: int, contents: Cont
 
 
 def _suspects(held: Held, pieces: Sequence[Piece], gaps: Sequence[tuple[int, int]]) -> list[Sequence[int]]:
-    """For each gap the places of those that may have had it; none when all that are named have something else."""
+    """For each gap the places of those that may have had it; none when all that are named have something
+    else."""
     if not held.is_ordered:
         return [_idle(held, pieces)] * len(gaps)
     count = len(held.object_ids)
     windows = [_between(pieces, start, end, count) for start, end in gaps]
-    # Who alone had a gap has lost what it was written with: what it has now, a copy of another's, says nothing of the order.
+    # Who alone had a gap has lost what it was written with: what it has now, a copy of another's, says
+    # nothing of the order.
     strays = {window[0] for window in windows if len(window) == 1}
     rest = [piece for piece in pieces if piece[2] not in strays]
     return [_between(rest, start, end, count) for start, end in gaps]
 
 
 def _between(pieces: Sequence[Piece], start: int, end: int, count: int) -> range:
-    """The places between the nearest neighbours. Where two have the same (one is a copy of the other), the farther one counts."""
+    """The places between the nearest neighbours. Where two have the same (one is a copy of the other), the
+    farther one counts."""
     before = max((high for _, high, _ in pieces if high <= start), default=-1)
     after = min((low for low, _, _ in pieces if low >= end), default=-1)
     lower = min((place for _, high, place in pieces if high == before), default=-1)

@@ -1,4 +1,5 @@
-"""What metadata says is stored, in the shape that people and checks ask for it: the one place that knows how the tables keep it. Pure."""
+"""What metadata says is stored, in the shape that people and checks ask for it: the one place that knows how
+the tables keep it. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ from millrace.s3stream.ids import ObjectId, ObjectKind, StreamId
 
 @dataclass(frozen=True, slots=True)
 class KnownObject:
-    """`stream_id`, `start`, `end`: of an object of one stream; -1 of a stream-set object, whose own index knows. `size_bytes` of a composite
-    is that of the data it links. `time_ms`: prepared: until when; committed: when its oldest data was; pending deletion: since when."""
+    """`stream_id`, `start`, `end`: of an object of one stream; -1 of a stream-set object, whose own index
+    knows. `size_bytes` of a composite is that of the data it links. `time_ms`: prepared: until when;
+    committed: when its oldest data was; pending deletion: since when."""
 
     object_id: ObjectId
     state: ObjectState
@@ -36,8 +38,8 @@ class KnownObject:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """[start, end) of a stream is in these committed objects: in the one, or in some of several, whose indexes know. `is_ordered`: an earlier
-    one has lower offsets than a later one, as uploads have."""
+    """[start, end) of a stream is in these committed objects: in the one, or in some of several, whose
+    indexes know. `is_ordered`: an earlier one has lower offsets than a later one, as uploads have."""
 
     start: int
     end: int

@@ -1,10 +1,11 @@
 """A node's metadata and bucket, opened to look and change nothing: for fsck and the commands that list.
 
-Metadata comes from the log directory: the newest whole snapshot and the log behind it, through the same code as a start, on a disk that takes no
-writes (a torn tail is read up to, and not cut). A broker that runs there may make a snapshot and remove what it replaces meanwhile: then
-it is read again, so that what is given is the metadata at one moment. Who runs on the directory is told by its lock, which is looked at and
-not taken, so that no start is refused; `hold` takes it, so that none starts meanwhile. Kept true: nothing here writes to the directory but
-the lock's own file.
+Metadata comes from the log directory: the newest whole snapshot and the log behind it, through the same code
+as a start, on a disk that takes no writes (a torn tail is read up to, and not cut). A broker that runs there
+may make a snapshot and remove what it replaces meanwhile: then it is read again, so that what is given is the
+metadata at one moment. Who runs on the directory is told by its lock, which is looked at and not taken, so
+that no start is refused; `hold` takes it, so that none starts meanwhile. Kept true: nothing here writes to
+the directory but the lock's own file.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ READS_MAX = 10  # of a log whose files go while they are read
 
 @dataclass(slots=True)
 class Inspected:
-    """`running_pid` is whose process holds the directory, "" when none does. With `lock`, none can until `release`."""
+    """`running_pid` is whose process holds the directory, "" when none does. With `lock`, none can until
+    `release`."""
 
     cluster_id: str
     node_id: int
@@ -46,12 +48,14 @@ class Inspected:
 
 
 async def inspect_metadata(disk: Disk, settings: BrokerSettings, *, hold: bool) -> Inspected:
-    """Raises CommandRefused, LogCorrupt, SnapshotCorrupt, UnknownRecord. `hold`: keep brokers out, where none runs."""
+    """Raises CommandRefused, LogCorrupt, SnapshotCorrupt, UnknownRecord. `hold`: keep brokers out, where none
+    runs."""
     log_dir = settings.controller.log_dir
     meta = await read_meta_properties(disk, log_dir)
     if meta is None:
         raise CommandRefused(
-            f"{log_dir} holds no metadata log: name the node's directory with --data-dir, or its settings with --config"
+            f"{log_dir} holds no metadata log: name the node's directory with --data-dir, or its settings "
+            "with --config"
         )
     running_pid, lock, lock_path = "", None, f"{log_dir}/.lock"
     if hold:
@@ -103,7 +107,8 @@ async def open_bucket(runtime: Runtime, settings: BrokerSettings) -> ObjectStore
 
 
 async def open_to_look(runtime: Runtime, address: StoreAddress) -> ObjectStore:
-    """A store that is asked again a few times when it does not answer. A directory is not made when it is missing, nor cleaned."""
+    """A store that is asked again a few times when it does not answer. A directory is not made when it is
+    missing, nor cleaned."""
     if address.scheme == "file":
         from millrace.runtime.objectstore.local import LocalObjectStore
 
@@ -120,8 +125,8 @@ class ReadOnlyDisk:
         self._disk = disk
 
     async def open_log(self, path: str) -> ReadOnlyLog:
-        """Read whole, a snapshot's interval of log at most: opened like a start does it, a file that a running broker has just removed would
-        be made again. Raises LogCorrupt where the file is gone."""
+        """Read whole, a snapshot's interval of log at most: opened like a start does it, a file that a
+        running broker has just removed would be made again. Raises LogCorrupt where the file is gone."""
         data = await self._disk.read_file(path)
         if data is None:
             raise LogCorrupt(path, 0, "it went away while it was read: a broker is running, look again")

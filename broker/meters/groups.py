@@ -1,10 +1,13 @@
-"""What /metrics shows of groups: how many there are by state, their members, what they committed and how far behind they are.
+"""What /metrics shows of groups: how many there are by state, their members, what they committed and how far
+behind they are.
 
-A look at the page loads the groups that nobody has asked for since the start (as ListGroups does), so that a group whose consumers are away is on
-the page from the next look on. Bounded, in the order of the log: GROUPS_MAX groups with members, GROUP_TOPICS_MAX pairs of group and topic, and
-GROUP_PARTITIONS_MAX partitions with series of their own. OFFSETS_MAX committed offsets are looked at, and CLOSED_MAX of them of partitions that
-are not open, whose ends come from metadata: that keeps a look to some milliseconds. A group whose id is longer than GROUP_ID_CHARS_MAX is counted
-and has no series: an id may have 32 KiB, and a page of a thousand such would take more memory than the broker.
+A look at the page loads the groups that nobody has asked for since the start (as ListGroups does), so that a
+group whose consumers are away is on the page from the next look on. Bounded, in the order of the log:
+GROUPS_MAX groups with members, GROUP_TOPICS_MAX pairs of group and topic, and GROUP_PARTITIONS_MAX partitions
+with series of their own. OFFSETS_MAX committed offsets are looked at, and CLOSED_MAX of them of partitions
+that are not open, whose ends come from metadata: that keeps a look to some milliseconds. A group whose id is
+longer than GROUP_ID_CHARS_MAX is counted and has no series: an id may have 32 KiB, and a page of a thousand
+such would take more memory than the broker.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ PARTITION_OFFSET = "millrace_group_partition_committed_offset"
 TEXTS = {
     GROUPS: "Groups with members or committed offsets, by state",
     MEMBERS: "Members of a group; the first 1,000 groups that have any",
-    LAG: "Records of a topic that a group has not committed yet, over the partitions that it committed of; the first 1,000 pairs of group and topic",
+    LAG: "Records of a topic that a group has not committed yet, over the partitions that it committed of; "
+    "the first 1,000 pairs of group and topic",
     PARTITION_LAG: "Records of a partition that a group has not committed yet; the first 1,000",
     PARTITION_OFFSET: "Offset that a group committed of a partition; the first 1,000",
 }

@@ -1,8 +1,10 @@
-"""What the broker measures and shows on /metrics, by names of its own; docs/metrics.md maps them to those of Kafka's JMX and of kafka_exporter.
+"""What the broker measures and shows on /metrics, by names of its own; docs/metrics.md maps them to those of
+Kafka's JMX and of kafka_exporter.
 
-What only grows is a counter and its name ends in `_total`, so that `rate` and `increase` may be asked of it; what goes up and down is a gauge. Both
-read the parts when they are printed; nothing here is on a request's path but the store's own meter. What has a series for each topic or group is
-in topic_meters.py, the process in process_meters.py.
+What only grows is a counter and its name ends in `_total`, so that `rate` and `increase` may be asked of it;
+what goes up and down is a gauge. Both read the parts when they are printed; nothing here is on a request's
+path but the store's own meter. What has a series for each topic or group is in topic_meters.py, the process
+in process_meters.py.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from millrace.s3stream.limiter import Tier
 from millrace.s3stream.storage import Storage
 from millrace.wal.log import HedgeCounts, HedgedLog, WriteAheadLog
 
-# Shown from an API's first request on: to Prometheus the first value of a series is no increase, so one error that is the first would pass unseen.
+# Shown from an API's first request on: to Prometheus the first value of a series is no increase, so one error
+# that is the first would pass unseen.
 ALERTED_ERRORS = ("KAFKA_STORAGE_ERROR", "UNKNOWN_SERVER_ERROR")
 
 
@@ -39,7 +42,9 @@ class StoreCounts:
         self._requests: dict[tuple[str, str], Counter] = {}
         self._seconds: dict[str, Histogram] = {}
         self._sent = registry.counter("millrace_store_sent_bytes_total", "Bytes put into the object store")
-        self._received = registry.counter("millrace_store_received_bytes_total", "Bytes read from the object store")
+        self._received = registry.counter(
+            "millrace_store_received_bytes_total", "Bytes read from the object store"
+        )
 
     def on_operation(
         self, operation: str, outcome: str, sent_bytes: int, received_bytes: int, elapsed_ms: float
@@ -53,7 +58,9 @@ class StoreCounts:
         seconds = self._seconds.get(operation)
         if seconds is None:
             seconds = self._registry.histogram(
-                "millrace_store_request_duration_seconds", "Latency of object store requests", operation=operation
+                "millrace_store_request_duration_seconds",
+                "Latency of object store requests",
+                operation=operation,
             )
             self._seconds[operation] = seconds
         counter.inc()
@@ -63,21 +70,30 @@ class StoreCounts:
 
 
 def show_owner(registry: Registry, owner: Owner) -> None:
-    age = "Seconds since the store was last seen to know no newer owner of this node; grows while the store does not answer"
+    age = (
+        "Seconds since the store was last seen to know no newer owner of this node; grows while the store "
+        "does not answer"
+    )
     registry.gauge("millrace_owner_verified_age_seconds", age, lambda: owner.age_s)
     failed = "Checks for a newer owner that the store did not answer"
     registry.counter("millrace_owner_unanswered_checks_total", failed, lambda: owner.unanswered_count)
-    halts = "Times that this process stood still for so long that another may have taken its node over meanwhile"
+    halts = (
+        "Times that this process stood still for so long that another may have taken its node over meanwhile"
+    )
     registry.counter("millrace_owner_halts_total", halts, lambda: owner.halt_count)
     held = (
-        "Seconds that acknowledgements have waited, since a halt of this process, for the store to say who owns the node; "
+        "Seconds that acknowledgements have waited, since a halt of this process, for the store to say who "
+        "owns the node; "
         "0: they do not wait"
     )
     registry.gauge("millrace_owner_acknowledgements_held_seconds", held, lambda: owner.held_s)
 
 
 def show_outages(registry: Registry, outages: OutageWatch) -> None:
-    wal = "Seconds that the write-ahead log has waited for its store, with nothing acknowledged; 0: it does not wait"
+    wal = (
+        "Seconds that the write-ahead log has waited for its store, with nothing acknowledged; 0: it does "
+        "not wait"
+    )
     registry.gauge("millrace_wal_blocked_seconds", wal, outages.wal.seconds)
     uploads = "Seconds that uploads of data or metadata have waited for the store; 0: they do not wait"
     registry.gauge("millrace_upload_blocked_seconds", uploads, outages.uploads.seconds)
@@ -88,7 +104,9 @@ def show_engine(registry: Registry, wal: WriteAheadLog, storage: Storage) -> Non
     registry.gauge("millrace_wal_capacity_bytes", "Size of the WAL", lambda: wal.capacity_bytes)
     if isinstance(wal, HedgedLog):
         show_hedging(registry, wal.hedging)
-    registry.gauge("millrace_storage_room_bytes", "Bytes that may be appended now", lambda: storage.room_bytes)
+    registry.gauge(
+        "millrace_storage_room_bytes", "Bytes that may be appended now", lambda: storage.room_bytes
+    )
     lag = "Age of the oldest acknowledged record that is not in the data store yet; 0 where all are"
     registry.gauge("millrace_upload_lag_seconds", lag, lambda: storage.upload_lag_s)
     phases = "Seconds of the recovery at start, by phase"
@@ -98,10 +116,16 @@ def show_engine(registry: Registry, wal: WriteAheadLog, storage: Storage) -> Non
         "millrace_log_cache_used_bytes", "Bytes of the log cache in use", lambda: storage.log_cache.size_bytes
     )
     reads = "Entries read, by where they were found"
-    registry.counter("millrace_storage_reads_total", reads, lambda: storage.reads_from_log_cache, source="log_cache")
+    registry.counter(
+        "millrace_storage_reads_total", reads, lambda: storage.reads_from_log_cache, source="log_cache"
+    )
     cache = storage.block_cache
-    registry.counter("millrace_storage_reads_total", reads, lambda: cache.reads_from_block_cache, source="block_cache")
-    registry.counter("millrace_storage_reads_total", reads, lambda: cache.reads_from_objects, source="objects")
+    registry.counter(
+        "millrace_storage_reads_total", reads, lambda: cache.reads_from_block_cache, source="block_cache"
+    )
+    registry.counter(
+        "millrace_storage_reads_total", reads, lambda: cache.reads_from_objects, source="objects"
+    )
     show_block_cache(registry, cache)
 
 
@@ -123,7 +147,9 @@ def show_hedging(registry: Registry, counts: HedgeCounts) -> None:
         lambda: counts.begun,
     )
     registry.counter(
-        "millrace_wal_won_hedges_total", "Second puts of an object WAL that answered first", lambda: counts.won
+        "millrace_wal_won_hedges_total",
+        "Second puts of an object WAL that answered first",
+        lambda: counts.won,
     )
     registry.counter(
         "millrace_wal_hedged_bytes_total", "Bytes of second puts of an object WAL", lambda: counts.begun_bytes
@@ -136,11 +162,18 @@ def show_block_cache(registry: Registry, cache: BlockCache) -> None:
     registry.gauge("millrace_block_cache_used_bytes", size, lambda: cache.reserved_bytes, state="loading")
     registry.counter("millrace_block_cache_evictions_total", "Blocks evicted", lambda: cache.evicted_count)
     registry.counter("millrace_block_cache_gets_total", "GETs for blocks", lambda: loader.gets)
-    registry.counter("millrace_index_cache_gets_total", "GETs for indexes of objects", lambda: cache.finder.index_gets)
-    registry.gauge("millrace_index_cache_used_bytes", "Bytes of indexes kept", lambda: cache.finder.size_bytes)
+    registry.counter(
+        "millrace_index_cache_gets_total", "GETs for indexes of objects", lambda: cache.finder.index_gets
+    )
+    registry.gauge(
+        "millrace_index_cache_used_bytes", "Bytes of indexes kept", lambda: cache.finder.size_bytes
+    )
     got = "Bytes of GETs for blocks; wasted: between blocks that were merged into one GET"
     registry.counter(
-        "millrace_block_cache_get_bytes_total", got, lambda: loader.get_bytes - loader.wasted_bytes, use="wanted"
+        "millrace_block_cache_get_bytes_total",
+        got,
+        lambda: loader.get_bytes - loader.wasted_bytes,
+        use="wanted",
     )
     registry.counter("millrace_block_cache_get_bytes_total", got, lambda: loader.wasted_bytes, use="wasted")
     registry.counter("millrace_readahead_read_bytes_total", "Bytes read ahead", lambda: cache.readahead_bytes)
@@ -149,7 +182,8 @@ def show_block_cache(registry: Registry, cache: BlockCache) -> None:
 
 
 def show_traffic(registry: Registry, stores: NodeStores) -> None:
-    """Of every tier, each way (`pace`: the line of writes while the store wants fewer): what passed, who waited, and for how long."""
+    """Of every tier, each way (`pace`: the line of writes while the store wants fewer): what passed, who
+    waited, and for how long."""
     traffic = stores.traffic
     lines = {"in": traffic.inbound, "out": traffic.outbound, "pace": traffic.pace}
     for way, line in lines.items():
@@ -184,13 +218,21 @@ def show_compaction(registry: Registry, task: CompactionTask) -> None:
     rounds = "Looks at what there is to compact"
     registry.counter("millrace_compaction_rounds_total", rounds, lambda: counts.set_rounds, kind="sets")
     registry.counter("millrace_compaction_rounds_total", rounds, lambda: counts.stream_rounds, kind="streams")
-    registry.counter("millrace_compaction_rounds_total", rounds, lambda: counts.reclaim_rounds, kind="reclaim")
+    registry.counter(
+        "millrace_compaction_rounds_total", rounds, lambda: counts.reclaim_rounds, kind="reclaim"
+    )
     moved = "Bytes that compaction read and wrote"
-    registry.counter("millrace_compaction_copied_bytes_total", moved, lambda: counts.read_bytes, direction="read")
-    registry.counter("millrace_compaction_copied_bytes_total", moved, lambda: counts.written_bytes, direction="written")
+    registry.counter(
+        "millrace_compaction_copied_bytes_total", moved, lambda: counts.read_bytes, direction="read"
+    )
+    registry.counter(
+        "millrace_compaction_copied_bytes_total", moved, lambda: counts.written_bytes, direction="written"
+    )
     objects = "Objects that compaction replaced and made"
     registry.counter("millrace_compaction_objects_total", objects, lambda: counts.objects_in, direction="in")
-    registry.counter("millrace_compaction_objects_total", objects, lambda: counts.objects_out, direction="out")
+    registry.counter(
+        "millrace_compaction_objects_total", objects, lambda: counts.objects_out, direction="out"
+    )
     composites = "Objects made that link others"
     registry.counter("millrace_compaction_composite_objects_total", composites, lambda: counts.composites)
     skipped = "Compactions that were put off or left objects out, by reason"
@@ -223,15 +265,26 @@ def show_metadata(registry: Registry, cache: MetadataCache) -> None:
     registry.gauge("millrace_metadata_brokers", "Registered brokers", lambda: len(image().brokers))
     registry.gauge("millrace_metadata_streams", "Streams in metadata", lambda: len(image().streams))
     objects = "Objects in metadata, by state"
-    registry.gauge("millrace_metadata_objects", objects, lambda: image().objects.committed_count, state="committed")
-    registry.gauge("millrace_metadata_objects", objects, lambda: len(image().objects.deadlines), state="prepared")
     registry.gauge(
-        "millrace_metadata_objects", objects, lambda: len(image().objects.pending_deletions), state="pending_deletion"
+        "millrace_metadata_objects", objects, lambda: image().objects.committed_count, state="committed"
     )
     registry.gauge(
-        "millrace_metadata_objects_bytes", "Bytes in committed objects", lambda: image().objects.committed_bytes
+        "millrace_metadata_objects", objects, lambda: len(image().objects.deadlines), state="prepared"
     )
-    registry.gauge("millrace_metadata_applied_offset", "End of the applied metadata log", lambda: image().offset)
+    registry.gauge(
+        "millrace_metadata_objects",
+        objects,
+        lambda: len(image().objects.pending_deletions),
+        state="pending_deletion",
+    )
+    registry.gauge(
+        "millrace_metadata_objects_bytes",
+        "Bytes in committed objects",
+        lambda: image().objects.committed_bytes,
+    )
+    registry.gauge(
+        "millrace_metadata_applied_offset", "End of the applied metadata log", lambda: image().offset
+    )
 
 
 def show_backup(registry: Registry, backup: MetadataBackup) -> None:
@@ -240,21 +293,33 @@ def show_backup(registry: Registry, backup: MetadataBackup) -> None:
         "Age of the oldest committed metadata that is not in the bucket; 0 where all is",
         backup.age_s,
     )
-    registry.gauge("millrace_metadata_backup_offset", "The bucket has all metadata below", lambda: backup.saved_end)
+    registry.gauge(
+        "millrace_metadata_backup_offset", "The bucket has all metadata below", lambda: backup.saved_end
+    )
     registry.counter(
         "millrace_metadata_backup_pieces_total", "Pieces of the metadata log put", lambda: backup.pieces_put
     )
-    registry.counter("millrace_metadata_backup_snapshots_total", "Metadata snapshots put", lambda: backup.snapshots_put)
-    registry.counter("millrace_metadata_backup_bytes_total", "Bytes of metadata put", lambda: backup.bytes_put)
+    registry.counter(
+        "millrace_metadata_backup_snapshots_total", "Metadata snapshots put", lambda: backup.snapshots_put
+    )
+    registry.counter(
+        "millrace_metadata_backup_bytes_total", "Bytes of metadata put", lambda: backup.bytes_put
+    )
 
 
 def show_edge(registry: Registry, server: Server, budget: RequestBudget, dispatcher: Dispatcher) -> None:
     registry.gauge("millrace_broker_connections", "Open client connections", lambda: len(server.connections))
-    registry.gauge("millrace_request_memory_bytes", "Memory held by requests in flight", lambda: budget.used_bytes)
+    registry.gauge(
+        "millrace_request_memory_bytes", "Memory held by requests in flight", lambda: budget.used_bytes
+    )
     for name, part in budget.parts.items():
         held = "Memory for requests and replies in use, by part (of queued.max.request.bytes)"
         registry.gauge("millrace_request_memory_part_bytes", held, _reader(part, "used_bytes"), part=name)
-        slow = "Connections ended since they sent or read too slowly while others waited for the memory that they held, by its part"
+        slow = (
+            "Connections ended since they sent or read too slowly while others waited for the memory "
+            "that "
+            "they held, by its part"
+        )
         if name in server.relief.looked_at:
             ended = _count_of(server.relief.ended_counts, name)
             registry.counter("millrace_broker_slow_connections_total", slow, ended, part=name)
@@ -265,15 +330,20 @@ def show_edge(registry: Registry, server: Server, budget: RequestBudget, dispatc
     def on_route(route: Route) -> None:
         name = route.api.name
         registry.counter(
-            "millrace_broker_requests_total", "Requests begun, by API", _reader(route, "requests_count"), request=name
+            "millrace_broker_requests_total",
+            "Requests begun, by API",
+            _reader(route, "requests_count"),
+            request=name,
         )
         taken = (
-            "Seconds from the beginning of a request until its reply could leave, by API: with what a fetch waits for records, without what a "
+            "Seconds from the beginning of a request until its reply could leave, by API: with what a fetch "
+            "waits for records, without what a "
             "request waits for memory; those without a reply are not counted"
         )
         route.seconds = registry.histogram("millrace_request_duration_seconds", taken, request=name)
         errors = (
-            "Errors that clients were told, by API and Kafka's name of the code, one for each place of an answer that has one; UNANSWERED: the "
+            "Errors that clients were told, by API and Kafka's name of the code, one for each place of an "
+            "answer that has one; UNANSWERED: the "
             "connection was closed instead"
         )
 

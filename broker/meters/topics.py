@@ -1,8 +1,11 @@
-"""What /metrics shows of topics and partitions: families whose series come and go, each bounded, read when the page is printed.
+"""What /metrics shows of topics and partitions: families whose series come and go, each bounded, read when
+the page is printed.
 
-A topic's first traffic decides whether it has series of its own: the first TOPICS_MAX have, until they are deleted, and what the others moved is
-added up under the topic OTHERS for good. So a series does not come and go with another topic, and none becomes smaller, which a rate would take for
-a new start. A topic that is itself called OTHERS is one of them: Prometheus wants no series twice. Not here: groups and their lags (group_meters.py).
+A topic's first traffic decides whether it has series of its own: the first TOPICS_MAX have, until they are
+deleted, and what the others moved is added up under the topic OTHERS for good. So a series does not come and
+go with another topic, and none becomes smaller, which a rate would take for a new start. A topic that is
+itself called OTHERS is one of them: Prometheus wants no series twice. Not here: groups and their lags
+(group_meters.py).
 """
 
 from __future__ import annotations
@@ -34,11 +37,17 @@ def show_topics(registry: Registry, directory: PartitionDirectory, topics: Calla
     """`topics`: of the newest metadata."""
     total = directory.traffic
     registry.counter(
-        "millrace_broker_in_bytes_total", "Bytes of record batches produced to all topics", lambda: total.in_bytes
+        "millrace_broker_in_bytes_total",
+        "Bytes of record batches produced to all topics",
+        lambda: total.in_bytes,
     )
-    registry.counter("millrace_broker_in_records_total", "Records produced to all topics", lambda: total.in_records)
     registry.counter(
-        "millrace_broker_out_bytes_total", "Bytes of record batches fetched from all topics", lambda: total.out_bytes
+        "millrace_broker_in_records_total", "Records produced to all topics", lambda: total.in_records
+    )
+    registry.counter(
+        "millrace_broker_out_bytes_total",
+        "Bytes of record batches fetched from all topics",
+        lambda: total.out_bytes,
     )
     registry.sampled_together(TRAFFIC, "counter", _Shares(directory).look)
     count = "Partitions of a topic, of the first 500 by name"
@@ -51,7 +60,8 @@ def show_topics(registry: Registry, directory: PartitionDirectory, topics: Calla
     registry.sampled_together(texts, "gauge", lambda: _logs(directory))
     registry.gauge(
         "millrace_broker_failed_partitions",
-        "Partitions that could not be opened when they were last asked for, or take no batches for damage; the log says why",
+        "Partitions that could not be opened when they were last asked for, or take no batches for damage; "
+        "the log says why",
         lambda: directory.failed_count,
     )
 

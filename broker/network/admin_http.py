@@ -1,8 +1,8 @@
 """The operator's door: /health/live, /health/ready and /metrics over a minimal HTTP/1.1.
 
-One request a connection, GET and HEAD only, no body read. Bounded: CONNECTIONS_MAX connections, HEAD_BYTES_MAX of request head,
-REQUEST_S for it to arrive. It has no authentication, so its default is loopback. Not here: what is measured (runtime/metrics.py), when
-the broker is ready (app.py).
+One request a connection, GET and HEAD only, no body read. Bounded: CONNECTIONS_MAX connections,
+HEAD_BYTES_MAX of request head, REQUEST_S for it to arrive. It has no authentication, so its default is
+loopback. Not here: what is measured (runtime/metrics.py), when the broker is ready (app.py).
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def health_pages(
     reason_blocked: Callable[[], str] = lambda: "",
     reason_held: Callable[[], str] = lambda: "",
 ) -> Mapping[str, Page]:
-    """The three pages. `reason_unready` gives "" when clients are served, `reason_blocked` when uploads go on, `reason_held` when
-    acknowledgements do: a broker whose uploads wait serves as long as the WAL has room, one that holds acknowledgements serves
-    readers, so it stays ready and says why."""
+    """The three pages. `reason_unready` gives "" when clients are served, `reason_blocked` when uploads go
+    on, `reason_held` when acknowledgements do: a broker whose uploads wait serves as long as the WAL has
+    room, one that holds acknowledgements serves readers, so it stays ready and says why."""
 
     async def live() -> Answer:
         return Answer(200, b"live\n")
@@ -93,7 +93,8 @@ class AdminHttp:
             connection.abort()
 
     def admit(self, connection: AdminConnection) -> bool:
-        """One too many takes the place of the oldest that sends nothing or does not read: a probe is answered whoever else is connected."""
+        """One too many takes the place of the oldest that sends nothing or does not read: a probe is answered
+        whoever else is connected."""
         if len(self._connections) >= CONNECTIONS_MAX:
             oldest = next((one for one in self._connections.values() if one.is_idle), None)
             if oldest is None:

@@ -1,21 +1,28 @@
-"""One client connection: frames in, requests begun in order, replies out in request order, and when to stop listening.
+"""One client connection: frames in, requests begun in order, replies out in request order, and when to stop
+listening.
 
-What holds a frame back, and who ends, are events of connection_machine.py; its effects are carried out here. Not here: what a request means
-(dispatch.py and the handlers), who may connect and when all must end (server.py). Kept true:
+What holds a frame back, and who ends, are events of connection_machine.py; its effects are carried out here.
+Not here: what a request means (dispatch.py and the handlers), who may connect and when all must end
+(server.py). Kept true:
 
-  * Requests begin in the order of their frames; replies leave in that order whatever order they finish in. Behind one that changes what
-    others see (Order.BARRIER) nothing begins before it is done. What may have a large answer (AT_HEAD) begins when nothing
-    ahead of it waits: its answer could not leave before, and one that waits for its turn is charged to nobody.
-  * At most IN_FLIGHT_MAX requests of a connection are unfinished. Java clients pipeline 5, librdkafka as many as it likes; the depth
-    only has to cover the WAL's latency, and beyond 64 a deeper line buys nothing but memory.
-  * Nothing is begun while the transport is over its high-water mark (the client reads slower than we write), and what it then holds
-    is charged to the memory budget until it drained; so is what waits for its turn to be written. Below the mark it is charged by the
-    server's sweep.
-  * What stays after a read, frames that wait and requests but Produce, is copied out of the memory that is received into (receiver.py).
-  * A delayed operation is force completed when nobody will read the answer, and when others wait for the memory that its frame is charged.
-  * A frame is charged to the budget before it is begun; what is here of one that is not, or waits, is charged too (arrival.py). Without
-    room the connection joins the line of that part of the budget and stops reading. One turn begins at most FRAMES_A_TURN frames; what is
-    left waits in a line of all such connections, of which one has a turn each time round the loop.
+  * Requests begin in the order of their frames; replies leave in that order whatever order they finish in.
+    Behind one that changes what others see (Order.BARRIER) nothing begins before it is done. What may have a
+    large answer (AT_HEAD) begins when nothing ahead of it waits: its answer could not leave before, and one
+    that waits for its turn is charged to nobody.
+  * At most IN_FLIGHT_MAX requests of a connection are unfinished. Java clients pipeline 5, librdkafka as many
+    as it likes; the depth only has to cover the WAL's latency, and beyond 64 a deeper line buys nothing but
+    memory.
+  * Nothing is begun while the transport is over its high-water mark (the client reads slower than we write),
+    and what it then holds is charged to the memory budget until it drained; so is what waits for its turn to
+    be written. Below the mark it is charged by the server's sweep.
+  * What stays after a read, frames that wait and requests but Produce, is copied out of the memory that is
+    received into (receiver.py).
+  * A delayed operation is force completed when nobody will read the answer, and when others wait for the
+    memory that its frame is charged.
+  * A frame is charged to the budget before it is begun; what is here of one that is not, or waits, is charged
+    too (arrival.py). Without room the connection joins the line of that part of the budget and stops reading.
+    One turn begins at most FRAMES_A_TURN frames; what is left waits in a line of all such connections, of
+    which one has a turn each time round the loop.
 """
 
 from __future__ import annotations
@@ -79,7 +86,8 @@ UNREAD_PLENTY_BYTES = 32 << 10
 KNOWN_BYTES = 1 << 20
 # As much of the replies of one turn is gathered before it is written.
 GATHERED_BYTES = 64 << 10
-# A partition of a Fetch is 33 bytes on the wire, and some 550 in memory while it waits: asked for, watched and answered.
+# A partition of a Fetch is 33 bytes on the wire, and some 550 in memory while it waits: asked for, watched
+# and answered.
 WIDE_FETCH_BYTES, WIDE_FETCH_FACTOR = 8 << 10, 16
 # Asked of a frame, by its API's key, before it is begun.
 AT_HEAD = keys(lambda traits: traits.order is Order.HEAD)
@@ -96,7 +104,8 @@ class ConnectionParts:
     budget: RequestBudget
     receiver: Receiver
     line: StepLine  # for what is large: others come between
-    turns: StepLine  # of connections with more frames than they may begin at once: one of them a turn of the loop
+    # of connections with more frames than they may begin at once: one of them a turn of the loop
+    turns: StepLine
     request_bytes_max: int
     on_made: Callable[[Connection], None]  # a peer connected; `abort` refuses it
     on_ended: Callable[[Connection, str], None]  # we end it, for that reason
@@ -156,13 +165,14 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def acknowledged_bytes(self) -> int:
-        """Of its replies, those that its peer has told us it has, in its life. What the system holds for it counts as unread."""
+        """Of its replies, those that its peer has told us it has, in its life. What the system holds for it
+        counts as unread."""
         return self._writer.written_bytes - self._writer.unsent_bytes - unacknowledged_bytes(self._transport)
 
     def awaited(self) -> tuple[int, int, bool]:
-        """What is missing until it holds nothing of what arrived, how far its peer has come with it, and whether it is ours to go on. Where we
-        do not read, or little at a time, the peer goes on into the system's memory; it waits for us when it has sent plenty there, or as much as
-        the system takes."""
+        """What is missing until it holds nothing of what arrived, how far its peer has come with it, and
+        whether it is ours to go on. Where we do not read, or little at a time, the peer goes on into the
+        system's memory; it waits for us when it has sent plenty there, or as much as the system takes."""
         if not self._frames:
             rest_bytes = self._splitter.pending_bytes - self._splitter.received_bytes
             unread_bytes = self._unread()
@@ -177,7 +187,8 @@ class Connection(asyncio.BufferedProtocol):
         return self._kept_bytes, self.received_bytes, False
 
     def receive_rest(self) -> None:
-        """Has the rest of its frame read where it waits for room and the system has it all, as far as that may be (arrival.py)."""
+        """Has the rest of its frame read where it waits for room and the system has it all, as far as that
+        may be (arrival.py)."""
         splitter, memory = self._splitter, self.arrival.memory
         if memory is None or self._frames or not (self._machine.state is QUEUED and splitter.pending_bytes):
             return
@@ -229,7 +240,12 @@ class Connection(asyncio.BufferedProtocol):
         """Begins what may be begun, sends what is ready, and reads on or stops reading."""
         frames, exchanges, machine = self._frames, self._exchanges, self._machine
         left = FRAMES_A_TURN
-        while frames and machine.state <= EXECUTING and not self._writer.is_held and len(exchanges) < IN_FLIGHT_MAX:
+        while (
+            frames
+            and machine.state <= EXECUTING
+            and not self._writer.is_held
+            and len(exchanges) < IN_FLIGHT_MAX
+        ):
             if not left:
                 self._take(FRAMES_LEFT)
                 break
@@ -242,7 +258,9 @@ class Connection(asyncio.BufferedProtocol):
                 if self._ready_bytes >= GATHERED_BYTES:
                     self._write()  # here, so that a slow reader is known before more is begun for it
         is_here = self._splitter.received_bytes or self.arrival.held_bytes
-        if is_here and machine.state < DRAINING and not (frames and not self._kept_bytes):  # else they are kept first
+        if (
+            is_here and machine.state < DRAINING and not (frames and not self._kept_bytes)
+        ):  # else they are kept first
             self._settle_arrival(is_turn)
         if self._splitter.fault and not frames:
             self.end(self._splitter.fault)
@@ -250,15 +268,19 @@ class Connection(asyncio.BufferedProtocol):
         self._steer()
 
     def _settle_arrival(self, is_turn: bool = False) -> None:
-        """Charges what is here and not begun; without room for more the connection stands in line for it, and reads nothing."""
+        """Charges what is here and not begun; without room for more the connection stands in line for it, and
+        reads nothing."""
         splitter = self._splitter
         here_bytes, frame_bytes = splitter.received_bytes, splitter.pending_bytes
-        memory = self.arrival.settle(self._kept_bytes, here_bytes, frame_bytes, self.received_bytes, is_turn=is_turn)
+        memory = self.arrival.settle(
+            self._kept_bytes, here_bytes, frame_bytes, self.received_bytes, is_turn=is_turn
+        )
         if memory is not None and self._machine.state is not QUEUED:
             self._join(memory)
 
     def _may_begin(self, frame: Buffer, is_turn: bool) -> bool:
-        """Whether its turn among the requests of its connection has come, and its memory is charged. Else it waits for what ends, or in line."""
+        """Whether its turn among the requests of its connection has come, and its memory is charged. Else it
+        waits for what ends, or in line."""
         key = self._key = frame[0] << 8 | frame[1] if len(frame) > 1 else -1
         if self._exchanges:
             if key in AT_HEAD:
@@ -281,7 +303,8 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def _charge_of(self, frame: Buffer) -> int:
-        """What is charged for the frame that is next: its bytes, or what a wide Fetch remembers while it waits."""
+        """What is charged for the frame that is next: its bytes, or what a wide Fetch remembers while it
+        waits."""
         size_bytes = len(frame)
         is_wide_fetch = self._key in FETCHES and size_bytes >= WIDE_FETCH_BYTES
         return size_bytes * WIDE_FETCH_FACTOR if is_wide_fetch else size_bytes
@@ -372,7 +395,8 @@ class Connection(asyncio.BufferedProtocol):
             self._break(error)
 
     def _collect(self) -> None:
-        """Encodes every reply whose turn has come. The first that is not there is watched, and calls us again; those behind it need not."""
+        """Encodes every reply whose turn has come. The first that is not there is watched, and calls us
+        again; those behind it need not."""
         exchanges = self._exchanges
         while exchanges:
             exchange = exchanges[0]
@@ -430,7 +454,8 @@ class Connection(asyncio.BufferedProtocol):
         self._release_done()
 
     def charge_unsent(self) -> bool:
-        """Brings the charge for unsent replies up to date; whether the client took any since the last time."""
+        """Brings the charge for unsent replies up to date; whether the client took any since the last
+        time."""
         unsent_bytes = self.unsent_bytes
         change_bytes = unsent_bytes - self.pinned_bytes
         self.pinned_bytes = unsent_bytes
@@ -471,7 +496,8 @@ class Connection(asyncio.BufferedProtocol):
             self._writer.close()
 
     def abort(self, *, is_reset: bool = False) -> None:
-        """Closes now; what was not written is dropped. `is_reset`: what the system holds for the peer, too."""
+        """Closes now; what was not written is dropped. `is_reset`: what the system holds for the peer,
+        too."""
         self._take_no_more(ABORT)
         self._writer.drop()
         self.charge_unsent()
@@ -500,7 +526,8 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def _cut(self, reason: str) -> None:
-        """Sends nothing after what is ready: the next reply would be taken for the missing one's. `_send` closes."""
+        """Sends nothing after what is ready: the next reply would be taken for the missing one's. `_send`
+        closes."""
         if self._machine.state < DRAINING:
             self._parts.on_ended(self, reason)
         self._take_no_more(ABORT)
@@ -519,14 +546,16 @@ class Connection(asyncio.BufferedProtocol):
             operation.force_complete()
 
     def force_complete_charged(self, is_bulk: bool) -> None:
-        """Others wait for that part of the budget: delayed operations here that are charged to it, or hold up what is, are force completed; and
-        what is done and waits behind another gives back its charge."""
+        """Others wait for that part of the budget: delayed operations here that are charged to it, or hold up
+        what is, are force completed; and what is done and waits behind another gives back its charge."""
         charged = [one for one in self._exchanges if one.is_bulk == is_bulk and one.charged_bytes]
         if not charged:
             return
         self.force_complete()
         for exchange in charged:
-            if exchange.route.api.key not in BRIEFLY_ANSWERED or (exchange.is_pending and not exchange.outcome.done()):
+            if exchange.route.api.key not in BRIEFLY_ANSWERED or (
+                exchange.is_pending and not exchange.outcome.done()
+            ):
                 continue
             if exchange.is_pending:
                 exchange.outcome = self._dispatcher.settle(exchange)

@@ -1,7 +1,8 @@
-"""Why connections ended, one line each, at a bounded rate; and what it is that talks to us when it is not Kafka's protocol.
+"""Why connections ended, one line each, at a bounded rate; and what it is that talks to us when it is not
+Kafka's protocol.
 
-Pure but for the logger. The first LINES_MAX lines of a period are written, the rest are counted and the count is written with the
-first line of a later period, so that a peer that connects in a loop cannot fill a disk.
+Pure but for the logger. The first LINES_MAX lines of a period are written, the rest are counted and the count
+is written with the first line of a later period, so that a peer that connects in a loop cannot fill a disk.
 """
 
 from __future__ import annotations

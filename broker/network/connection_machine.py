@@ -1,4 +1,5 @@
-"""The course of one client connection as a state machine. Pure: what happened comes in as an event, what to do goes out as an effect.
+"""The course of one client connection as a state machine. Pure: what happened comes in as an event, what to
+do goes out as an effect.
 
                   held                     frames left
     READING <----------------> EXECUTING ---------------> YIELDING
@@ -9,8 +10,9 @@
 
     any of these --- end ---> DRAINING --- abort ---> CLOSING      (abort leads there from any state)
 
-Not here: what holds a frame back, who may begin, order and replies (connection.py, which carries the effects out). Keeps true: the transport is
-read in READING alone; frames are begun in READING and EXECUTING alone; what ends begins nothing any more.
+Not here: what holds a frame back, who may begin, order and replies (connection.py, which carries the effects
+out). Keeps true: the transport is read in READING alone; frames are begun in READING and EXECUTING alone;
+what ends begins nothing any more.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class ConnectionState(IntEnum):
 
 
 class ConnectionEvent(IntEnum):
-    HELD = 0  # a frame cannot be begun: too many are unfinished, one of them is a barrier, or replies are unread
+    HELD = (
+        0  # a frame cannot be begun: too many are unfinished, one of them is a barrier, or replies are unread
+    )
     FREE = 1  # nothing of that any more
     FRAMES_LEFT = 2  # behind as many as one turn begins
     TURN = 3

@@ -1,12 +1,15 @@
-"""The listeners of a running broker: they follow what is set dynamically, and a new one is bound before the change is accepted.
+"""The listeners of a running broker: they follow what is set dynamically, and a new one is bound before the
+change is accepted.
 
-    prepare      binds what a change asks for and is not there yet, so that it can be refused where an address is taken
-    on_image     what is committed holds: what it does not name is closed, what it names and is not bound (a change that was not prepared here, or
-                 whose answer came too late) is bound behind it
+    prepare      binds what a change asks for and is not there yet, so that it can be refused where an address
+                 is taken
+    on_image     what is committed holds: what it does not name is closed, what it names and is not bound (a
+                 change that was not prepared here, or whose answer came too late) is bound behind it
     settle       the change has its answer: what was prepared and is not wanted goes again
 
-Not here: what may be asked for (listener_rules.py), connections (server.py). Kept true: a listener that cannot be bound stops neither a start nor the
-others, unless the properties file names it, and is tried again with the next change; clients are told of what is bound and nothing else.
+Not here: what may be asked for (listener_rules.py), connections (server.py). Kept true: a listener that
+cannot be bound stops neither a start nor the others, unless the properties file names it, and is tried again
+with the next change; clients are told of what is bound and nothing else.
 """
 
 from __future__ import annotations
@@ -41,8 +44,8 @@ class Listeners:
         self._binding = asyncio.Lock()  # around each look at what is bound and the binding of what is not
 
     async def start(self, server: Server, places: Sequence[BoundEndpoint]) -> Sequence[Endpoint]:
-        """Listens on what is wanted; gives it with its real ports. `places`: the lasting ones, which are bound. Raises ListenFailed
-        for what the properties file names."""
+        """Listens on what is wanted; gives it with its real ports. `places`: the lasting ones, which are
+        bound. Raises ListenFailed for what the properties file names."""
         self._server = server
         self._look()
         await server.start(places)
@@ -54,7 +57,8 @@ class Listeners:
         return tuple(self._server.bound.values())
 
     async def run(self) -> None:
-        """Until cancelled, which loses nothing: binds what a committed change asks for and nobody prepared."""
+        """Until cancelled, which loses nothing: binds what a committed change asks for and nobody
+        prepared."""
         while True:
             await self._missing.wait()
             self._missing.clear()
@@ -62,7 +66,8 @@ class Listeners:
             self._follow()
 
     async def prepare(self, endpoints: Sequence[Endpoint]) -> None:
-        """On return all of them are bound. Raises ListenFailed. `settle` has to follow, whatever becomes of it."""
+        """On return all of them are bound. Raises ListenFailed. `settle` has to follow, whatever becomes of
+        it."""
         async with self._binding:
             self._prepared = tuple(endpoint for endpoint in endpoints if endpoint not in self._server.bound)
             for endpoint in self._prepared:
@@ -84,7 +89,9 @@ class Listeners:
         try:
             self._wanted = self.rules.served(self._seen)
         except ValueError as error:
-            log.error("listeners: what is set dynamically cannot be served: it %s; set it anew, or delete it", error)
+            log.error(
+                "listeners: what is set dynamically cannot be served: it %s; set it anew, or delete it", error
+            )
 
     def _follow(self) -> None:
         bound = self._server.bound
@@ -107,5 +114,9 @@ class Listeners:
 
     def _tell(self) -> None:
         wanted = [real for asked, real in self._server.bound.items() if asked in self._wanted]
-        told = [endpoint for endpoint in self._advertised if endpoint.listener in {real.listener for real in wanted}]
+        told = [
+            endpoint
+            for endpoint in self._advertised
+            if endpoint.listener in {real.listener for real in wanted}
+        ]
         self._cache.addresses = AdvertisedAddresses(wanted, told)

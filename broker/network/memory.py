@@ -1,18 +1,21 @@
 """The one number that bounds requests in flight: who holds how much of it, and who waits for it, in order.
 
-Pure: it counts and keeps the lines; connections pause and resume themselves. Charged are half-received frames (arrival.py), frames from their
-admission until their reply was handed to the transport, and what a reader leaves unsent.
+Pure: it counts and keeps the lines; connections pause and resume themselves. Charged are half-received frames
+(arrival.py), frames from their admission until their reply was handed to the transport, and what a reader
+leaves unsent.
 
     used_bytes < limit_bytes     the next in line is admitted, however large its frame
 
-so that use is bounded by the limit plus one frame, and a frame larger than the limit still passes. While anybody waits nobody
-overtakes: one that was woken is admitted for one frame, then goes to the end of the line. Those who have done their part before take turns with
-those who have not, and in each of both classes addresses take turns: a thousand connections of one address wait for each other, and those of
-another wait for one of them; a thousand addresses that nobody knows yet wait for each other, too.
+so that use is bounded by the limit plus one frame, and a frame larger than the limit still passes. While
+anybody waits nobody overtakes: one that was woken is admitted for one frame, then goes to the end of the
+line. Those who have done their part before take turns with those who have not, and in each of both classes
+addresses take turns: a thousand connections of one address wait for each other, and those of another wait for
+one of them; a thousand addresses that nobody knows yet wait for each other, too.
 
-There is a line for each part, so that those who wait for one thing do not hold up those who want another: producers that wait for room in
-the WAL keep their frames, readers that do not read keep their replies, senders that do not send keep a part of a frame, and none of them may
-keep a heartbeat out, or the deletion that would make room.
+There is a line for each part, so that those who wait for one thing do not hold up those who want another:
+producers that wait for room in the WAL keep their frames, readers that do not read keep their replies,
+senders that do not send keep a part of a frame, and none of them may keep a heartbeat out, or the deletion
+that would make room.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ from millrace.broker.requests.api_traits import Answer, keys
 BRIEFLY_ANSWERED = keys(lambda traits: traits.answer is Answer.BRIEF)
 ANSWERED_BY_SHARE = keys(lambda traits: traits.answer is Answer.SHARED)
 OTHERS_FACTOR = 5
-# A frame up to this is charged whole to `small_arrivals` as soon as a part of it is here; a larger one step by step to `large_arrivals`.
+# A frame up to this is charged whole to `small_arrivals` as soon as a part of it is here; a larger one step
+# by step to `large_arrivals`.
 SMALL_FRAME_BYTES = 64 << 10
 # An answer whose size the broker may choose gets a quarter of what is free, and never less than this.
 REPLY_SHARES = 4
@@ -37,10 +41,12 @@ Line = OrderedDict[Hashable, OrderedDict[Hashable, Callable[[], None]]]
 
 
 class RequestMemory:
-    """`defer` runs a call soon, outside the caller's stack: a release must not run other connections' requests inside it.
+    """`defer` runs a call soon, outside the caller's stack: a release must not run other connections'
+    requests inside it.
 
-    `has_overrun`: one of each class at a time may take what it likes beyond the limit. Where all that is used is held by those who wait for more,
-    nobody would ever go on otherwise. The line's first is woken so, and may go on so until `end_overrun`.
+    `has_overrun`: one of each class at a time may take what it likes beyond the limit. Where all that is used
+    is held by those who wait for more, nobody would ever go on otherwise. The line's first is woken so, and
+    may go on so until `end_overrun`.
     """
 
     def __init__(
@@ -75,14 +81,16 @@ class RequestMemory:
         return len(self._groups)
 
     def take(self, size_bytes: int, *, is_turn: bool = False) -> bool:
-        """Admits `size_bytes`, or says no and changes nothing. `is_turn`: the caller was just woken, the line is behind it."""
+        """Admits `size_bytes`, or says no and changes nothing. `is_turn`: the caller was just woken, the line
+        is behind it."""
         if self.used_bytes >= self.limit_bytes or (self._groups and not is_turn):
             return False
         self.charge(size_bytes)
         return True
 
     def charge(self, size_bytes: int) -> None:
-        """Counts what cannot be refused any more: bytes that wait in a transport, bytes that were received."""
+        """Counts what cannot be refused any more: bytes that wait in a transport, bytes that were
+        received."""
         self.used_bytes += size_bytes
         if self.used_bytes >= self._watched_bytes >= 0:
             self._watched_bytes = -1
@@ -102,8 +110,9 @@ class RequestMemory:
     def wait(
         self, who: Hashable, on_room: Callable[[], None], address: Hashable = None, *, is_known: bool = False
     ) -> None:
-        """Joins the end of the line, and says so to `on_short` when all is used. `on_room` is called once, in turn; it may take or leave what
-        it asked for. `is_known`: it has done its part before. The two classes take turns, and in each the addresses."""
+        """Joins the end of the line, and says so to `on_short` when all is used. `on_room` is called once, in
+        turn; it may take or leave what it asked for. `is_known`: it has done its part before. The two classes
+        take turns, and in each the addresses."""
         assert who not in self._groups
         self.waits_count += 1
         self._groups[who] = is_known, address
@@ -140,7 +149,9 @@ class RequestMemory:
         """Whose turn it is; None when nobody may be woken."""
         has_room = self.used_bytes < self.limit_bytes
         for is_known in (self._is_turn_of_known, not self._is_turn_of_known):
-            if self._lines[is_known] and (has_room or (self._has_overrun and is_known not in self._overrun_by)):
+            if self._lines[is_known] and (
+                has_room or (self._has_overrun and is_known not in self._overrun_by)
+            ):
                 return is_known
         return None
 
@@ -181,7 +192,8 @@ class RequestBudget:
     brief            three: all other requests
     small_arrivals   one: parts of frames up to SMALL_FRAME_BYTES
     large_arrivals   two: parts of larger frames
-    replies          three: what readers leave unsent. While it is used up no Fetch is begun, nor, far above it, anything else whose
+    replies          three: what readers leave unsent. While it is used up no Fetch is begun, nor, far above
+                     it, anything else whose
                      answer may be long. One more is for readers who have read all that they were sent before
     """
 
@@ -222,7 +234,8 @@ class RequestBudget:
         return self.small_arrivals if size_bytes <= SMALL_FRAME_BYTES else self.large_arrivals
 
     def take_at_once(self, size_bytes: int, is_bulk: bool) -> bool:
-        """Admits a frame of whatever API where nobody waits and nothing is used up. False says nothing: ask in order then."""
+        """Admits a frame of whatever API where nobody waits and nothing is used up. False says nothing: ask
+        in order then."""
         memory = self.bulk if is_bulk else self.brief
         if (
             memory.used_bytes >= memory.limit_bytes
@@ -234,12 +247,14 @@ class RequestBudget:
         return True
 
     def reply_share(self) -> int:
-        """How large an answer may be now, where its size is ours to choose: less, the more readers leave unsent."""
+        """How large an answer may be now, where its size is ours to choose: less, the more readers leave
+        unsent."""
         replies = self.replies
         return max(REPLY_SHARE_BYTES_MIN, (replies.limit_bytes - replies.used_bytes) // REPLY_SHARES)
 
     def is_held_by_readers(self, key: int, is_known: Callable[[], bool], *, is_turn: bool) -> bool:
-        """Whether a request of this API has to wait until readers have read. `is_known`: its own client has read all that it was sent before."""
+        """Whether a request of this API has to wait until readers have read. `is_known`: its own client has
+        read all that it was sent before."""
         replies = self.replies
         if replies.used_bytes < replies.limit_bytes or key in BRIEFLY_ANSWERED:
             return False

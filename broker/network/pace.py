@@ -1,11 +1,14 @@
-"""Who holds memory that others wait for and goes on too slowly: the least pace, how it is measured, whose connection ends.
+"""Who holds memory that others wait for and goes on too slowly: the least pace, how it is measured, whose
+connection ends.
 
-Pure. Asked only while a part of the request budget is used up. A holder's pace is what its peer sent, or acknowledged, over OBSERVED_S and up to
-twice that. It has to be MINIMUM_BYTES_S, and such that the rest is there within `rest_s` of the part. Of those below it as many are ended as
-bring the use down to RELIEVED of the limit: those first whose address holds most, and of an address the slowest for what is left.
+Pure. Asked only while a part of the request budget is used up. A holder's pace is what its peer sent, or
+acknowledged, over OBSERVED_S and up to twice that. It has to be MINIMUM_BYTES_S, and such that the rest is
+there within `rest_s` of the part. Of those below it as many are ended as bring the use down to RELIEVED of
+the limit: those first whose address holds most, and of an address the slowest for what is left.
 
-Senders at the least pace are as many as they like, each from an address of its own. So all together whose pace is below QUICK_BYTES_S may hold
-SLOW_PART of the limit; beyond it those are ended who have held a frame longest, down to the last one, who alone may hold more.
+Senders at the least pace are as many as they like, each from an address of its own. So all together whose
+pace is below QUICK_BYTES_S may hold SLOW_PART of the limit; beyond it those are ended who have held a frame
+longest, down to the last one, who alone may hold more.
 
 Without anybody who waits a peer may be as slow as it likes.
 """
@@ -25,7 +28,8 @@ MINIMUM_BYTES_S = 64 << 10
 RELIEVED = 0.75
 QUICK_BYTES_S = 1 << 20
 SLOW_PART = 0.5
-# A whole frame may be large and its sender's line narrow; what a reader leaves unsent delays everybody's next Fetch.
+# A whole frame may be large and its sender's line narrow; what a reader leaves unsent delays everybody's next
+# Fetch.
 SEND_REST_S = 10.0
 READ_REST_S = 1.0
 
@@ -33,7 +37,16 @@ READ_REST_S = 1.0
 class Pace:
     """How far one peer has come, looked at now and then."""
 
-    __slots__ = ("_is_held_up", "_new_bytes", "_new_s", "_old_bytes", "_old_s", "_task", "last_bytes_s", "since_s")
+    __slots__ = (
+        "_is_held_up",
+        "_new_bytes",
+        "_new_s",
+        "_old_bytes",
+        "_old_s",
+        "_task",
+        "last_bytes_s",
+        "since_s",
+    )
 
     def __init__(self, now_s: float, done_bytes: int, task: int = 0) -> None:
         self._task = task
@@ -69,7 +82,8 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Holding(Generic[T]):
-    """`bytes_s` None: not known yet, or not the peer's to go on. `since_s`: when it was first seen with what it is at."""
+    """`bytes_s` None: not known yet, or not the peer's to go on. `since_s`: when it was first seen with what
+    it is at."""
 
     who: T
     address: str
@@ -81,7 +95,9 @@ class Holding(Generic[T]):
 
 def plan_slow_endings(holdings: Iterable[Holding[T]], limit_bytes: int) -> list[Holding[T]]:
     """Whose connection ends since those who are slow hold too much together, in order."""
-    slow = [one for one in holdings if one.held_bytes and one.bytes_s is not None and one.bytes_s < QUICK_BYTES_S]
+    slow = [
+        one for one in holdings if one.held_bytes and one.bytes_s is not None and one.bytes_s < QUICK_BYTES_S
+    ]
     slow.sort(key=lambda one: one.since_s)
     held_bytes = sum(one.held_bytes for one in slow)
     endings = []
@@ -93,13 +109,17 @@ def plan_slow_endings(holdings: Iterable[Holding[T]], limit_bytes: int) -> list[
     return endings
 
 
-def plan_endings(holdings: Iterable[Holding[T]], used_bytes: int, limit_bytes: int, rest_s: float) -> list[Holding[T]]:
+def plan_endings(
+    holdings: Iterable[Holding[T]], used_bytes: int, limit_bytes: int, rest_s: float
+) -> list[Holding[T]]:
     """Whose connection ends, in order."""
     by_address: Counter[str] = Counter()
     slow: list[Holding[T]] = []
     for holding in holdings:
         by_address[holding.address] += holding.held_bytes
-        if holding.bytes_s is not None and holding.bytes_s < max(MINIMUM_BYTES_S, holding.rest_bytes / rest_s):
+        if holding.bytes_s is not None and holding.bytes_s < max(
+            MINIMUM_BYTES_S, holding.rest_bytes / rest_s
+        ):
             slow.append(holding)
     slow.sort(key=lambda one: (-by_address[one.address], (one.bytes_s or 0) / max(1, one.rest_bytes)))
     endings = []

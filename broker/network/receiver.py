@@ -1,15 +1,17 @@
-"""One piece of memory that all connections of a server receive into, one after the other: what a socket gives is cut, begun and copied to where
-it stays before the loop reads the next one.
+"""One piece of memory that all connections of a server receive into, one after the other: what a socket gives
+is cut, begun and copied to where it stays before the loop reads the next one.
 
-A piece of its own for each read cost a copy, and its bytes drove others out of the processor's cache. Here they are the ones that
-are there already.
+A piece of its own for each read cost a copy, and its bytes drove others out of the processor's cache. Here
+they are the ones that are there already.
 
-The rule: bytes of a read are good until the next `lend`. A connection copies what it keeps: frames that it cannot begin yet, and those of
-all APIs but Produce, which gives its records to the log before it returns, or copies them (handlers/produce.py). Kept true all the same: memory that
-somebody still views is never received into; it is given up and counted, and another piece takes its place.
+The rule: bytes of a read are good until the next `lend`. A connection copies what it keeps: frames that it
+cannot begin yet, and those of all APIs but Produce, which gives its records to the log before it returns, or
+copies them (handlers/produce.py). Kept true all the same: memory that somebody still views is never received
+into; it is given up and counted, and another piece takes its place.
 
-While memory for parts of frames is used up (arrival.py) a read brings NARROW_BYTES: as little of a frame that cannot go on yet is in memory of
-ours, and what follows waits in the system's. Whether reads are narrow costs a read nothing: another piece of memory lies in the first one's place.
+While memory for parts of frames is used up (arrival.py) a read brings NARROW_BYTES: as little of a frame that
+cannot go on yet is in memory of ours, and what follows waits in the system's. Whether reads are narrow costs
+a read nothing: another piece of memory lies in the first one's place.
 """
 
 from __future__ import annotations
@@ -17,9 +19,8 @@ from __future__ import annotations
 import sys
 
 RECEIVE_BYTES = 256 << 10
-NARROW_BYTES = (
-    4200  # a little more than what is free of a frame (arrival.FREE_BYTES), so that one read tells that it needs room
-)
+# a little more than what is free of a frame (arrival.FREE_BYTES), so that one read tells that it needs room
+NARROW_BYTES = 4200
 NOTHING = memoryview(b"")
 
 

@@ -1,9 +1,9 @@
 """What is done while requests wait for memory, so that those who hold it let go of it.
 
-  * Requests that wait for news are answered with what there is, and answers that wait behind another give back what their requests
-    are charged: at most every FORCE_COMPLETE_S while somebody waits.
-  * From WATCHED of a part on, the pace of those is looked at who hold parts of frames or leave replies unsent, every LOOK_S. When all is
-    used up, those who go on too slowly are ended (pace.py).
+  * Requests that wait for news are answered with what there is, and answers that wait behind another give
+    back what their requests are charged: at most every FORCE_COMPLETE_S while somebody waits.
+  * From WATCHED of a part on, the pace of those is looked at who hold parts of frames or leave replies
+    unsent, every LOOK_S. When all is used up, those who go on too slowly are ended (pace.py).
   * Reads are wide again (receiver.py) when nobody waits for memory for parts of frames, and there is some.
 
 Not here: what is charged (memory.py, arrival.py). While there is enough for all, nothing runs.
@@ -53,7 +53,9 @@ class Relief:
         self._look_timer: asyncio.TimerHandle | None = None
         self._paces: dict[tuple[str, int], Pace] = {}
         self.ended_counts: Counter[str] = Counter()  # by the part whose memory they held
-        self.looked_at = {name: budget.parts[name] for name in ("small_arrivals", "large_arrivals", "replies")}
+        self.looked_at = {
+            name: budget.parts[name] for name in ("small_arrivals", "large_arrivals", "replies")
+        }
         budget.brief.on_short = partial(self._on_short, False)
         budget.bulk.on_short = partial(self._on_short, True)
         self._watch()
@@ -79,7 +81,9 @@ class Relief:
         if self._budget.of_frames(is_bulk).is_short:
             for connection in list(self._connections.values()):
                 connection.force_complete_charged(is_bulk)
-            self._completions[is_bulk] = self._loop.call_later(FORCE_COMPLETE_S, self._force_complete, is_bulk)
+            self._completions[is_bulk] = self._loop.call_later(
+                FORCE_COMPLETE_S, self._force_complete, is_bulk
+            )
         else:
             del self._completions[is_bulk]
 
@@ -108,7 +112,9 @@ class Relief:
             if name != "replies":
                 self._pass_on(part, holdings)
                 ended = {holding.who for holding in endings}
-                endings += plan_slow_endings([one for one in holdings if one.who not in ended], part.limit_bytes)
+                endings += plan_slow_endings(
+                    [one for one in holdings if one.who not in ended], part.limit_bytes
+                )
             for holding in endings:
                 self._end_slow(name, holding)
         self._paces = paces
@@ -137,7 +143,8 @@ class Relief:
         does = "read" if name == "replies" else "sent"
         self._end(
             holding.who,
-            f"it {does} {(holding.bytes_s or 0) / 1024:.1f} KiB/s while it held {holding.held_bytes >> 10} KiB of the memory that other "
+            f"it {does} {(holding.bytes_s or 0) / 1024:.1f} KiB/s while it held {holding.held_bytes >> 10} "
+            "KiB of the memory that other "
             f"connections wait for (queued.max.request.bytes); its client may connect again",
         )
 
@@ -176,7 +183,14 @@ class Relief:
                 held_bytes, task = connection.arrival.held_bytes, connection.frame_began_at
                 found.append(
                     self._holding(
-                        paces, name, connection, held_bytes, rest_bytes, done_bytes, is_ours=is_ours, task=task
+                        paces,
+                        name,
+                        connection,
+                        held_bytes,
+                        rest_bytes,
+                        done_bytes,
+                        is_ours=is_ours,
+                        task=task,
                     )
                 )
         return found

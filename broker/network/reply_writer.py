@@ -1,8 +1,10 @@
-"""Replies on their way to the transport: a slice each turn of the loop, so that who asks for little need not wait behind who was given much.
+"""Replies on their way to the transport: a slice each turn of the loop, so that who asks for little need not
+wait behind who was given much.
 
-A transport takes at once whatever it is given, and the kernel copies it at once, as far as its buffer goes: for a reply of some MiB that held the
-loop for milliseconds. Small replies go out as they come. While the transport is over its mark nothing is handed on. Kept true: order; nothing is
-written after `drop`; `close` waits for what was written before.
+A transport takes at once whatever it is given, and the kernel copies it at once, as far as its buffer goes:
+for a reply of some MiB that held the loop for milliseconds. Small replies go out as they come. While the
+transport is over its mark nothing is handed on. Kept true: order; nothing is written after `drop`; `close`
+waits for what was written before.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ class ReplyWriter:
         call_soon: Callable[[Callable[[], None]], object],
         on_change: Callable[[], None],
     ) -> None:
-        """`on_change` is called when it may be held no longer, or more or less may be unsent, but not from within `write`."""
+        """`on_change` is called when it may be held no longer, or more or less may be unsent, but not from
+        within `write`."""
         self._transport = transport
         self._call_soon = call_soon
         self._on_change = on_change
@@ -38,7 +41,8 @@ class ReplyWriter:
 
     @property
     def unsent_bytes(self) -> int:
-        """All that the system was not given yet: what its client has not taken, and what waits for its turn."""
+        """All that the system was not given yet: what its client has not taken, and what waits for its
+        turn."""
         return 0 if self._is_dropped else self._parts_bytes + self._transport.get_write_buffer_size()
 
     def write(self, parts: list[Buffer], size_bytes: int) -> None:

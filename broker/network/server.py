@@ -2,12 +2,14 @@
 
 Not here: what a connection does (connection.py). Kept true:
 
-  * As many connections as its limits allow in all and from one address (connection_limits.py); one too many is closed at once.
-  * One sweep over all connections, not a timer for each, ends those that were quiet for `idle_ms` with nothing in flight, and charges what
-    waits in their transports below the mark that they tell of.
+  * As many connections as its limits allow in all and from one address (connection_limits.py); one too many
+    is closed at once.
+  * One sweep over all connections, not a timer for each, ends those that were quiet for `idle_ms` with
+    nothing in flight, and charges what waits in their transports below the mark that they tell of.
   * Who holds memory that others wait for, and goes on too slowly, is ended (relief.py).
   * `close` ends one listener: its connections begin no more, and leave when what they began is answered.
-  * `stop` accepts no more, begins no more, lets what was begun finish within its grace, then cuts what is left.
+  * `stop` accepts no more, begins no more, lets what was begun finish within its grace, then cuts what is
+    left.
 """
 
 from __future__ import annotations
@@ -135,7 +137,8 @@ class Server:
         }
 
     async def open(self, endpoint: Endpoint) -> None:
-        """Accepts there from the moment it returns. Raises ListenFailed, also where the server was stopped meanwhile."""
+        """Accepts there from the moment it returns. Raises ListenFailed, also where the server was stopped
+        meanwhile."""
         assert endpoint not in self._listeners, endpoint
         host, port = endpoint.host, endpoint.port
         listener = await self._net.listen(self._factory(endpoint), host, port, backlog=self._settings.backlog)
@@ -148,11 +151,14 @@ class Server:
         return lambda: Connection(self._parts, next(self._ids), endpoint.listener)
 
     def close(self, endpoint: Endpoint, grace_ms: int) -> None:
-        """Accepts no more there. What was begun of its connections is answered; those that are left after the grace are cut."""
+        """Accepts no more there. What was begun of its connections is answered; those that are left after the
+        grace are cut."""
         listener = self._listeners.pop(endpoint)
         listener.close()
         place = endpoint.listener, listener.port
-        leaving = [one for one in self._connections.values() if (one.info.listener, one.info.local_port) == place]
+        leaving = [
+            one for one in self._connections.values() if (one.info.listener, one.info.local_port) == place
+        ]
         for connection in leaving:
             connection.drain()
         self._loop.call_later(grace_ms / 1000, self._cut, leaving)
@@ -163,7 +169,8 @@ class Server:
                 connection.abort()
 
     async def stop(self, grace_ms: int = 5_000) -> int:
-        """Drains; gives the number of connections that had to be cut. Cancelling it leaves connections open."""
+        """Drains; gives the number of connections that had to be cut. Cancelling it leaves connections
+        open."""
         self._is_stopped = True
         self._close_listeners()
         if self._sweep_timer is not None:

@@ -1,10 +1,10 @@
 """Producers whose states were put into the partition's log: where each one's state is. Pure.
 
-States go there in blocks of up to `BLOCK_ROWS`, each a value of the meta stream (kind COLD_BLOCK) that stays in the
-log and not in memory. What stays in memory is 12 bytes a producer: its id and the number of its block, ascending by
-id, in chunks, so that looking up, adding and removing cost a step in a chunk. An index (kind COLD_INDEX) says which
-blocks count, how old each is, and of which checkpoint: blocks of another checkpoint are void, since a broker that
-knows nothing of them may have written since.
+States go there in blocks of up to `BLOCK_ROWS`, each a value of the meta stream (kind COLD_BLOCK) that stays
+in the log and not in memory. What stays in memory is 12 bytes a producer: its id and the number of its block,
+ascending by id, in chunks, so that looking up, adding and removing cost a step in a chunk. An index (kind
+COLD_INDEX) says which blocks count, how old each is, and of which checkpoint: blocks of another checkpoint
+are void, since a broker that knows nothing of them may have written since.
 
     block      0  u8     version 1
                1  3 B    0
@@ -23,8 +23,9 @@ Not here: what a row means and when one goes to the log (producers.py), reading 
 
 Invariants
   * A producer is in one block at most: the one that was written last.
-  * A block that holds nobody any more is `retired`: it leaves the log with the next checkpoint, which has in memory's
-    snapshot what came back from it; until then a crash needs it. One that is `void` leaves with it too, and counts no more.
+  * A block that holds nobody any more is `retired`: it leaves the log with the next checkpoint, which has in
+    memory's snapshot what came back from it; until then a crash needs it. One that is `void` leaves with it
+    too, and counts no more.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ def iter_rows(value: bytes | memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def find_row(value: bytes | memoryview, producer_id: int) -> memoryview | None:
-    """The packed state of one producer, None where the block has none. Raises Corrupt for bytes that are no block."""
+    """The packed state of one producer, None where the block has none. Raises Corrupt for bytes that are no
+    block."""
     count, _ = _count_of(value)
     ids = _numbers("q", value, _BLOCK.size, count)
     place = bisect_left(ids, producer_id)
@@ -141,7 +143,8 @@ def encode_index(log_end: int, ages_ms: Mapping[int, int]) -> bytes:
 
 
 def decode_index(value: bytes) -> tuple[int, dict[int, int]]:
-    """The log's end at its checkpoint, and each block's age by number. Raises Corrupt for bytes that are none."""
+    """The log's end at its checkpoint, and each block's age by number. Raises Corrupt for bytes that are
+    none."""
     if len(value) < _INDEX.size or (len(value) - _INDEX.size) % _INDEX_ROW.size or value[0] != _VERSION:
         raise Corrupt(f"an index of cold producers of {len(value)} bytes")
     log_end = int(_INDEX.unpack_from(value)[1])
@@ -149,9 +152,10 @@ def decode_index(value: bytes) -> tuple[int, dict[int, int]]:
 
 
 class ColdBlock:
-    """One block in the log. `count`: producers whose state is here and nowhere else. `newest_ms`: the monotonic time
-    at which its youngest row was written last, `age_ms` the age of that row in the block. `log_end`: of the log when the
-    partition opened, for a block that was there; what a row tells of offsets from there on was lost."""
+    """One block in the log. `count`: producers whose state is here and nowhere else. `newest_ms`: the
+    monotonic time at which its youngest row was written last, `age_ms` the age of that row in the block.
+    `log_end`: of the log when the partition opened, for a block that was there; what a row tells of offsets
+    from there on was lost."""
 
     __slots__ = ("age_ms", "charges", "count", "log_end", "newest_ms")
 
@@ -206,7 +210,8 @@ class ColdProducers:
         return _INDEX.size + _INDEX_ROW.size * (len(self._blocks) + gone_count) + 13 * gone_count
 
     def block_of(self, producer_id: int) -> int | None:
-        """The number of the block that has this producer's state; None for a producer that is not in the log."""
+        """The number of the block that has this producer's state; None for a producer that is not in the
+        log."""
         place = self._find(producer_id)
         if place is None:
             return None
@@ -214,7 +219,8 @@ class ColdProducers:
         return number if number in self._blocks else None
 
     def small_blocks(self) -> list[int]:
-        """Blocks that should be written again together, in the order of their age; none where they are few."""
+        """Blocks that should be written again together, in the order of their age; none where they are
+        few."""
         small = [number for number, block in self._blocks.items() if block.count < SMALL_ROWS]
         return small if len(small) >= SMALL_BLOCKS else []
 

@@ -2,15 +2,19 @@
 
     absent --get--> opening --> open (--> closing --> absent)
 
-A partition is open in `LedTopic.partitions` while it takes batches, or quietly, for retention alone, until somebody else wants it.
-Handlers look in `topic_named(..).partitions` first, which costs two dict lookups, and ask `get` for what is not there.
+A partition is open in `LedTopic.partitions` while it takes batches, or quietly, for retention alone, until
+somebody else wants it. Handlers look in `topic_named(..).partitions` first, which costs two dict lookups, and
+ask `get` for what is not there.
 
-Not here: what opening reads (opening.py), who leads what (the controller), which answers a refusal becomes (handlers).
+Not here: what opening reads (opening.py), who leads what (the controller), which answers a refusal becomes
+(handlers).
 
 Invariants
   * One handle a partition: a new one is opened after the former one's streams were closed.
-  * At most `OPENS_IN_FLIGHT` opens at once, none of which waits for a close; one that failed is not tried again for `RETRY_MS`.
-  * A close may wait for an upload as long as the store is away: so none is begun for retention's sake while uploads wait, and none holds a stop up.
+  * At most `OPENS_IN_FLIGHT` opens at once, none of which waits for a close; one that failed is not tried
+    again for `RETRY_MS`.
+  * A close may wait for an upload as long as the store is away: so none is begun for retention's sake while
+    uploads wait, and none holds a stop up.
   * A partition that is led no longer takes no batch from the moment the image says so.
 """
 
@@ -63,7 +67,8 @@ class StreamOpener(Protocol):
     async def open_partition(
         self, topic_id: bytes, index: int, leader_epoch: int, roles: Sequence[StreamRole]
     ) -> dict[StreamRole, OpenedStream]:
-        """Makes the streams that are missing and opens all for this node. Raises KafkaError for a refusal, Fenced for a stale node."""
+        """Makes the streams that are missing and opens all for this node. Raises KafkaError for a refusal,
+        Fenced for a stale node."""
         ...
 
 
@@ -86,7 +91,8 @@ class LedTopic:
 
 
 class PartitionDirectory:
-    """`effective` gives every configuration value that holds for a topic. `on_image` is to be told of every image after `image`."""
+    """`effective` gives every configuration value that holds for a topic. `on_image` is to be told of every
+    image after `image`."""
 
     def __init__(
         self,
@@ -152,8 +158,9 @@ class PartitionDirectory:
     def get(
         self, topic_id: bytes, index: int, *, is_retention_only: bool = False
     ) -> Partition | asyncio.Future[Partition]:
-        """The open partition, or a future of it, not to be cancelled. Raises KafkaError when it is not led here or would not open.
-        `is_retention_only`: not to be kept open for this caller's sake (see `release_quiet`)."""
+        """The open partition, or a future of it, not to be cancelled. Raises KafkaError when it is not led
+        here or would not open. `is_retention_only`: not to be kept open for this caller's sake (see
+        `release_quiet`)."""
         led = self.topic_of(topic_id)
         if led is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
@@ -166,7 +173,8 @@ class PartitionDirectory:
         return opening if opening is not None else self._begin(led, index, is_retention_only)
 
     async def led(self, name: str, index: int) -> Partition:
-        """The partition, opened if it has to be; for APIs that may wait. Raises KafkaError, and TimeoutError after a while."""
+        """The partition, opened if it has to be; for APIs that may wait. Raises KafkaError, and TimeoutError
+        after a while."""
         topic = self.topic_named(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -186,11 +194,13 @@ class PartitionDirectory:
 
     @property
     def failed_count(self) -> int:
-        """Partitions whose last opening failed, and that were not opened since; and those that are open and take no batch for damage."""
+        """Partitions whose last opening failed, and that were not opened since; and those that are open and
+        take no batch for damage."""
         return len(self._failed) + sum(1 for partition in self.opened() if partition.state.doubts)
 
     def bounds_of(self, topic_id: bytes, index: int) -> tuple[int, int]:
-        """[log start, high watermark) as metadata has them, of a partition that is not open here: all of it is committed then."""
+        """[log start, high watermark) as metadata has them, of a partition that is not open here: all of it
+        is committed then."""
         data = self._image.streams.of_role(topic_id, index, StreamRole.DATA)
         return (0, 0) if data is None else (data.start, data.end)
 
@@ -208,7 +218,9 @@ class PartitionDirectory:
         if error is not None and loop.time() - failed_at < RETRY_MS / 1000:
             raise error
         future: asyncio.Future[Partition] = loop.create_future()
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be waiting any more
+        future.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # nobody may be waiting any more
         self._opening[key] = future
         self.spawn(self._open(led, index, future, is_retention_only))
         return future
@@ -256,7 +268,8 @@ class PartitionDirectory:
                 self._end((led.topic_id, partition.index), partition)
 
     def _why_not(self, led: LedTopic, index: int, error: Exception) -> KafkaError:
-        """A partition that was deleted or moved while it opened lacks objects, say: then that is the reason, and nothing is wrong."""
+        """A partition that was deleted or moved while it opened lacks objects, say: then that is the reason,
+        and nothing is wrong."""
         try:
             self._check_led((led.topic_id, index))
         except KafkaError as change:
@@ -289,7 +302,8 @@ class PartitionDirectory:
     # -- memory of producers' states
 
     def _set_hot_count_min(self) -> None:
-        """What goes to the log is read from millrace.version 1 on: below it the build of before may be started again."""
+        """What goes to the log is read from millrace.version 1 on: below it the build of before may be
+        started again."""
         self.memory.hot_count_min = 0 if self._image.features.has_identities else HOT_MIN_AT_LEVEL_0
 
     def _on_crowded(self) -> None:
@@ -300,7 +314,8 @@ class PartitionDirectory:
             self._cooling.add_done_callback(self._done)
 
     async def _cool(self) -> None:
-        """Moves producers' states to the log until there is room in memory again, as often as memory is crowded meanwhile."""
+        """Moves producers' states to the log until there is room in memory again, as often as memory is
+        crowded meanwhile."""
         try:
             while self._is_crowded:
                 self._is_crowded = False
@@ -310,11 +325,14 @@ class PartitionDirectory:
             self._cooling = None
 
     async def _cool_once(self, target_bytes: int) -> bool:
-        """Of each partition the half that wrote longest ago, from the partitions with most first; then, where that is not enough, all, also those
-        of partitions with one producer; but those stay that have to. Whether that was enough."""
+        """Of each partition the half that wrote longest ago, from the partitions with most first; then, where
+        that is not enough, all, also those of partitions with one producer; but those stay that have to.
+        Whether that was enough."""
         least = self.memory.hot_count_min
         for part, count_min in ((2, 2), (HOT_MAX, 1)):
-            crowded = [one for one in self.opened() if one.state.producers.hot_count >= max(count_min, least + 1)]
+            crowded = [
+                one for one in self.opened() if one.state.producers.hot_count >= max(count_min, least + 1)
+            ]
             crowded.sort(key=lambda one: -one.state.producers.hot_count)
             for first in range(0, len(crowded), COOLED_AT_ONCE):
                 if self.memory.hot_bytes <= target_bytes:
@@ -388,9 +406,9 @@ class PartitionDirectory:
     # -- ending
 
     async def release_quiet(self) -> None:
-        """Partitions that were got quietly are not needed any more; they close, unless somebody else has come to want them. While uploads wait
-        they stay as they are, for the next call: nobody could use one until its last upload. So the first that has something to upload
-        tells, and the others follow together."""
+        """Partitions that were got quietly are not needed any more; they close, unless somebody else has come
+        to want them. While uploads wait they stay as they are, for the next call: nobody could use one until
+        its last upload. So the first that has something to upload tells, and the others follow together."""
         quiet = [partition for led in self._by_id.values() for partition in led.retention_only.values()]
         first = next((partition for partition in quiet if partition.has_to_upload), None)
         if first is not None:
@@ -432,9 +450,10 @@ class PartitionDirectory:
             del self._closing[key]
 
     async def close(self, timeout_ms: int = CLOSE_MS) -> None:
-        """Nothing is taken any more. On return every partition's checkpoint is at its log's end and durable, as far as that was possible within the
-        bound: what a checkpoint lacks is read from the log by the next opening. The streams are still open: the engine closes them all,
-        after one upload (`Storage.close`)."""
+        """Nothing is taken any more. On return every partition's checkpoint is at its log's end and durable,
+        as far as that was possible within the bound: what a checkpoint lacks is read from the log by the next
+        opening. The streams are still open: the engine closes them all, after one upload
+        (`Storage.close`)."""
         self._is_closed = True
         gate = asyncio.Semaphore(SAVES_IN_FLIGHT)
 
@@ -456,7 +475,8 @@ class PartitionDirectory:
         except TimeoutError:
             why = self._storage.upload_blocked_reason or "the log takes no more"
             log.warning(
-                "not every partition has a checkpoint at its end: the next start reads what is missing (%s)", why
+                "not every partition has a checkpoint at its end: the next start reads what is missing (%s)",
+                why,
             )
             closing = list(self._closing.values())
             for task in closing:

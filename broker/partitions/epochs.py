@@ -1,12 +1,14 @@
 """Leader epochs of one partition: at which offset each began. Pure.
 
-Consumers ask where an epoch ended, to see whether what they read was cut off by a change of leader. Here nothing acknowledged is ever
-cut off, but the question is answered all the same, and every batch carries its epoch.
+Consumers ask where an epoch ended, to see whether what they read was cut off by a change of leader. Here
+nothing acknowledged is ever cut off, but the question is answered all the same, and every batch carries its
+epoch.
 
 Not here: which epoch is current (the metadata says), and storing (the meta stream does).
 
-Invariant: epochs and start offsets both strictly grow from one entry to the next, but for the first, whose start may be raised to
-the log's start. At most `EPOCHS_MAX` entries: over it the oldest are forgotten, as if the log began later.
+Invariant: epochs and start offsets both strictly grow from one entry to the next, but for the first, whose
+start may be raised to the log's start. At most `EPOCHS_MAX` entries: over it the oldest are forgotten, as if
+the log began later.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class Epochs:
         return self._entries[-1][0] if self._entries else UNDEFINED_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """`epoch` begins at `start_offset`; True when that was news. An epoch that wrote nothing gives its place to the next."""
+        """`epoch` begins at `start_offset`; True when that was news. An epoch that wrote nothing gives its
+        place to the next."""
         entries = self._entries
         if entries and epoch <= entries[-1][0]:
             return False
@@ -57,7 +60,8 @@ class Epochs:
         return True
 
     def end_of(self, asked: int, log_end: int) -> tuple[int, int]:
-        """The largest epoch at or below `asked` and the offset where it ended; (-1, -1) when `asked` is none or above all."""
+        """The largest epoch at or below `asked` and the offset where it ended; (-1, -1) when `asked` is none
+        or above all."""
         entries = self._entries
         if not entries or asked < 0 or asked > entries[-1][0]:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
@@ -76,7 +80,8 @@ class Epochs:
         return UNDEFINED_EPOCH
 
     def raise_start(self, log_start: int) -> bool:
-        """The log begins at `log_start` now: epochs that ended before it are forgotten. True when that changed anything."""
+        """The log begins at `log_start` now: epochs that ended before it are forgotten. True when that
+        changed anything."""
         entries = self._entries
         keep = 0
         while keep + 1 < len(entries) and entries[keep + 1][1] <= log_start:
@@ -96,7 +101,9 @@ class Epochs:
         return len(self._entries) != before
 
     def encode(self) -> bytes:
-        return _HEAD.pack(_VERSION, len(self._entries)) + b"".join(_ENTRY.pack(*entry) for entry in self._entries)
+        return _HEAD.pack(_VERSION, len(self._entries)) + b"".join(
+            _ENTRY.pack(*entry) for entry in self._entries
+        )
 
     @staticmethod
     def decode(data: bytes | memoryview) -> Epochs:
@@ -107,5 +114,7 @@ class Epochs:
         version, count = _HEAD.unpack_from(data, 0)
         if version != _VERSION or len(data) != _HEAD.size + count * _ENTRY.size:
             raise Corrupt(f"leader epochs: version {version}, {count} entries in {len(data)} bytes")
-        epochs._entries = [_ENTRY.unpack_from(data, _HEAD.size + index * _ENTRY.size) for index in range(count)]
+        epochs._entries = [
+            _ENTRY.unpack_from(data, _HEAD.size + index * _ENTRY.size) for index in range(count)
+        ]
         return epochs

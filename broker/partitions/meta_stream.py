@@ -1,22 +1,26 @@
-"""The partition's small states, kept in a stream: a log of keys and values that re-appends what lives and trims.
+"""The partition's small states, kept in a stream: a log of keys and values that re-appends what lives and
+trims.
 
-A key is a kind and a number (0 where a kind has one value). What `put` is given lives from that moment on: the table here is of what was
-submitted, not of what is confirmed, so that a value written again on the way can never be older than one in flight. The stream's offsets
-count entries.
+A key is a kind and a number (0 where a kind has one value). What `put` is given lives from that moment on:
+the table here is of what was submitted, not of what is confirmed, so that a value written again on the way
+can never be older than one in flight. The stream's offsets count entries.
 
-Values of *far* kinds are in memory only until they are durable; after that the table has their place in the stream, and
-`read_far` fetches them.
+Values of *far* kinds are in memory only until they are durable; after that the table has their place in the
+stream, and `read_far` fetches them.
 
     entry    8 B  magic "MRMV" | version u8 | flags u8 | count u16
     value   13 B  kind u8 | number i64 | length i32 (-1: the key is gone), then `length` bytes
 
-Once what was written is several times what lives, all that lives is written again and the stream is trimmed to where that begins. Puts
-go on meanwhile; they come behind it. Far values are read and put again one after the other, before the trim.
+Once what was written is several times what lives, all that lives is written again and the stream is trimmed
+to where that begins. Puts go on meanwhile; they come behind it. Far values are read and put again one after
+the other, before the trim.
 
-Not here: what the values mean (state.py, segments.py, ...). A kind that is not known here is kept and written again.
+Not here: what the values mean (state.py, segments.py, ...). A kind that is not known here is kept and written
+again.
 
 Invariants
-  * Read from its start, later values winning, the stream gives what lives; whatever its length was when a crash came.
+  * Read from its start, later values winning, the stream gives what lives; whatever its length was when a
+    crash came.
   * Its length stays below `REWRITE_RATIO` times what lives, plus `REWRITE_BYTES_MIN` and what is in flight.
   * Callbacks of `put` come in the order of the calls, each when its values are durable.
 """
@@ -80,7 +84,8 @@ class MetaCorrupt(Corrupt):
 
 
 class _Far:
-    """A value in the stream: in the entry at `offset` (-1: not appended yet), and here while that is not durable."""
+    """A value in the stream: in the entry at `offset` (-1: not appended yet), and here while that is not
+    durable."""
 
     __slots__ = ("data", "offset", "size_bytes")
 
@@ -91,8 +96,8 @@ class _Far:
 
 
 class MetaStream:
-    """`spawn` runs a coroutine in the background; what it may raise is the engine's to answer for. `far_kinds`: by kind,
-    what `load` makes of a value for `digests`; it may raise Corrupt."""
+    """`spawn` runs a coroutine in the background; what it may raise is the engine's to answer for.
+    `far_kinds`: by kind, what `load` makes of a value for `digests`; it may raise Corrupt."""
 
     def __init__(
         self,
@@ -118,7 +123,10 @@ class MetaStream:
 
     def __repr__(self) -> str:
         keys_count = len(self._live) + len(self._far)
-        return f"meta stream {self.stream.stream_id}: {keys_count} keys, {self._live_bytes} of {self._written_bytes} bytes live"
+        return (
+            f"meta stream {self.stream.stream_id}: {keys_count} keys, {self._live_bytes} of "
+            f"{self._written_bytes} bytes live"
+        )
 
     @property
     def live_bytes(self) -> int:
@@ -145,8 +153,9 @@ class MetaStream:
                 offset = entry.end
 
     def put(self, values: Mapping[Key, bytes | None], on_done: Callable[[], None] | None = None) -> None:
-        """Sets values (None removes the key), all of them or, after a crash, none; never waits. `on_done` is called once they are
-        durable. Where room has to be waited for, what is put meanwhile goes into the same entry."""
+        """Sets values (None removes the key), all of them or, after a crash, none; never waits. `on_done` is
+        called once they are durable. Where room has to be waited for, what is put meanwhile goes into the
+        same entry."""
         for key, value in values.items():
             self._set(key, value)
             self._unwritten[key] = None
@@ -164,7 +173,8 @@ class MetaStream:
                 raise Closed(f"{self!r} closed")
 
     async def read_far(self, key: Key) -> bytes | None:
-        """The value of a key of a far kind; None when there is none any more. Raises what the stream's reads raise."""
+        """The value of a key of a far kind; None when there is none any more. Raises what the stream's reads
+        raise."""
         while (far := self._far.get(key)) is not None:
             if far.data is not None:
                 return far.data
@@ -204,7 +214,8 @@ class MetaStream:
             self._live_bytes += _VALUE.size + size_bytes
 
     def _flush(self, granted_bytes: int = 0) -> None:
-        """Writes what is unwritten, when there is room; else comes back with it, and writes what lives by then."""
+        """Writes what is unwritten, when there is room; else comes back with it, and writes what lives by
+        then."""
         if self._is_waiting or not (self._unwritten or self._callbacks):
             return
         entry = self._encode(list(self._unwritten))
@@ -248,7 +259,8 @@ class MetaStream:
         self.stream.append(1, (entry,), on_done if callbacks else None)
 
     def _rewrite(self) -> None:
-        """Writes all that lives behind what was written, in several entries: a crash between them leaves values as they were."""
+        """Writes all that lives behind what was written, in several entries: a crash between them leaves
+        values as they were."""
         entries = self._split()
         needed_bytes = sum(map(len, entries)) + ENTRY_OVERHEAD_BYTES * len(entries)
         if needed_bytes > self._room.room_bytes or max(map(len, entries)) > self._room.entry_bytes_max:
@@ -272,21 +284,27 @@ class MetaStream:
             self._is_rewriting = False
 
     async def _carry_far(self, start: int) -> bool:
-        """Far values that lie below `start` are put again; durable on return. False: one could not be read, and nothing
-        is to be trimmed."""
+        """Far values that lie below `start` are put again; durable on return. False: one could not be read,
+        and nothing is to be trimmed."""
         try:
             for key in [key for key, far in self._far.items() if 0 <= far.offset < start]:
                 far = self._far.get(key)
                 value = await self.read_far(key)
                 # What is put while it was read is newer.
-                if far is not None and value is not None and self._far.get(key) is far and 0 <= far.offset < start:
+                if (
+                    far is not None
+                    and value is not None
+                    and self._far.get(key) is far
+                    and 0 <= far.offset < start
+                ):
                     await self.put_durably({key: value})
         except (Closed, Fenced):
             return False
         except MillraceError as error:
             self._rewrite_from_bytes = 2 * self._written_bytes
             log.warning(
-                "%r is not shortened: a value in it cannot be read (%s); tried again when it is twice as long",
+                "%r is not shortened: a value in it cannot be read (%s); tried again when it is twice as "
+                "long",
                 self,
                 in_words(error),
             )
@@ -298,7 +316,9 @@ class MetaStream:
         groups: list[list[Key]] = [[]]
         size = 0
         for key, value in self._live.items():
-            if groups[-1] and (size + len(value) > ENTRY_BYTES_MAX or len(groups[-1]) == VALUES_PER_ENTRY_MAX):
+            if groups[-1] and (
+                size + len(value) > ENTRY_BYTES_MAX or len(groups[-1]) == VALUES_PER_ENTRY_MAX
+            ):
                 groups.append([])
                 size = 0
             groups[-1].append(key)

@@ -1,4 +1,5 @@
-"""Opening a partition: its small states are read, then the headers of what was appended behind the last checkpoint.
+"""Opening a partition: its small states are read, then the headers of what was appended behind the last
+checkpoint.
 
 After a clean close nothing lies behind it. Not here: who may open what and when (directory.py).
 """
@@ -78,9 +79,10 @@ async def open_partition(
     *,
     is_skipping: bool = False,
 ) -> Partition:
-    """Nothing is written, but for a log that was cut (state.py) and for damage that is given up. `memory` is charged for producers' states.
-    `is_skipping`: producers are served though batches of theirs cannot be read; else there are doubts, and they are not. Raises
-    StateCorrupt, and what the engine's reads raise but for damaged records; the streams stay open then."""
+    """Nothing is written, but for a log that was cut (state.py) and for damage that is given up. `memory` is
+    charged for producers' states. `is_skipping`: producers are served though batches of theirs cannot be
+    read; else there are doubts, and they are not. Raises StateCorrupt, and what the engine's reads raise but
+    for damaged records; the streams stay open then."""
     meta = MetaStream(streams[StreamRole.META], room.state_room, spawn, FAR_KINDS)
     data, time = streams[StreamRole.DATA], streams[StreamRole.TIME]
     await meta.load()
@@ -140,7 +142,8 @@ async def _give_up(leadership: Leadership, meta: MetaStream, state: PartitionSta
     """Durable on return."""
     if state.is_cut:
         log.warning(
-            "%s-%d: what is stored of the partition tells of records or index entries that its log has lost (it ends at %d): given up, "
+            "%s-%d: what is stored of the partition tells of records or index entries that its log has lost "
+            "(it ends at %d): given up, "
             "and the rest is served; producers whose last batches were lost may go on at any sequence",
             leadership.topic_name,
             leadership.index,
@@ -148,23 +151,31 @@ async def _give_up(leadership: Leadership, meta: MetaStream, state: PartitionSta
         )
     if state.doubts:
         log.error(
-            "damaged data was given up: %s-%d offsets %s cannot be read, nor which producers wrote there. As objects.corruption=skip says, all "
-            "that may have go on at any sequence: a batch that one of them sends again may be written twice. Offsets stay, and an "
+            "damaged data was given up: %s-%d offsets %s cannot be read, nor which producers wrote there. As "
+            "objects.corruption=skip says, all "
+            "that may have go on at any sequence: a batch that one of them sends again may be written twice. "
+            "Offsets stay, and an "
             "object that is put back is read again",
             leadership.topic_name,
             leadership.index,
             _ranges(state),
         )
-    await meta.put_durably(state.give_up(leadership.leader_epoch, found.data_end, found.time_end, found.tick_ms))
+    await meta.put_durably(
+        state.give_up(leadership.leader_epoch, found.data_end, found.time_end, found.tick_ms)
+    )
 
 
 def _stop_producers(leadership: Leadership, state: PartitionState) -> None:
-    """None is known, so that nothing is written of them; a log that was cut is cut again by the next opening."""
+    """None is known, so that nothing is written of them; a log that was cut is cut again by the next
+    opening."""
     state.producers.forget_all()
     log.error(
-        "damaged data stops producers: %s-%d offsets %s cannot be read, nor which producers wrote there: a batch that is sent again could be "
-        "written twice, so none is taken; all else is read. Restore the objects from a copy or an earlier version of them (millrace fsck lists all "
-        "damage), and batches are taken at once; or start with objects.corruption=skip until the log says that this was given up",
+        "damaged data stops producers: %s-%d offsets %s cannot be read, nor which producers wrote there: a "
+        "batch that is sent again could be "
+        "written twice, so none is taken; all else is read. Restore the objects from a copy or an earlier "
+        "version of them (millrace fsck lists all "
+        "damage), and batches are taken at once; or start with objects.corruption=skip until the log says "
+        "that this was given up",
         leadership.topic_name,
         leadership.index,
         _ranges(state),

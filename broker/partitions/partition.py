@@ -1,19 +1,23 @@
 """One led partition: batches in, offsets given, durability told, watermarks.
 
-The offset unit of the data stream is Kafka's, and one batch is one entry, so the stream's ends are the partition's:
+The offset unit of the data stream is Kafka's, and one batch is one entry, so the stream's ends are the
+partition's:
 
     log_start_offset <= high watermark = data.confirmed_end <= log end = data.next_offset
 
-`append` is a plain def: what it checks, judges and gives happens in one turn of the loop, in the order of the calls. A batch is judged
-against everything appended before it, durable or not; it is acknowledged once it is durable, and so is a repeat of it.
+`append` is a plain def: what it checks, judges and gives happens in one turn of the loop, in the order of the
+calls. A batch is judged against everything appended before it, durable or not; it is acknowledged once it is
+durable, and so is a repeat of it.
 
-Not here: opening (opening.py), what is remembered besides records (state.py), finding times (time_lookup.py), when to drop records
-(maintenance.py), who leads what (directory.py). Room in the engine is reserved by the caller, before `append`.
+Not here: opening (opening.py), what is remembered besides records (state.py), finding times (time_lookup.py),
+when to drop records (maintenance.py), who leads what (directory.py). Room in the engine is reserved by the
+caller, before `append`.
 
 Invariants
   * Offsets have no gap and no second meaning; the high watermark never falls, nor does the log start.
   * A log start is shown once it is durable; the streams are trimmed after that.
-  * What a crash makes us read again is bounded by `CHECKPOINT_BYTES` (or a multiple of a large checkpoint's own size).
+  * What a crash makes us read again is bounded by `CHECKPOINT_BYTES` (or a multiple of a large checkpoint's
+    own size).
 """
 
 from __future__ import annotations
@@ -63,7 +67,8 @@ def _ignore() -> None:
 
 
 class Appended(NamedTuple):
-    """`append_time_ms` is -1 unless the topic's timestamps are the broker's. When not durable yet, `on_done` tells."""
+    """`append_time_ms` is -1 unless the topic's timestamps are the broker's. When not durable yet, `on_done`
+    tells."""
 
     base_offset: int
     append_time_ms: int
@@ -135,7 +140,9 @@ class Partition:
         self._save_lock = asyncio.Lock()
         self._save_at_bytes = CHECKPOINT_BYTES
         self._trim_lock = asyncio.Lock()
-        self._start_moved: asyncio.Future[None] | None = None  # made by who waits: an idle partition costs memory
+        self._start_moved: asyncio.Future[None] | None = (
+            None  # made by who waits: an idle partition costs memory
+        )
         self._settings = settings
         self._life_ms = 0
         self._is_cooling = False
@@ -151,7 +158,8 @@ class Partition:
 
     def __repr__(self) -> str:
         return (
-            f"{self.topic_name}-{self.index}@{self.leader_epoch} [{self.log_start_offset}, {self.high_watermark}, {self.log_end_offset})"
+            f"{self.topic_name}-{self.index}@{self.leader_epoch} [{self.log_start_offset}, "
+            f"{self.high_watermark}, {self.log_end_offset})"
             f"{'' if self.is_led else ' resigned'}"
         )
 
@@ -176,7 +184,8 @@ class Partition:
         return last_stable_offset(self.data.confirmed_end)
 
     def visible_end(self, isolation: Isolation) -> int:
-        """Where ends what a reader of that isolation may read: readers, look-ups and delayed fetches all go by it."""
+        """Where ends what a reader of that isolation may read: readers, look-ups and delayed fetches all go
+        by it."""
         return self.last_stable_offset if isolation else self.data.confirmed_end
 
     @property
@@ -185,19 +194,21 @@ class Partition:
 
     @property
     def is_fenced(self) -> bool:
-        """Another owner took the streams, or the topic is deleted: what is in flight may not be acknowledged."""
+        """Another owner took the streams, or the topic is deleted: what is in flight may not be
+        acknowledged."""
         return self.data.is_fenced
 
     def epoch_refusal(self, asked: int) -> int:
-        """The error code for one who believes that the leader epoch is `asked`; 0 when that is right, or none was given (-1)."""
+        """The error code for one who believes that the leader epoch is `asked`; 0 when that is right, or none
+        was given (-1)."""
         if asked in (NO_EPOCH, self.leader_epoch):
             return 0
         is_old = asked < self.leader_epoch
         return int(ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     def end_of_epoch(self, asked: int) -> tuple[int, int]:
-        """The largest leader epoch at or below `asked` and where it ended; (-1, -1) when that is not known. What is not durable is
-        not told: a crash could give those offsets to another epoch."""
+        """The largest leader epoch at or below `asked` and where it ended; (-1, -1) when that is not known.
+        What is not durable is not told: a crash could give those offsets to another epoch."""
         epoch, end = self.state.epochs.end_of(asked, self.data.confirmed_end)
         return epoch, min(end, self.data.confirmed_end)
 
@@ -214,20 +225,27 @@ class Partition:
         who: str = RESTORED,
         looked: Looked | None = None,
     ) -> Appended:
-        """Takes a client's batch. `on_done` is called once it is durable, unless it is already. `now_ms` is the wall's, `tick_ms` the
-        monotonic clock's. `is_recoded`: it was checked as it came, and has the topic's codec since (unpacking.py). `who`: the client's
-        address. `looked`: what a look at its records told (validation.py), where they are judged and compressed. Raises KafkaError; then no
-        offset was given."""
+        """Takes a client's batch. `on_done` is called once it is durable, unless it is already. `now_ms` is
+        the wall's, `tick_ms` the monotonic clock's. `is_recoded`: it was checked as it came, and has the
+        topic's codec since (unpacking.py). `who`: the client's address. `looked`: what a look at its records
+        told (validation.py), where they are judged and compressed. Raises KafkaError; then no offset was
+        given."""
         if not self.is_led or self.state.doubts:
             raise self._refusal()
         settings = self._settings
-        header = BatchHeader(view) if is_recoded else check_produced_batch(view, settings.rules, now_ms, api_version)
+        header = (
+            BatchHeader(view)
+            if is_recoded
+            else check_produced_batch(view, settings.rules, now_ms, api_version)
+        )
         is_walked = not is_recoded and settings.record_rules is not None
         if is_walked:
             view, header = walk_batch(view, header, looked, settings, now_ms)
         append_time_ms = -1
         if settings.is_rewriting or not 0 <= header.base_timestamp <= header.max_timestamp:
-            view, header = rewrite_batch(view, header, settings, now_ms, is_recoded=is_recoded, is_walked=is_walked)
+            view, header = rewrite_batch(
+                view, header, settings, now_ms, is_recoded=is_recoded, is_walked=is_walked
+            )
             if settings.rules.is_append_time:
                 append_time_ms = now_ms
         producer_id = header.producer_id
@@ -245,7 +263,8 @@ class Partition:
         return Appended(base, append_time_ms, False)
 
     def append_own(self, batch: bytes, now_ms: int, on_done: OnDone) -> int:
-        """Takes a batch that this broker built, unjudged; gives its base offset. Raises KafkaError when it takes none."""
+        """Takes a batch that this broker built, unjudged; gives its base offset. Raises KafkaError when it
+        takes none."""
         if not self.is_led or self.state.doubts:
             raise self._refusal()
         view = memoryview(batch)
@@ -259,7 +278,11 @@ class Partition:
             self._is_looking = True
             self._spawn(self._look_again())
         (start, end), *_ = self.state.doubts
-        text = f"offsets {start} to {end - 1} of {self.topic_name}-{self.index} cannot be read: the broker's log names the remedies"
+        text = (
+            f"offsets {start} to {end - 1} of {self.topic_name}-{self.index} cannot be read: the "
+            "broker's "
+            "log names the remedies"
+        )
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, text)
 
     async def _look_again(self) -> None:
@@ -272,7 +295,9 @@ class Partition:
         finally:
             self._is_looking = False
 
-    def _take(self, view: memoryview, header: BatchHeader, now_ms: int, on_done: OnDone, tail_crc: int) -> int:
+    def _take(
+        self, view: memoryview, header: BatchHeader, now_ms: int, on_done: OnDone, tail_crc: int
+    ) -> int:
         """`tail_crc`: of the view from CRC_START on, as found; engine and WAL carry it on."""
         data = self.data
         base = data.next_offset
@@ -306,7 +331,9 @@ class Partition:
         size_bytes = 0
         while in_flight and in_flight[0][0] <= confirmed_end:
             size_bytes += in_flight.popleft()[1]
-        if self.subscriptions:  # the visible ends of both isolations moved: nothing holds the last stable offset back
+        if (
+            self.subscriptions
+        ):  # the visible ends of both isolations moved: nothing holds the last stable offset back
             notify_bytes(self.subscriptions, size_bytes)
         if self._awaiting:
             self._release(confirmed_end)
@@ -322,8 +349,8 @@ class Partition:
     # -- producers
 
     def find_producer(self, producer_id: int, who: str) -> asyncio.Future[None] | None:
-        """Where the producer's state is in the log: done when it is in memory, or could not be read, which `append` then
-        says. None where there is nothing to wait for."""
+        """Where the producer's state is in the log: done when it is in memory, or could not be read, which
+        `append` then says. None where there is nothing to wait for."""
         if not self.state.producers.is_cold(producer_id):
             return None
         if self._lookups is None:
@@ -331,7 +358,8 @@ class Partition:
         return self._lookups.find(producer_id, who)
 
     async def cool_producers(self, keep_count: int) -> None:
-        """Moves producers' states from memory to the log, those that wrote longest ago first, until so many are left."""
+        """Moves producers' states from memory to the log, those that wrote longest ago first, until so many
+        are left."""
         if not self._is_cooling and self.is_led:
             self._is_cooling = True
             try:
@@ -346,8 +374,8 @@ class Partition:
     # -- log start
 
     def raise_log_start(self, offset: int, now_ms: int, on_done: Callable[[], None] | None = None) -> None:
-        """Drops what lies below `offset`, at most the high watermark. Shown once it is durable, then `on_done` is called and the
-        streams are trimmed behind it."""
+        """Drops what lies below `offset`, at most the high watermark. Shown once it is durable, then
+        `on_done` is called and the streams are trimmed behind it."""
         assert offset <= self.high_watermark, (offset, self.high_watermark)
         if offset <= self.log_start_offset:
             if on_done is not None:
@@ -385,8 +413,8 @@ class Partition:
                 log.info("%r: streams were not trimmed here: %s", self, in_words(error))
 
     async def _save_producers(self) -> None:
-        """Before batches leave the log that tell of producers what no checkpoint tells yet. Not where that would have to wait for room:
-        what is deleted may be what makes some."""
+        """Before batches leave the log that tell of producers what no checkpoint tells yet. Not where that
+        would have to wait for room: what is deleted may be what makes some."""
         await self.saved()
         state = self.state
         is_told = state.saved_end >= self.log_start_offset or not len(state.producers)
@@ -397,8 +425,9 @@ class Partition:
     # -- life
 
     async def save(self) -> None:
-        """Writes a checkpoint of everything appended by now; durable on return. Nothing is written when nothing changed, nor when it could
-        never fit: then the next opening reads the log's headers from the checkpoint before."""
+        """Writes a checkpoint of everything appended by now; durable on return. Nothing is written when
+        nothing changed, nor when it could never fit: then the next opening reads the log's headers from the
+        checkpoint before."""
         async with self._save_lock:
             state = self.state
             if state.is_saved:
@@ -412,7 +441,9 @@ class Partition:
                 log.info("%r: the WAL is too small for a checkpoint of %d bytes", self, needed_bytes)
                 return
             loop = asyncio.get_running_loop()
-            checkpoint = state.checkpoint(self.data.next_offset, self.time.next_offset, int(loop.time() * 1000))
+            checkpoint = state.checkpoint(
+                self.data.next_offset, self.time.next_offset, int(loop.time() * 1000)
+            )
             for chunk in checkpoint.chunks:
                 self.time.append(len(chunk), (chunk,))
             done: asyncio.Future[None] = loop.create_future()
@@ -444,8 +475,8 @@ class Partition:
             complete_all(self.subscriptions)
 
     def resign(self) -> None:
-        """Takes no more batches, and answers the fetches that wait. What is in flight is still acknowledged, unless it became void.
-        Nothing is charged for its states any more."""
+        """Takes no more batches, and answers the fetches that wait. What is in flight is still acknowledged,
+        unless it became void. Nothing is charged for its states any more."""
         self.is_led = False
         self.state.producers.release()
         complete_all(self.subscriptions)

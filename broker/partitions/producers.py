@@ -1,22 +1,26 @@
 """Idempotence: which sequence numbers each producer has written to one partition. Pure.
 
-A producer numbers its batches; the last five of each are remembered, so that a retry of any of them is told from a new batch. What
-is asked here, in this order: `judge` before a batch gets its offsets, `written` when it has them. Both happen in one turn of the loop,
-so a batch in flight is already remembered; whether it is durable is the partition's to know.
+A producer numbers its batches; the last five of each are remembered, so that a retry of any of them is told
+from a new batch. What is asked here, in this order: `judge` before a batch gets its offsets, `written` when
+it has them. Both happen in one turn of the loop, so a batch in flight is already remembered; whether it is
+durable is the partition's to know.
 
-A producer is *hot* (its state is in memory) or *cold* (its state is in the partition's log, cold_producers.py). Whoever
-has a batch of a cold producer brings its state back first (`revive`); until then `judge` refuses the batch with a code
-that clients retry. What states take in memory is charged to the address that made them (broker/state_memory.py); at
-the bound a new producer of whoever holds most is refused so too.
+A producer is *hot* (its state is in memory) or *cold* (its state is in the partition's log,
+cold_producers.py). Whoever has a batch of a cold producer brings its state back first (`revive`); until then
+`judge` refuses the batch with a code that clients retry. What states take in memory is charged to the address
+that made them (broker/state_memory.py); at the bound a new producer of whoever holds most is refused so too.
 
-Not here: transactions' markers (the fields for them are kept), how snapshots are stored, when the log is read.
+Not here: transactions' markers (the fields for them are kept), how snapshots are stored, when the log is
+read.
 
 Invariants
-  * Nobody is forgotten before it was silent for `producer.id.expiration.ms`. A forgotten producer is a new one: any sequence is
-    accepted from it (as Kafka does).
-  * At most `WINDOW_BATCHES` batches a producer. A producer is hot or cold, never both; with an open transaction it is hot.
+  * Nobody is forgotten before it was silent for `producer.id.expiration.ms`. A forgotten producer is a new
+    one: any sequence is accepted from it (as Kafka does).
+  * At most `WINDOW_BATCHES` batches a producer. A producer is hot or cold, never both; with an open
+    transaction it is hot.
   * Sequences wrap from 2147483647 to 0. Epochs only grow, and a new epoch begins at sequence 0.
-  * Time is the monotonic clock's, so that a wall clock that jumps forgets nobody; a snapshot keeps ages, not times.
+  * Time is the monotonic clock's, so that a wall clock that jumps forgets nobody; a snapshot keeps ages, not
+    times.
 """
 
 from __future__ import annotations
@@ -26,7 +30,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from typing import NamedTuple
 
-from millrace.broker.partitions.cold_producers import BLOCK_ROWS, ColdProducers, encode_block, find_row, iter_rows
+from millrace.broker.partitions.cold_producers import (
+    BLOCK_ROWS,
+    ColdProducers,
+    encode_block,
+    find_row,
+    iter_rows,
+)
 from millrace.broker.state_memory import RESTORED, THROTTLE_MS, Holder, StateMemory
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.error_codes import ErrorCode
@@ -35,23 +45,28 @@ from millrace.runtime.errors import Corrupt
 
 WINDOW_BATCHES = 5
 SEQUENCE_MAX = 2**31 - 1
-# Producers of one partition in memory; beyond it those that wrote longest ago go to the log, until half are left.
+# Producers of one partition in memory; beyond it those that wrote longest ago go to the log, until half are
+# left.
 HOT_MAX = 4_000
-# At millrace.version 0 so many stay in memory and so in the checkpoint, where the build of before reads them: it remembers
-# as many, and knows nothing of those in the log.
+# At millrace.version 0 so many stay in memory and so in the checkpoint, where the build of before reads them:
+# it remembers as many, and knows nothing of those in the log.
 HOT_MIN_AT_LEVEL_0 = 10_000
-# What a hot producer takes in memory beside its batches, and each batch, with their part of the last snapshot.
+# What a hot producer takes in memory beside its batches, and each batch, with their part of the last
+# snapshot.
 PRODUCER_BYTES = 340
 REVIVED_MS = 1000  # for so long one that came back from the log stays
 BATCH_BYTES = 360
-# What a producer is told whose batch cannot be judged now: clients send it again, and know that it was not written.
+# What a producer is told whose batch cannot be judged now: clients send it again, and know that it was not
+# written.
 RETRY_CODE = ErrorCode.NOT_ENOUGH_REPLICAS
 
 _VERSION = 1
 _SNAPSHOT = struct.Struct(">BxxxI")
 _PRODUCER = struct.Struct(">qhBxiqq")
 _BATCH = struct.Struct(">iiqiq")
-_WITH_BATCHES = [struct.Struct(_PRODUCER.format + count * _BATCH.format[1:]) for count in range(WINDOW_BATCHES + 1)]
+_WITH_BATCHES = [
+    struct.Struct(_PRODUCER.format + count * _BATCH.format[1:]) for count in range(WINDOW_BATCHES + 1)
+]
 
 
 def last_sequence_of(first_sequence: int, last_offset_delta: int) -> int:
@@ -60,7 +75,8 @@ def last_sequence_of(first_sequence: int, last_offset_delta: int) -> int:
 
 
 class WrittenBatch(NamedTuple):
-    """One remembered batch. `timestamp_ms` is what its producer was or will be told as append time, or the batch's own largest."""
+    """One remembered batch. `timestamp_ms` is what its producer was or will be told as append time, or the
+    batch's own largest."""
 
     first_sequence: int
     last_sequence: int
@@ -70,17 +86,20 @@ class WrittenBatch(NamedTuple):
 
 
 class StatesFull(KafkaError):
-    """A new producer is refused: states have no more memory for who asks. To be tried again after `throttle_ms`."""
+    """A new producer is refused: states have no more memory for who asks. To be tried again after
+    `throttle_ms`."""
 
     def __init__(self, producer_id: int, throttle_ms: int) -> None:
-        super().__init__(RETRY_CODE, f"producer {producer_id}: this client's producers take all that they may")
+        super().__init__(
+            RETRY_CODE, f"producer {producer_id}: this client's producers take all that they may"
+        )
         self.throttle_ms = throttle_ms
 
 
 @dataclass(slots=True)
 class Producer:
-    """What is known of one producer id. `batches` is oldest first; `transaction_start` is -1 when none is open.
-    `holder` is charged for it."""
+    """What is known of one producer id. `batches` is oldest first; `transaction_start` is -1 when none is
+    open. `holder` is charged for it."""
 
     producer_id: int
     epoch: int
@@ -98,8 +117,8 @@ class Producer:
 
 
 class Producers:
-    """All producers of one partition; of the hot ones the one that wrote last is at the end. `on_crowded` is called when
-    there are more than `hot_count_max` of these."""
+    """All producers of one partition; of the hot ones the one that wrote last is at the end. `on_crowded` is
+    called when there are more than `hot_count_max` of these."""
 
     __slots__ = ("_by_id", "_memory", "_writers", "cold", "is_changed", "is_released", "on_crowded")
 
@@ -143,20 +162,26 @@ class Producers:
 
     def is_cold(self, producer_id: int) -> bool:
         """Its state is in the log, and has to be brought back before its batches are judged."""
-        return self.cold is not None and producer_id not in self._by_id and self.cold.block_of(producer_id) is not None
+        return (
+            self.cold is not None
+            and producer_id not in self._by_id
+            and self.cold.block_of(producer_id) is not None
+        )
 
     def __repr__(self) -> str:
         return "\n".join(
             f"{p.producer_id}@{p.epoch} seen {p.seen_ms}: "
-            + " ".join(f"[{b.first_sequence}..{b.last_sequence}]={b.base_offset}..{b.last_offset}" for b in p.batches)
+            + " ".join(
+                f"[{b.first_sequence}..{b.last_sequence}]={b.base_offset}..{b.last_offset}" for b in p.batches
+            )
             for p in self
         )
 
     def judge(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int, who: str = RESTORED
     ) -> WrittenBatch | None:
-        """None: append it. A batch: it was appended already, there. Raises KafkaError for a gap or an old epoch, and for
-        a producer that is cold or has no place. `who`: the client's address."""
+        """None: append it. A batch: it was appended already, there. Raises KafkaError for a gap or an old
+        epoch, and for a producer that is cold or has no place. `who`: the client's address."""
         producer = self._by_id.get(producer_id)
         if producer is None:
             self._judge_unknown(producer_id, who)
@@ -185,8 +210,11 @@ class Producers:
             memory.refuse(holder, "a producer")
             raise StatesFull(producer_id, THROTTLE_MS)
 
-    def written(self, producer_id: int, epoch: int, batch: WrittenBatch, now_ms: int, who: str = RESTORED) -> None:
-        """A batch has its offsets. `judge` has let it through, or it was read back from the log, where no judge is asked."""
+    def written(
+        self, producer_id: int, epoch: int, batch: WrittenBatch, now_ms: int, who: str = RESTORED
+    ) -> None:
+        """A batch has its offsets. `judge` has let it through, or it was read back from the log, where no
+        judge is asked."""
         by_id = self._by_id
         producer = by_id.pop(producer_id, None)
         if producer is None:
@@ -206,7 +234,8 @@ class Producers:
             self._memory.charge_hot(producer.holder, BATCH_BYTES)
 
     def replay(self, producer_id: int, epoch: int, batch: WrittenBatch, now_ms: int) -> None:
-        """As `written`, of a batch that is read back from the log: a state that went to the log behind it has it already."""
+        """As `written`, of a batch that is read back from the log: a state that went to the log behind it has
+        it already."""
         producer = self._by_id.get(producer_id)
         if producer is None or not producer.batches or producer.batches[-1].last_offset < batch.last_offset:
             self.written(producer_id, epoch, batch, now_ms)
@@ -219,8 +248,9 @@ class Producers:
         return Producer(producer_id, epoch, holder)
 
     def writer_of(self, base_offset: int) -> tuple[int, int, int] | None:
-        """Producer id, epoch and first sequence of the batch that was given this offset, while it is remembered. For a log that takes no more: what
-        was in flight asks one after the other, and everybody's batches are gone through once."""
+        """Producer id, epoch and first sequence of the batch that was given this offset, while it is
+        remembered. For a log that takes no more: what was in flight asks one after the other, and everybody's
+        batches are gone through once."""
         if self._writers is None:
             self._writers = {
                 batch.base_offset: (producer.producer_id, producer.epoch, batch.first_sequence)
@@ -232,9 +262,9 @@ class Producers:
     # -- to the log and back
 
     def take_cold(self, count: int, durable_end: int, now_ms: int) -> list[Producer]:
-        """Up to so many producers that wrote longest ago, and are to be written to the log with `put_cold` in this
-        turn of the loop. Not one whose last batch is not durable, nor one behind it; nor one that has just come back from
-        the log: the batch that it came back for is to be judged first."""
+        """Up to so many producers that wrote longest ago, and are to be written to the log with `put_cold` in
+        this turn of the loop. Not one whose last batch is not durable, nor one behind it; nor one that has
+        just come back from the log: the batch that it came back for is to be judged first."""
         taken: list[Producer] = []
         if self.is_released:
             return taken
@@ -246,8 +276,8 @@ class Producers:
         return taken
 
     def put_cold(self, taken: Sequence[Producer], now_ms: int) -> tuple[int, bytes]:
-        """These leave memory: the number of their block and its value, to be written to the log at once. `taken` may have
-        producers of older blocks beside hot ones."""
+        """These leave memory: the number of their block and its value, to be written to the log at once.
+        `taken` may have producers of older blocks beside hot ones."""
         cold = self.cold
         if cold is None:
             cold = self.cold = ColdProducers(self._memory)
@@ -278,9 +308,9 @@ class Producers:
     def revive(
         self, producer_id: int, number: int, value: bytes | memoryview, now_ms: int, who: str = RESTORED
     ) -> None:
-        """Brings a producer back from its block's value, unless its state is elsewhere by now; one that was silent for
-        too long, or whose batches the log has lost, is forgotten. Charged to who asks, and never refused. Raises
-        Corrupt for a value that lacks it."""
+        """Brings a producer back from its block's value, unless its state is elsewhere by now; one that was
+        silent for too long, or whose batches the log has lost, is forgotten. Charged to who asks, and never
+        refused. Raises Corrupt for a value that lacks it."""
         if self.is_released or self.cold is None or self.cold.block_of(producer_id) != number:
             return
         row = find_row(value, producer_id)
@@ -299,8 +329,8 @@ class Producers:
             self.on_crowded()
 
     def cut_at(self, log_end: int) -> None:
-        """The log ends at `log_end`, below what is remembered: batches above it are forgotten, and a producer with them whose last
-        batches all were there. As in Kafka, it goes on at any sequence."""
+        """The log ends at `log_end`, below what is remembered: batches above it are forgotten, and a producer
+        with them whose last batches all were there. As in Kafka, it goes on at any sequence."""
         for producer in list(self._by_id.values()):
             left = [batch for batch in producer.batches if batch.last_offset < log_end]
             if len(left) == len(producer.batches):
@@ -315,7 +345,8 @@ class Producers:
                 del self._by_id[producer.producer_id]
 
     def forget_all(self) -> None:
-        """Each of them may have written since what is known of it. Whoever is unknown goes on at any sequence, as in Kafka."""
+        """Each of them may have written since what is known of it. Whoever is unknown goes on at any
+        sequence, as in Kafka."""
         for producer in self._by_id.values():
             self._memory.charge_hot(producer.holder, -producer.size_bytes)
         self._by_id.clear()
@@ -325,7 +356,8 @@ class Producers:
         self.is_changed = True
 
     def release(self) -> None:
-        """The partition takes no more: its states are charged to nobody. What was in flight may be asked for. Idempotent."""
+        """The partition takes no more: its states are charged to nobody. What was in flight may be asked for.
+        Idempotent."""
         if self.is_released:
             return
         self.is_released = True
@@ -335,8 +367,8 @@ class Producers:
             self.cold.release()
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forgets producers that have been silent for `expiration_ms`; gives how many. Stops at the first that has not. Of
-        those in the log a block at a time, with its youngest."""
+        """Forgets producers that have been silent for `expiration_ms`; gives how many. Stops at the first
+        that has not. Of those in the log a block at a time, with its youngest."""
         expired = []
         for producer in self._by_id.values():
             if now_ms - producer.seen_ms < expiration_ms:
@@ -427,8 +459,12 @@ def _restore_row(row: memoryview, now_ms: int, log_end: int, holder: Holder) -> 
     return found
 
 
-def _restore_one(data: bytes | memoryview, position: int, now_ms: int, holder: Holder) -> tuple[Producer, int]:
-    producer_id, epoch, count, coordinator_epoch, age_ms, transaction_start = _PRODUCER.unpack_from(data, position)
+def _restore_one(
+    data: bytes | memoryview, position: int, now_ms: int, holder: Holder
+) -> tuple[Producer, int]:
+    producer_id, epoch, count, coordinator_epoch, age_ms, transaction_start = _PRODUCER.unpack_from(
+        data, position
+    )
     position += _PRODUCER.size
     producer = Producer(
         producer_id,

@@ -1,8 +1,10 @@
-"""Headers of the batches behind a partition's last checkpoint, read when it opens; what cannot be read is passed over.
+"""Headers of the batches behind a partition's last checkpoint, read when it opens; what cannot be read is
+passed over.
 
-What the store does not give now is no damage: the opening fails, and is tried again. Damage is what fails its checks twice, and an object that
-metadata names and the store says is not there. Not here: what is made of headers and of what lacks them (state.py), and whether
-producers are served then (opening.py). Keeps true: offsets stay as they are, and what is passed over is told.
+What the store does not give now is no damage: the opening fails, and is tried again. Damage is what fails its
+checks twice, and an object that metadata names and the store says is not there. Not here: what is made of
+headers and of what lacks them (state.py), and whether producers are served then (opening.py). Keeps true:
+offsets stay as they are, and what is passed over is told.
 """
 
 from __future__ import annotations
@@ -25,14 +27,18 @@ from millrace.s3stream.stream import Stream
 REPLAY_BYTES = 256 << 10
 # Before bytes that fail their check are read once more: they may have been damaged on the way.
 AGAIN_S = 0.2
-# How far beyond now the times of records are taken to reach that nobody can read, where the topic sets no nearer bound.
+# How far beyond now the times of records are taken to reach that nobody can read, where the topic sets no
+# nearer bound.
 AHEAD_MS_MAX = 86_400_000
 
 DAMAGE = ObjectCorrupt, OffsetGap, ObjectMissing
 
 
-async def replay(data: Stream, meta: MetaStream, state: PartitionState, settings: TopicSettings, found: Found) -> None:
-    """Up to the log's end. Raises what reads raise but for damage, and Corrupt for a producer's state that is none."""
+async def replay(
+    data: Stream, meta: MetaStream, state: PartitionState, settings: TopicSettings, found: Found
+) -> None:
+    """Up to the log's end. Raises what reads raise but for damage, and Corrupt for a producer's state that is
+    none."""
     offset = state.saved_end
     while offset < found.data_end:
         entries, readable = await _read(data, offset, found.data_end)
@@ -60,7 +66,8 @@ async def is_readable(data: Stream, ranges: Sequence[tuple[int, int]]) -> bool:
 
 
 async def _read(data: Stream, start: int, end: int) -> tuple[list[Entry], int]:
-    """Entries, and the offset of the first: `start`, or what is the first to be read behind damage; none and `end` when nothing is."""
+    """Entries, and the offset of the first: `start`, or what is the first to be read behind damage; none and
+    `end` when nothing is."""
     offset = start
     while offset < end:
         try:
@@ -79,7 +86,9 @@ async def _read_twice(data: Stream, start: int, end: int) -> list[Entry]:
         return await data.fetch(start, end, REPLAY_BYTES)
 
 
-async def _take(entry: Entry, meta: MetaStream, state: PartitionState, settings: TopicSettings, found: Found) -> None:
+async def _take(
+    entry: Entry, meta: MetaStream, state: PartitionState, settings: TopicSettings, found: Found
+) -> None:
     header, producers = BatchHeader(entry.data), state.producers
     if producers.cold is not None and producers.is_cold(header.producer_id):
         await bring_back(meta, producers, header.producer_id)

@@ -1,7 +1,8 @@
 """Between memory and a partition's log: producers' states that leave memory, and those that come back.
 
-Not here: which producers are cold (producers.py), how a block looks (cold_producers.py). Keeps true: a state that left
-memory is in the meta stream's hands in the same turn of the loop; one that comes back is judged only when it is whole.
+Not here: which producers are cold (producers.py), how a block looks (cold_producers.py). Keeps true: a state
+that left memory is in the meta stream's hands in the same turn of the loop; one that comes back is judged
+only when it is whole.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ async def bring_back(meta: MetaStream, producers: Producers, producer_id: int, w
 
 
 async def cool(meta: MetaStream, state: PartitionState, keep_count: int, durable_end: int) -> None:
-    """Writes states of producers to the log until so many are left in memory; durable on return. Those stay whose last
-    batch is not below `durable_end`. Small blocks are written again with the first. Nothing is raised: what does not
-    get into the log stays in memory."""
+    """Writes states of producers to the log until so many are left in memory; durable on return. Those stay
+    whose last batch is not below `durable_end`. Small blocks are written again with the first. Nothing is
+    raised: what does not get into the log stays in memory."""
     producers = state.producers
     try:
         older = await _read_small_blocks(meta, producers)
@@ -86,7 +87,8 @@ class _Line:
 
 
 class Lookups:
-    """Producers of one partition that are on their way back into memory: one read for all who wait for one."""
+    """Producers of one partition that are on their way back into memory: one read for all who wait for
+    one."""
 
     def __init__(self, meta: MetaStream, producers: Producers) -> None:
         self._meta = meta
@@ -96,10 +98,13 @@ class Lookups:
         self._lines: dict[str, _Line] = {}
 
     def find(self, producer_id: int, who: str) -> asyncio.Future[None]:
-        """Done when the producer is hot, or when that failed: `judge` tells. Never raises; not to be cancelled."""
+        """Done when the producer is hot, or when that failed: `judge` tells. Never raises; not to be
+        cancelled."""
         found = self._running.get(producer_id)
         if found is None:
-            found = asyncio.get_running_loop().create_task(self._find(producer_id, who), name="find a producer")
+            found = asyncio.get_running_loop().create_task(
+                self._find(producer_id, who), name="find a producer"
+            )
             self._running[producer_id] = found
             found.add_done_callback(lambda _: self._running.pop(producer_id, None))
         return found

@@ -1,11 +1,12 @@
-"""The few batches that are not appended as they came: of topics that are compacted, recompressed, stamped with the broker's time, and of
-clients whose header cannot tell the largest timestamp. Pure.
+"""The few batches that are not appended as they came: of topics that are compacted, recompressed, stamped
+with the broker's time, and of clients whose header cannot tell the largest timestamp. Pure.
 
-Kafka's order: keys are demanded, then the codec is the topic's, then the time is the broker's, then the size is checked again. The largest
-timestamp, by which a time is found and retention goes, is written by Kafka's broker in each batch; here where it cannot be right.
+Kafka's order: keys are demanded, then the codec is the topic's, then the time is the broker's, then the size
+is checked again. The largest timestamp, by which a time is found and retention goes, is written by Kafka's
+broker in each batch; here where it cannot be right.
 
-A batch for which that takes long (`is_slow`) is looked into and recompressed before its append, off the loop (unpacking.py); what is left
-for the append is then the time and the size.
+A batch for which that takes long (`is_slow`) is looked into and recompressed before its append, off the loop
+(unpacking.py); what is left for the append is then the time and the size.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from millrace.protocol.errors import KafkaError, WireError
 
 INDEXES_TOLD_MAX = 100  # record errors in one answer
 SLICE_RECORDS = 2048  # whose heads are read in one turn of the loop: two milliseconds
-# To hand work over to a thread and to park its request costs about 0.2 ms. At its highest level zstd takes 3 ms for so much, all others less
-# than 0.5; to unpack eight times as much takes 0.2.
+# To hand work over to a thread and to park its request costs about 0.2 ms. At its highest level zstd takes 3
+# ms for so much, all others less than 0.5; to unpack eight times as much takes 0.2.
 RECOMPRESSED_INLINE_BYTES_MAX = 8 << 10
 UNPACKED_INLINE_BYTES_MAX = 64 << 10
 
@@ -40,7 +41,9 @@ UNPACKED_INLINE_BYTES_MAX = 64 << 10
 class InvalidRecords(KafkaError):
     """Some records of a batch are to blame: the indexes of the first, and why of each."""
 
-    def __init__(self, errors: list[tuple[int, str]], message: str, code: ErrorCode = ErrorCode.INVALID_RECORD) -> None:
+    def __init__(
+        self, errors: list[tuple[int, str]], message: str, code: ErrorCode = ErrorCode.INVALID_RECORD
+    ) -> None:
         super().__init__(code, message)
         self.errors = errors[:INDEXES_TOLD_MAX]
 
@@ -50,13 +53,15 @@ def has_new_codec(header: BatchHeader, settings: TopicSettings) -> bool:
 
 
 def needs_max_timestamp(view: memoryview, settings: TopicSettings) -> bool:
-    """Whether only the records tell a batch's largest timestamp. Where the time is the broker's, nobody asks."""
+    """Whether only the records tell a batch's largest timestamp. Where the time is the broker's, nobody
+    asks."""
     return not settings.rules.is_append_time and has_unset_max_timestamp(view)
 
 
 def is_slow(view: memoryview, settings: TopicSettings) -> bool:
-    """Whether to look into a batch, or to recompress it, holds the loop for longer than it costs to have it done elsewhere. What is damaged is
-    not slow: its refusal is quick. Unpacks no more than is quick itself."""
+    """Whether to look into a batch, or to recompress it, holds the loop for longer than it costs to have it
+    done elsewhere. What is damaged is not slow: its refusal is quick. Unpacks no more than is quick
+    itself."""
     is_looked_into = settings.is_compacted or needs_max_timestamp(view, settings)
     if len(view) < HEADER_BYTES or not (is_looked_into or settings.codec is not None):
         return False
@@ -69,7 +74,9 @@ def is_slow(view: memoryview, settings: TopicSettings) -> bool:
     inline_bytes_max = RECOMPRESSED_INLINE_BYTES_MAX if is_recompressed else UNPACKED_INLINE_BYTES_MAX
     if header.codec == Codec.NONE:
         return is_recompressed and len(view) > inline_bytes_max
-    return len(view) > inline_bytes_max or (is_intact(view, header) and _comes_to_more(view, header, inline_bytes_max))
+    return len(view) > inline_bytes_max or (
+        is_intact(view, header) and _comes_to_more(view, header, inline_bytes_max)
+    )
 
 
 def _comes_to_more(view: memoryview, header: BatchHeader, bytes_max: int) -> bool:
@@ -93,8 +100,9 @@ def rewrite_batch(
     is_recoded: bool = False,
     is_walked: bool = False,
 ) -> tuple[memoryview, BatchHeader]:
-    """The batch as the topic has it. `is_walked`: its keys and times were seen to (validation.py); `is_recoded`: its codec, too. Raises
-    KafkaError for records that it may not have or that cannot be read."""
+    """The batch as the topic has it. `is_walked`: its keys and times were seen to (validation.py);
+    `is_recoded`: its codec, too. Raises KafkaError for records that it may not have or that cannot be
+    read."""
     data: bytes | memoryview = view
     is_walked = is_walked or is_recoded
     if not is_walked and needs_max_timestamp(view, settings):
@@ -116,7 +124,9 @@ def too_large_as_rewritten(what: str, settings: TopicSettings) -> KafkaError:
     return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
 
 
-def _recode(view: memoryview, header: BatchHeader, settings: TopicSettings, is_walked: bool) -> bytes | memoryview:
+def _recode(
+    view: memoryview, header: BatchHeader, settings: TopicSettings, is_walked: bool
+) -> bytes | memoryview:
     # Here, since most brokers never look into a batch, and codecs are a library's to import.
     from millrace.protocol.compression import recompress
     from millrace.protocol.records import indexes_without_key
@@ -177,21 +187,25 @@ def told_max_timestamp(
 def guessed_max_timestamp(
     view: memoryview, header: BatchHeader, settings: TopicSettings, now_ms: int
 ) -> tuple[memoryview, BatchHeader]:
-    """As `told_max_timestamp`, of records that come to more than may be unpacked: the best guess of their header.
-    Never 0 for a field that was left out, which would make the records as old as the epoch."""
+    """As `told_max_timestamp`, of records that come to more than may be unpacked: the best guess of their
+    header. Never 0 for a field that was left out, which would make the records as old as the epoch."""
     base = header.base_timestamp
     guess = header.max_timestamp if header.max_timestamp > max(base, 0) else max(base, NO_TIMESTAMP)
     _judge_span(header, base, guess, settings, now_ms)
     return with_max_timestamp(view, header, guess)
 
 
-def _judge_span(header: BatchHeader, earliest: int, latest: int, settings: TopicSettings, now_ms: int) -> None:
+def _judge_span(
+    header: BatchHeader, earliest: int, latest: int, settings: TopicSettings, now_ms: int
+) -> None:
     judged = copy(header)
     judged.base_timestamp, judged.max_timestamp = earliest, latest
     check_timestamps(judged, settings.rules, now_ms)
 
 
-def with_max_timestamp(view: memoryview, header: BatchHeader, max_timestamp: int) -> tuple[memoryview, BatchHeader]:
+def with_max_timestamp(
+    view: memoryview, header: BatchHeader, max_timestamp: int
+) -> tuple[memoryview, BatchHeader]:
     told = memoryview(pack_batch(header, view[HEADER_BYTES:], header.attributes, max_timestamp))
     return told, BatchHeader(told)
 

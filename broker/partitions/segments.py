@@ -1,14 +1,19 @@
 """Segments: a partition's data stream cut into slices, the unit of retention and of the time index. Pure.
 
-A segment is not a file: it is a range of offsets, and what must be known of it to decide when the next begins (`is_full`), what
-retention may drop (`plan_retention`) and where to look for a time (`find_time`). The last one is open and grows.
+A segment is not a file: it is a range of offsets, and what must be known of it to decide when the next begins
+(`is_full`), what retention may drop (`plan_retention`) and where to look for a time (`find_time`). The last
+one is open and grows.
 
-Not here: the records, the index entries (time_index.py), and storing (each segment is one value of the meta stream).
+Not here: the records, the index entries (time_index.py), and storing (each segment is one value of the meta
+stream).
 
 Invariants
-  * Segments follow each other without a gap; the first covers the log's start, the last ends at the log's end.
-  * A segment spans less than 2^31 offsets, so that a delta fits the time index and Kafka's own relative offsets.
-  * `SEGMENTS_MAX` bounds them: over it a segment only ends where its span must, so that retention grows coarse, not memory large.
+  * Segments follow each other without a gap; the first covers the log's start, the last ends at the log's
+    end.
+  * A segment spans less than 2^31 offsets, so that a delta fits the time index and Kafka's own relative
+    offsets.
+  * `SEGMENTS_MAX` bounds them: over it a segment only ends where its span must, so that retention grows
+    coarse, not memory large.
 """
 
 from __future__ import annotations
@@ -30,10 +35,11 @@ _SEGMENT = struct.Struct(">BxxxIqqqqqqqq")
 
 @dataclass(slots=True)
 class Segment:
-    """Offsets [base_offset, end_offset). `time_start`/`time_end`: its slice of the time stream, in that stream's offsets.
+    """Offsets [base_offset, end_offset). `time_start`/`time_end`: its slice of the time stream, in that
+    stream's offsets.
 
-    `first_timestamp_ms` is the largest of the first batch (Kafka rolls by it); where records have no timestamps, the wall times of the
-    segment's first and last append stand in.
+    `first_timestamp_ms` is the largest of the first batch (Kafka rolls by it); where records have no
+    timestamps, the wall times of the segment's first and last append stand in.
     """
 
     base_offset: int
@@ -89,7 +95,16 @@ class Segments:
     @staticmethod
     def starting_at(offset: int, now_ms: int, time_start: int) -> Segments:
         return Segments(
-            [Segment(offset, offset, created_ms=now_ms, appended_ms=now_ms, time_start=time_start, time_end=time_start)]
+            [
+                Segment(
+                    offset,
+                    offset,
+                    created_ms=now_ms,
+                    appended_ms=now_ms,
+                    time_start=time_start,
+                    time_end=time_start,
+                )
+            ]
         )
 
     def __len__(self) -> int:
@@ -100,12 +115,22 @@ class Segments:
 
     def __repr__(self) -> str:
         return "\n".join(
-            f"[{s.base_offset},{s.end_offset}) {s.size_bytes}B {s.first_timestamp_ms}..{s.max_timestamp_ms} time [{s.time_start},{s.time_end})"
+            (
+                f"[{s.base_offset},{s.end_offset}) {s.size_bytes}B "
+                f"{s.first_timestamp_ms}..{s.max_timestamp_ms} "
+                f"time [{s.time_start},{s.time_end})"
+            )
             for s in self
         )
 
     def is_full(
-        self, end_offset: int, size_bytes: int, max_timestamp_ms: int, now_ms: int, bytes_max: int, life_ms: int
+        self,
+        end_offset: int,
+        size_bytes: int,
+        max_timestamp_ms: int,
+        now_ms: int,
+        bytes_max: int,
+        life_ms: int,
     ) -> bool:
         """Whether a batch that would end at `end_offset` must begin a new segment."""
         segment = self.open
@@ -122,7 +147,8 @@ class Segments:
         return now_ms - segment.created_ms > life_ms
 
     def roll(self, now_ms: int, time_start: int) -> Segment:
-        """Begins a new segment at the log's end and gives the one that ended. `time_start`: where its index entries will begin."""
+        """Begins a new segment at the log's end and gives the one that ended. `time_start`: where its index
+        entries will begin."""
         ended = self.open
         base = ended.end_offset
         self.open = Segment(
@@ -145,8 +171,8 @@ class Segments:
             segment.max_timestamp_ms = max_timestamp_ms
 
     def clip_times(self, time_end: int) -> list[Segment]:
-        """The time stream ends at `time_end`: index entries above it are lost, and what is written there next is another segment's. Gives
-        the segments that this concerns; lookups in them scan more headers."""
+        """The time stream ends at `time_end`: index entries above it are lost, and what is written there next
+        is another segment's. Gives the segments that this concerns; lookups in them scan more headers."""
         clipped = [segment for segment in self._segments if segment.time_end > time_end]
         for segment in clipped:
             segment.time_start, segment.time_end = min(segment.time_start, time_end), time_end
@@ -163,8 +189,9 @@ class Segments:
         return dropped
 
     def plan_retention(self, now_ms: int, retention_ms: int, retention_bytes: int, visible_end: int) -> int:
-        """The offset below which nothing needs to be kept. Negative bounds keep everything; whole segments only, and none that is not
-        wholly visible. The open one goes too once all its records are too old (or the bound is 0 bytes), which ends it."""
+        """The offset below which nothing needs to be kept. Negative bounds keep everything; whole segments
+        only, and none that is not wholly visible. The open one goes too once all its records are too old (or
+        the bound is 0 bytes), which ends it."""
         keep_from = self._segments[0].base_offset
         excess = self.size_bytes - retention_bytes if retention_bytes >= 0 else -1
         for segment in self._segments:
@@ -177,7 +204,8 @@ class Segments:
         return keep_from
 
     def retention_due_ms(self, retention_ms: int) -> int:
-        """When retention by time may next have something to drop: the wall time at which the oldest segment is too old."""
+        """When retention by time may next have something to drop: the wall time at which the oldest segment
+        is too old."""
         return self._segments[0].latest_ms + max(0, retention_ms) + 1
 
     def find_time(self, timestamp_ms: int, log_start: int) -> list[Segment]:
@@ -188,6 +216,8 @@ class Segments:
         """The segment with the largest timestamp, the first of equals; None when no record has one."""
         found = None
         for segment in self._segments:
-            if segment.max_timestamp_ms >= 0 and (found is None or segment.max_timestamp_ms > found.max_timestamp_ms):
+            if segment.max_timestamp_ms >= 0 and (
+                found is None or segment.max_timestamp_ms > found.max_timestamp_ms
+            ):
                 found = segment
         return found

@@ -1,7 +1,8 @@
 """What a topic's configuration means to its partitions, read from text once a change, not once a batch. Pure.
 
-Values come as text under Kafka's names: the topic's own over the broker's defaults, merged by the caller and valid by then. What is
-missing has Kafka's default. Not here: which values are allowed and where defaults come from (kraft/topic_configs.py).
+Values come as text under Kafka's names: the topic's own over the broker's defaults, merged by the caller and
+valid by then. What is missing has Kafka's default. Not here: which values are allowed and where defaults come
+from (kraft/topic_configs.py).
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ _CODECS = {
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """One topic's. `codec` None: batches keep the producer's. `retention_*` below zero: without bound. `rules`: by which a batch's header is
-    judged; `record_rules`: by which each of its records is, None where none is looked at."""
+    """One topic's. `codec` None: batches keep the producer's. `retention_*` below zero: without bound.
+    `rules`: by which a batch's header is judged; `record_rules`: by which each of its records is, None where
+    none is looked at."""
 
     rules: ProduceRules = field(default_factory=ProduceRules)
     record_rules: ProduceRules | None = None
@@ -55,7 +57,8 @@ class TopicSettings:
 
 
 def parse_settings(values: Mapping[str, str]) -> TopicSettings:
-    """Raises ValueError for a value that is no number where one is due. Blanks around values are none of them: earlier releases stored those."""
+    """Raises ValueError for a value that is no number where one is due. Blanks around values are none of
+    them: earlier releases stored those."""
     values = {name: value.strip() for name, value in values.items()}
 
     def number(name: str, default: int) -> int:

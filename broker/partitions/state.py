@@ -9,11 +9,13 @@
     COLD_BLOCK  block         cold_producers.py: states of producers that are in the log and not in memory
     COLD_INDEX  0             cold_producers.py: which of these blocks count
 
-A checkpoint is written in one piece. What came behind it is read again from the batches' headers at the next opening (`replay`), so a
-checkpoint at the log's very end is what a clean shutdown leaves, and needs no flag: nothing has to be written when a partition opens.
+A checkpoint is written in one piece. What came behind it is read again from the batches' headers at the next
+opening (`replay`), so a checkpoint at the log's very end is what a clean shutdown leaves, and needs no flag:
+nothing has to be written when a partition opens.
 
-Time index entries go to the time stream just before the checkpoint that names their places. A crash between the two leaves bytes there
-that no segment names; the open segment then ends at the checkpoint and a new one begins, whose slice lies behind them.
+Time index entries go to the time stream just before the checkpoint that names their places. A crash between
+the two leaves bytes there that no segment names; the open segment then ends at the checkpoint and a new one
+begins, whose slice lies behind them.
 """
 
 from __future__ import annotations
@@ -101,10 +103,11 @@ class PartitionState:
         self._stale: list[int] = []  # segments that are stored and do not exist
         self._checkpoint_end = saved_end  # what the stored checkpoint says, as far as there is one
         self._is_cold_indexed = False  # an index of cold producers is stored
-        self.is_cut = (
-            False  # what is stored tells of more than there is: to be written anew before anything is appended
-        )
-        self.doubts: list[tuple[int, int]] = []  # [start, end) that could not be read, and might tell of producers
+        # what is stored tells of more than there is: to be written anew before anything is appended
+        self.is_cut = False
+        self.doubts: list[
+            tuple[int, int]
+        ] = []  # [start, end) that could not be read, and might tell of producers
 
     # -- while it is open
 
@@ -117,9 +120,12 @@ class PartitionState:
         settings: TopicSettings,
         life_ms: int,
     ) -> None:
-        """A batch that ends at `end_offset` is appended at the log's end. `life_ms`: segment.ms less its jitter."""
+        """A batch that ends at `end_offset` is appended at the log's end. `life_ms`: segment.ms less its
+        jitter."""
         segments = self.segments
-        if segments.is_full(end_offset, size_bytes, max_timestamp_ms, now_ms, settings.rules.segment_bytes, life_ms):
+        if segments.is_full(
+            end_offset, size_bytes, max_timestamp_ms, now_ms, settings.rules.segment_bytes, life_ms
+        ):
             self.roll(now_ms)
         segments.add(end_offset, size_bytes, max_timestamp_ms, now_ms)
         self.tail.note(end_offset, max_timestamp_ms, size_bytes, settings.index_interval_bytes)
@@ -136,20 +142,31 @@ class PartitionState:
             self._is_epochs_changed = True
 
     def replay(
-        self, header: BatchHeader, end_offset: int, now_ms: int, tick_ms: int, settings: TopicSettings, life_ms: int
+        self,
+        header: BatchHeader,
+        end_offset: int,
+        now_ms: int,
+        tick_ms: int,
+        settings: TopicSettings,
+        life_ms: int,
     ) -> None:
         """A batch that lies behind the checkpoint, found when the partition opens."""
         self.begin_epoch(header.leader_epoch, header.base_offset)
         self.add(end_offset, header.size_bytes, header.max_timestamp, now_ms, settings, life_ms)
         if header.producer_id >= 0 and header.base_sequence >= 0 and end_offset > self._producers_end:
             batch = WrittenBatch(
-                header.base_sequence, header.last_sequence, header.base_offset, end_offset - 1, header.max_timestamp
+                header.base_sequence,
+                header.last_sequence,
+                header.base_offset,
+                end_offset - 1,
+                header.max_timestamp,
             )
             self.producers.replay(header.producer_id, header.producer_epoch, batch, tick_ms)
 
     def pass_over(self, start: int, end: int, latest_ms: int, now_ms: int) -> None:
-        """[start, end), to be replayed, cannot be read. It gets segments of its own, which claim times up to `latest_ms`: so a lookup never
-        takes it for read, and retention keeps it. Of bytes they count one each. Whoever was known may have written there."""
+        """[start, end), to be replayed, cannot be read. It gets segments of its own, which claim times up to
+        `latest_ms`: so a lookup never takes it for read, and retention keeps it. Of bytes they count one
+        each. Whoever was known may have written there."""
         if end > self._producers_end:
             self.doubts.append((start, end))
             self.producers.forget_all()
@@ -162,7 +179,8 @@ class PartitionState:
         self.roll(now_ms)
 
     def raise_log_start(self, offset: int, now_ms: int) -> Values:
-        """Nothing below `offset` is wanted any more: the values that say so. Showing it is the caller's, once they are durable."""
+        """Nothing below `offset` is wanted any more: the values that say so. Showing it is the caller's, once
+        they are durable."""
         if offset >= self.segments.open.end_offset and self.segments.open.size_bytes:
             self.roll(now_ms)
         values: Values = {KEY_LOG_START: _OFFSET.pack(_VERSION, offset)}
@@ -173,8 +191,8 @@ class PartitionState:
         return values
 
     def log_start_shown(self, offset: int) -> None:
-        """Readers see `offset` as the log's start: leader epochs that ended below it are forgotten. Not before, or who asks
-        where such an epoch ended is sent to a start that the log does not show yet."""
+        """Readers see `offset` as the log's start: leader epochs that ended below it are forgotten. Not
+        before, or who asks where such an epoch ended is sent to a start that the log does not show yet."""
         if self.epochs.raise_start(offset):
             self._is_epochs_changed = True
 
@@ -192,16 +210,17 @@ class PartitionState:
 
     @property
     def is_saved(self) -> bool:
-        """A checkpoint now would say nothing that the next opening does not find by itself. An epoch that wrote nothing is such a thing; and
-        while there are doubts none is written, so that the next opening looks again."""
+        """A checkpoint now would say nothing that the next opening does not find by itself. An epoch that
+        wrote nothing is such a thing; and while there are doubts none is written, so that the next opening
+        looks again."""
         return bool(self.doubts) or not (self.unsaved_bytes or self._changed or self.producers.is_changed)
 
     @property
     def checkpoint_bytes(self) -> int:
         """What a checkpoint would take now, at most."""
-        tails = sum(CHUNK_HEADER_BYTES + ENTRY_BYTES * len(tail) for _, tail in self._ended) + ENTRY_BYTES * len(
-            self.tail
-        )
+        tails = sum(
+            CHUNK_HEADER_BYTES + ENTRY_BYTES * len(tail) for _, tail in self._ended
+        ) + ENTRY_BYTES * len(self.tail)
         producers = self.producers.snapshot_bytes if self.producers.is_changed else 0
         cold = self.producers.cold
         producers += 0 if cold is None else cold.index_bytes
@@ -248,8 +267,8 @@ class PartitionState:
         return Checkpoint(chunks, values)
 
     def give_up(self, leader_epoch: int, log_end: int, time_end: int, tick_ms: int) -> Values:
-        """What the log does not have any more is not told of any more: values to be durable before anything is appended, for
-        offsets that come to lie there again would make the stored ones look right."""
+        """What the log does not have any more is not told of any more: values to be durable before anything
+        is appended, for offsets that come to lie there again would make the stored ones look right."""
         self.is_cut = False
         self.doubts = []
         self.begin_epoch(leader_epoch, log_end)
@@ -287,8 +306,8 @@ class PartitionState:
         return {(COLD_BLOCK, number): None for number in gone}
 
     def adopt_cold(self, heads: Mapping[int, BlockHead], index: bytes | None, found: Found) -> Iterator[None]:
-        """What the log has of producers that are not in memory, a block a step. Blocks that the index does not name, or of
-        another checkpoint, are void and leave the log with the next one."""
+        """What the log has of producers that are not in memory, a block a step. Blocks that the index does
+        not name, or of another checkpoint, are void and leave the log with the next one."""
         self._is_cold_indexed = index is not None
         log_end, ages_ms = (-1, {}) if index is None else decode_index(index)
         counted = ages_ms if log_end == self._checkpoint_end >= found.data_start else {}
@@ -313,7 +332,8 @@ class PartitionState:
 
 @dataclass(slots=True)
 class Found:
-    """What the streams were found to hold: [data_start, data_end), and where the next time index byte would go."""
+    """What the streams were found to hold: [data_start, data_end), and where the next time index byte would
+    go."""
 
     data_start: int
     data_end: int
@@ -329,15 +349,17 @@ def restore(
     found: Found,
     memory: StateMemory | None = None,
 ) -> PartitionState:
-    """The state as of the last checkpoint, without its cold producers (`adopt_cold`); what lies behind `saved_end` is to be
-    replayed. Raises Corrupt for values that are none.
+    """The state as of the last checkpoint, without its cold producers (`adopt_cold`); what lies behind
+    `saved_end` is to be replayed. Raises Corrupt for values that are none.
 
-    A start that gives up records of the write-ahead log raises the leader epoch. What an older epoch said of offsets above the log's end
-    is given up then (`is_cut`): segments that reach there are filled anew from what is left, producers keep the batches that are
-    left, those in the log are forgotten, and nothing below the end is lost. Without a newer epoch it is Corrupt.
+    A start that gives up records of the write-ahead log raises the leader epoch. What an older epoch said of
+    offsets above the log's end is given up then (`is_cut`): segments that reach there are filled anew from
+    what is left, producers keep the batches that are left, those in the log are forgotten, and nothing below
+    the end is lost. Without a newer epoch it is Corrupt.
 
-    Batches that were deleted without a checkpoint behind them leave no producer known that does not write above them: as in Kafka, such
-    a producer goes on at any sequence. What an older checkpoint says of it would refuse it for ever."""
+    Batches that were deleted without a checkpoint behind them leave no producer known that does not write
+    above them: as in Kafka, such a producer goes on at any sequence. What an older checkpoint says of it
+    would refuse it for ever."""
     log_start = max(found.data_start, _offset_of(get(KEY_LOG_START), found.data_start))
     checkpoint = _offset_of(get(KEY_CHECKPOINT), found.data_start)
     epochs_value, producers_value = get(KEY_EPOCHS), get(KEY_PRODUCERS)
@@ -377,13 +399,15 @@ def _offset_of(value: bytes | None, missing: int) -> int:
 def _segments(
     values: Mapping[int, Segment], log_start: int, checkpoint: int, found: Found, *, is_cut: bool
 ) -> Segments:
-    """As saved, if they cover what is left of the log up to the checkpoint; else one that is to be filled by replaying, from the log's
-    start, or from the checkpoint where that is lower: what lies between is needed for the producers. Of a log that was cut, those
-    that are left whole, and the rest of it is replayed."""
+    """As saved, if they cover what is left of the log up to the checkpoint; else one that is to be filled by
+    replaying, from the log's start, or from the checkpoint where that is lower: what lies between is needed
+    for the producers. Of a log that was cut, those that are left whole, and the rest of it is replayed."""
     bases = sorted(values)
     saved = [values[base] for base in bases]
     is_whole = all(a.end_offset == b.base_offset for a, b in pairwise(saved))
-    is_whole = is_whole and all(base == segment.base_offset for base, segment in zip(bases, saved, strict=True))
+    is_whole = is_whole and all(
+        base == segment.base_offset for base, segment in zip(bases, saved, strict=True)
+    )
     if is_cut:
         saved = [segment for segment in saved if segment.end_offset <= checkpoint]
         is_whole = is_whole and bool(saved) and saved[-1].end_offset >= found.data_start
@@ -393,8 +417,11 @@ def _segments(
         return Segments.starting_at(max(found.data_start, min(log_start, checkpoint)), found.now_ms, 0)
     segments = Segments(saved)
     segments.drop_below(log_start)
-    # The open one that is saved ends here: what is left behind it begins another, as where the time stream has bytes of nobody's.
-    has_foreign_times = segments.open.time_end > segments.open.time_start and segments.open.time_end != found.time_end
+    # The open one that is saved ends here: what is left behind it begins another, as where the time stream
+    # has bytes of nobody's.
+    has_foreign_times = (
+        segments.open.time_end > segments.open.time_start and segments.open.time_end != found.time_end
+    )
     if has_foreign_times or (is_cut and segments.open.end_offset < checkpoint):
         segments.roll(found.now_ms, 0)
     return segments

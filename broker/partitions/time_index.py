@@ -1,16 +1,18 @@
 """Timestamp to offset, within one segment. Pure.
 
-An entry (timestamp, offset) says: no record of the segment below `offset` is later than `timestamp`. So the first record at or after a
-wanted time lies at or after the offset of the last entry that is earlier than it, and a scan of batch headers may begin there.
+An entry (timestamp, offset) says: no record of the segment below `offset` is later than `timestamp`. So the
+first record at or after a wanted time lies at or after the offset of the last entry that is earlier than it,
+and a scan of batch headers may begin there.
 
-Entries are noted every `index.interval.bytes` and wait in a `TimeTail`; at a checkpoint the tail becomes one chunk, an entry of the
-partition's time stream, whose offsets are bytes. A segment's index is a slice of that stream, searched chunk by chunk.
+Entries are noted every `index.interval.bytes` and wait in a `TimeTail`; at a checkpoint the tail becomes one
+chunk, an entry of the partition's time stream, whose offsets are bytes. A segment's index is a slice of that
+stream, searched chunk by chunk.
 
     chunk    8 B  magic "MRTI" | version u8 | zero u8 | zero u16
              then entries of 12 B: timestamp i64 | offset above the segment's base u32
 
-Invariant: timestamps never fall from one entry to the next, offsets grow; an entry's timestamp is the largest of the segment's records
-below its offset. Losing entries makes a lookup slower, never wrong.
+Invariant: timestamps never fall from one entry to the next, offsets grow; an entry's timestamp is the largest
+of the segment's records below its offset. Losing entries makes a lookup slower, never wrong.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ class TimeTail:
                 self._entries += _ENTRY.pack(self._max_timestamp_ms, end_offset - self._base_offset)
 
     def find(self, timestamp_ms: int) -> int | None:
-        """Where a scan for the first record at or after `timestamp_ms` may begin, or None: the tail does not narrow it."""
+        """Where a scan for the first record at or after `timestamp_ms` may begin, or None: the tail does not
+        narrow it."""
         return _find(self._entries, 0, self._base_offset, timestamp_ms)
 
     def last_before(self, end_offset: int) -> tuple[int, int] | None:
@@ -83,12 +86,14 @@ def find_in_chunk(chunk: bytes | memoryview, base_offset: int, timestamp_ms: int
 
 
 def last_in_chunk(chunk: bytes | memoryview, base_offset: int, end_offset: int) -> tuple[int, int] | None:
-    """Of the last entry that speaks of no record from `end_offset` on: the offset below which the segment's largest timestamp is known, and
-    that timestamp. None: look further left."""
+    """Of the last entry that speaks of no record from `end_offset` on: the offset below which the segment's
+    largest timestamp is known, and that timestamp. None: look further left."""
     return _last_before(chunk, CHUNK_HEADER_BYTES, base_offset, end_offset)
 
 
-def _find(data: bytes | bytearray | memoryview, start: int, base_offset: int, timestamp_ms: int) -> int | None:
+def _find(
+    data: bytes | bytearray | memoryview, start: int, base_offset: int, timestamp_ms: int
+) -> int | None:
     entry = _last_below(data, start, 0, timestamp_ms)
     return None if entry is None else base_offset + entry[1]
 
@@ -100,7 +105,9 @@ def _last_before(
     return None if entry is None else (base_offset + entry[1], entry[0])
 
 
-def _last_below(data: bytes | bytearray | memoryview, start: int, column: int, bound: int) -> tuple[int, int] | None:
+def _last_below(
+    data: bytes | bytearray | memoryview, start: int, column: int, bound: int
+) -> tuple[int, int] | None:
     """The last entry whose timestamp (`column` 0), or offset above the base (1), is below `bound`."""
 
     def value_at(place: int) -> int:

@@ -1,9 +1,9 @@
 """From a time to a record: segments, then the time index, then batch headers, then the records of one batch.
 
-Bounded by the index where timestamps grow; where they do not, by the segments that reach the wanted time; and where
-batches claim later times than their records have, by the deadline of who asks (`Asker`), what is found out about them
-being kept (true_times.py). Only what is visible and not below the log's start is found. Not here: what an index entry
-means (time_index.py), Kafka's special timestamps (handlers/list_offsets.py).
+Bounded by the index where timestamps grow; where they do not, by the segments that reach the wanted time; and
+where batches claim later times than their records have, by the deadline of who asks (`Asker`), what is found
+out about them being kept (true_times.py). Only what is visible and not below the log's start is found. Not
+here: what an index entry means (time_index.py), Kafka's special timestamps (handlers/list_offsets.py).
 """
 
 from __future__ import annotations
@@ -61,14 +61,19 @@ class Lookups:
     async def find_time(
         self, partition: Partition, timestamp_ms: int, end: int, asker: Asker | None = None
     ) -> TimedOffset | None:
-        """The first record below `end` whose timestamp is `timestamp_ms` or later. Cancelled, it loses nothing."""
+        """The first record below `end` whose timestamp is `timestamp_ms` or later. Cancelled, it loses
+        nothing."""
         lookup = _Lookup(partition, end, self, asker or Asker())
         return await _where_the_log_begins(partition, partial(lookup.find_time, timestamp_ms))
 
-    async def find_latest(self, partition: Partition, end: int, asker: Asker | None = None) -> TimedOffset | None:
+    async def find_latest(
+        self, partition: Partition, end: int, asker: Asker | None = None
+    ) -> TimedOffset | None:
         """The first of the records below `end` that have the largest timestamp; `end` must be durable."""
         await partition.confirmed(end)
-        return await _where_the_log_begins(partition, _Lookup(partition, end, self, asker or Asker()).find_latest)
+        return await _where_the_log_begins(
+            partition, _Lookup(partition, end, self, asker or Asker()).find_latest
+        )
 
 
 async def _where_the_log_begins(
@@ -122,8 +127,8 @@ class _Lookup:
         return await self._find_latest_among_lies() if found is None else found
 
     async def _find_latest_among_lies(self) -> TimedOffset | None:
-        """Where no record has the largest time that is claimed: every batch that claims more than was found is
-        walked, in those segments first that claim the most."""
+        """Where no record has the largest time that is claimed: every batch that claims more than was found
+        is walked, in those segments first that claim the most."""
         largest = NO_TIMESTAMP
         for segment in sorted(self._partition.state.segments, key=lambda segment: -segment.max_timestamp_ms):
             if segment.max_timestamp_ms > largest:
@@ -132,7 +137,10 @@ class _Lookup:
 
     async def _largest_in(self, segment: Segment, least: int) -> int:
         """The largest timestamp of a segment's records that are visible, or `least`."""
-        start, end = max(segment.base_offset, self._partition.log_start_offset), min(segment.end_offset, self._end)
+        start, end = (
+            max(segment.base_offset, self._partition.log_start_offset),
+            min(segment.end_offset, self._end),
+        )
         offset = start
         while (offset := self._true_times.skip(self._place, offset, least + 1)) < end:
             await self._asker.go_on()
@@ -193,8 +201,8 @@ class _Lookup:
     async def _scan_batch(
         self, entry: Entry, start: int, end: int, timestamp_ms: int
     ) -> tuple[TimedOffset | None, int]:
-        """The record, and the largest timestamp of the batch as far as it is known. One whose records cannot be
-        read, or come to more than may be unpacked, is taken for its header's word."""
+        """The record, and the largest timestamp of the batch as far as it is known. One whose records cannot
+        be read, or come to more than may be unpacked, is taken for its header's word."""
         known = self._true_times.largest_of(self._place, entry.base_offset)
         if known is not None and known < timestamp_ms:
             return None, known
@@ -255,7 +263,8 @@ async def _search_index(
     look_in_tail: Callable[[TimeTail], T | None],
     look_in_chunk: Callable[[bytes | memoryview], T | None],
 ) -> T | None:
-    """What the last entry says in which either finds something: those not stored yet are behind all that are."""
+    """What the last entry says in which either finds something: those not stored yet are behind all that
+    are."""
     tail = partition.state.tail_of(segment)
     found = None if tail is None else look_in_tail(tail)
     return await _search_chunks(partition, segment, look_in_chunk) if found is None else found
@@ -264,7 +273,8 @@ async def _search_index(
 async def _search_chunks(
     partition: Partition, segment: Segment, look: Callable[[bytes | memoryview], T | None]
 ) -> T | None:
-    """A bisection over the segment's chunks in the time stream, for the last one in which `look` finds something."""
+    """A bisection over the segment's chunks in the time stream, for the last one in which `look` finds
+    something."""
     low, high = segment.time_start, segment.time_end
     if low >= high:
         return None
@@ -294,10 +304,13 @@ async def _times(entry: Entry, unpacking: Unpacking) -> AsyncIterator[InSlices[t
 
 
 async def _largest(partition: Partition, segment: Segment, end: int, unpacking: Unpacking) -> int:
-    """The largest timestamp of the part of a segment that is visible and wanted, by batches; exact at its borders, by records."""
+    """The largest timestamp of the part of a segment that is visible and wanted, by batches; exact at its
+    borders, by records."""
     start, end = max(segment.base_offset, partition.log_start_offset), min(segment.end_offset, end)
     offset, largest = start, -1
-    if start == segment.base_offset:  # of what lies above a log start within the segment the index does not tell
+    if (
+        start == segment.base_offset
+    ):  # of what lies above a log start within the segment the index does not tell
         offset, largest = await _largest_before(partition, segment, end) or (offset, largest)
     while offset < end:
         for entry in await partition.data.fetch(offset, end, SCAN_BYTES):

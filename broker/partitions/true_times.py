@@ -1,10 +1,12 @@
 """What was found out about batches whose headers claim a later timestamp than their records have. Pure.
 
-Two sorts of note, both of one partition's offsets, which are never given to other bytes: a batch's largest timestamp,
-by its base offset; and a stretch of the log that was scanned and had such batches in it, by its start: no record in
-it is later than its bound. A lookup steps over what cannot hold its time, without reading it.
+Two sorts of note, both of one partition's offsets, which are never given to other bytes: a batch's largest
+timestamp, by its base offset; and a stretch of the log that was scanned and had such batches in it, by its
+start: no record in it is later than its bound. A lookup steps over what cannot hold its time, without reading
+it.
 
-Kept true: `NOTES_MAX` of each sort at most; what was used longest ago is forgotten first, and is found out again.
+Kept true: `NOTES_MAX` of each sort at most; what was used longest ago is forgotten first, and is found out
+again.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""Batches that the broker itself looks into, and compresses anew: off the loop, within a bound, what is large one at a time.
+"""Batches that the broker itself looks into, and compresses anew: off the loop, within a bound, what is large
+one at a time.
 
-What codecs do is done in threads (they release the interpreter), what Python does with each record on the loop, in slices. Small batches
-are unpacked in place.
+What codecs do is done in threads (they release the interpreter), what Python does with each record on the
+loop, in slices. Small batches are unpacked in place.
 
-Not here: which batches are looked into (rewrite.py, time_lookup.py), in which order their requests go on (handlers/produce.py).
+Not here: which batches are looked into (rewrite.py, time_lookup.py), in which order their requests go on
+(handlers/produce.py).
 
-Kept true: nothing comes to more than `bytes_max` here, and of batches that come to more than `ALONE_BYTES` at most one is unpacked at a
-time, in the order of asking.
+Kept true: nothing comes to more than `bytes_max` here, and of batches that come to more than `ALONE_BYTES` at
+most one is unpacked at a time, in the order of asking.
 """
 
 from __future__ import annotations
@@ -76,8 +78,9 @@ class Unpacking:
 
     @asynccontextmanager
     async def unpacked(self, view: memoryview, header: BatchHeader) -> AsyncIterator[Buffer]:
-        """The records of a batch, good until the block is left. Raises WireError for what cannot be read and RecordsTooLarge for what comes to
-        more than the bound. How much it is shows when it is unpacked: what is not small is tried with the room of ALONE_BYTES first."""
+        """The records of a batch, good until the block is left. Raises WireError for what cannot be read and
+        RecordsTooLarge for what comes to more than the bound. How much it is shows when it is unpacked: what
+        is not small is tried with the room of ALONE_BYTES first."""
         from millrace.protocol.compression import RecordsTooLarge, unpack
 
         if not HEADER_BYTES <= header.size_bytes <= len(view):
@@ -104,8 +107,8 @@ class Unpacking:
         return IS_COMPILED
 
     async def largest_time(self, header: BatchHeader, payload: Buffer) -> int | None:
-        """Of the records of a batch that is unpacked, at least -1, at the compiled walk's speed; None where that is
-        not installed, or finds a fault in them: then they have to be looked at one by one."""
+        """Of the records of a batch that is unpacked, at least -1, at the compiled walk's speed; None where
+        that is not installed, or finds a fault in them: then they have to be looked at one by one."""
         from millrace.protocol.record_walk import walk
 
         if not self.is_walk_compiled:
@@ -115,9 +118,12 @@ class Unpacking:
         walked = walk(*asked) if is_small else await self._hand_over(walk, *asked)
         return walked if isinstance(walked, int) else None
 
-    async def recode(self, view: memoryview, settings: TopicSettings, now_ms: int, api_version: int) -> memoryview:
-        """A client's batch, checked and with the topic's codec: `rewrite_batch` but for time and size. Raises KafkaError as an append would, and
-        for more than the bound. Cancelled, it ends once no thread has to do with it any more."""
+    async def recode(
+        self, view: memoryview, settings: TopicSettings, now_ms: int, api_version: int
+    ) -> memoryview:
+        """A client's batch, checked and with the topic's codec: `rewrite_batch` but for time and size. Raises
+        KafkaError as an append would, and for more than the bound. Cancelled, it ends once no thread has to
+        do with it any more."""
         from millrace.protocol.compression import RecordsTooLarge
 
         header = check_produced_batch(view, settings.rules, now_ms, api_version)
@@ -130,7 +136,9 @@ class Unpacking:
                 if is_walked:
                     view, header = await self._walk(view, header, payload, settings, now_ms)
                 elif is_unset:
-                    view, header = told_max_timestamp(view, header, await _span_of(header, payload), settings, now_ms)
+                    view, header = told_max_timestamp(
+                        view, header, await _span_of(header, payload), settings, now_ms
+                    )
                 if settings.is_compacted and not is_walked:
                     await self._demand_keys(header, payload)
                 return await self._repack(header, payload, settings) if is_recompressed else view
@@ -144,10 +152,16 @@ class Unpacking:
     async def _walk(
         self, view: memoryview, header: BatchHeader, payload: Buffer, settings: TopicSettings, now_ms: int
     ) -> tuple[memoryview, BatchHeader]:
-        """Judges each record. The compiled walk lets go of the interpreter; Python's own takes turns with others."""
+        """Judges each record. The compiled walk lets go of the interpreter; Python's own takes turns with
+        others."""
         rules = settings.record_rules
         assert rules is not None
-        arguments = (header.record_count, header.base_timestamp, *times_taken(rules, now_ms), settings.is_compacted)
+        arguments = (
+            header.record_count,
+            header.base_timestamp,
+            *times_taken(rules, now_ms),
+            settings.is_compacted,
+        )
         if not IS_COMPILED:
             steps = WalkInSteps(payload, *arguments)
             for _ in steps:
@@ -178,19 +192,23 @@ class Unpacking:
         if settings.codec == Codec.ZSTD and level is not None and len(payload) > ALONE_BYTES:
             level = min(level, ALONE_ZSTD_LEVEL_MAX)
         try:
-            return memoryview(await self._hand_over(repack, header, payload, settings.codec, level, bytes_max))
+            return memoryview(
+                await self._hand_over(repack, header, payload, settings.codec, level, bytes_max)
+            )
         except RecordsTooLarge as error:
             raise too_large_as_rewritten(str(error), settings) from None
 
     def _too_large(self) -> KafkaError:
         text = (
-            f"batch of more than {self.bytes_max} bytes when it is unpacked, the most that this broker unpacks: send smaller batches, or set"
+            f"batch of more than {self.bytes_max} bytes when it is unpacked, the most that this broker "
+            "unpacks: send smaller batches, or set"
             " compression.type=producer, record.validation=header (and cleanup.policy=delete) on the topic"
         )
         return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
 
     async def _hand_over(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Off the loop. Cancelled, it ends once the function has: its memory is in use till then, and another's is not to come on top."""
+        """Off the loop. Cancelled, it ends once the function has: its memory is in use till then, and
+        another's is not to come on top."""
         running = asyncio.ensure_future(self._offload.run(function, *args, **kwargs))
         try:
             return await asyncio.shield(running)
@@ -202,7 +220,9 @@ class Unpacking:
                 running.exception()  # nobody's news
             raise
         finally:
-            del running  # an error knows this frame, and would keep what it was given until the collector comes by
+            del (
+                running
+            )  # an error knows this frame, and would keep what it was given until the collector comes by
 
 
 async def _span_of(header: BatchHeader, payload: Buffer) -> TimeSpan:

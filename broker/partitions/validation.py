@@ -1,12 +1,13 @@
-"""Whether each record of a batch is one that consumers can read: what `record.validation=records` asks, as Kafka's LogValidator. Pure.
+"""Whether each record of a batch is one that consumers can read: what `record.validation=records` asks, as
+Kafka's LogValidator. Pure.
 
-A batch is unpacked, and its records walked (protocol/record_walk.py), before it is given an offset. What cannot be read is
-INVALID_RECORD: Kafka answers that too, or -1 where a codec fails. Records without a key on a compacted topic, and those whose
-time the topic does not take, are told by their indexes (KIP-467). The largest timestamp in the header becomes the
-records' own where it is another, as Kafka writes it.
+A batch is unpacked, and its records walked (protocol/record_walk.py), before it is given an offset. What
+cannot be read is INVALID_RECORD: Kafka answers that too, or -1 where a codec fails. Records without a key on
+a compacted topic, and those whose time the topic does not take, are told by their indexes (KIP-467). The
+largest timestamp in the header becomes the records' own where it is another, as Kafka writes it.
 
-What takes long (`RecordLook`) is done before the append, off the loop (unpacking.py). Not here: the header (protocol/batches.py),
-other reasons to look into a batch (rewrite.py).
+What takes long (`RecordLook`) is done before the append, off the loop (unpacking.py). Not here: the header
+(protocol/batches.py), other reasons to look into a batch (rewrite.py).
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from millrace.protocol.errors import KafkaError, WireError
 from millrace.protocol.primitives import Buffer
 from millrace.protocol.record_walk import FAULT_TEXTS, IS_COMPILED, NO_TIMESTAMP, Fault, Walked, walk
 
-# To hand work over to a thread and to park its request costs 0.2 ms. So much is unpacked in as much time by all codecs but gzip, which takes
-# three times that.
+# To hand work over to a thread and to park its request costs 0.2 ms. So much is unpacked in as much time by
+# all codecs but gzip, which takes three times that.
 PACKED_INLINE_BYTES_MAX = 64 << 10
 UNPACKED_INLINE_BYTES_MAX = 256 << 10
 # Of one request: the smallest records that fit take 3 ms to walk.
@@ -49,26 +50,30 @@ Looked = Walked | WireError
 
 
 class RecordLook:
-    """Looks at the records of batches that are unpacked in no more time than a hand-over takes. A broker has one: what is unpacked lies in
-    the same memory each time, and is walked at once."""
+    """Looks at the records of batches that are unpacked in no more time than a hand-over takes. A broker has
+    one: what is unpacked lies in the same memory each time, and is walked at once."""
 
     def __init__(self) -> None:
         self._scratch: memoryview | None = None  # made when a batch is unpacked
         self.unpacked_bytes = 0  # by the last look
 
     def __call__(self, view: memoryview, settings: TopicSettings, now_ms: int) -> Looked | TooLong:
-        """What the walk says, or why there is nothing to walk; TOO_LONG also where what else is to be done with the batch takes longer. The header
-        is not judged."""
+        """What the walk says, or why there is nothing to walk; TOO_LONG also where what else is to be done
+        with the batch takes longer. The header is not judged."""
         self.unpacked_bytes = 0
         if len(view) < HEADER_BYTES:
             return NO_TIMESTAMP  # its refusal is quick
         header = BatchHeader(view)
-        bytes_max = RECOMPRESSED_INLINE_BYTES_MAX if has_new_codec(header, settings) else UNPACKED_INLINE_BYTES_MAX
+        bytes_max = (
+            RECOMPRESSED_INLINE_BYTES_MAX if has_new_codec(header, settings) else UNPACKED_INLINE_BYTES_MAX
+        )
         if not IS_COMPILED and header.record_count > SLICE_RECORDS:
             return TOO_LONG
         data = view[HEADER_BYTES:]
         if header.codec == Codec.NONE:
-            is_long = len(data) > (LOOKED_INLINE_BYTES_MAX if bytes_max == UNPACKED_INLINE_BYTES_MAX else bytes_max)
+            is_long = len(data) > (
+                LOOKED_INLINE_BYTES_MAX if bytes_max == UNPACKED_INLINE_BYTES_MAX else bytes_max
+            )
             return TOO_LONG if is_long else walk_records(data, header, settings, now_ms)
         if len(data) > min(PACKED_INLINE_BYTES_MAX, bytes_max):
             return TOO_LONG
@@ -102,8 +107,9 @@ def walk_records(records: Buffer, header: BatchHeader, settings: TopicSettings, 
 def walk_batch(
     view: memoryview, header: BatchHeader, looked: Looked | None, settings: TopicSettings, now_ms: int
 ) -> tuple[memoryview, BatchHeader]:
-    """The batch with its records' largest timestamp. `looked`: what a look at it told; None where it is not compressed, and is walked now.
-    Raises KafkaError for records that consumers cannot read, or that the topic does not take."""
+    """The batch with its records' largest timestamp. `looked`: what a look at it told; None where it is not
+    compressed, and is walked now. Raises KafkaError for records that consumers cannot read, or that the topic
+    does not take."""
     if looked is None:
         assert header.codec == Codec.NONE
         looked = walk_records(view[HEADER_BYTES:], header, settings, now_ms)
@@ -133,7 +139,8 @@ def times_taken(rules: ProduceRules, now_ms: int) -> tuple[int, int]:
 
 
 def refusal_of(walked: tuple[int, int, list[int], list[int]], rules: ProduceRules, now_ms: int) -> KafkaError:
-    """What cannot be read is told before what is not taken; a time that is not taken, before a key that is missing: Kafka's order."""
+    """What cannot be read is told before what is not taken; a time that is not taken, before a key that is
+    missing: Kafka's order."""
     fault, index, keyless, untimely = walked
     if fault:
         return KafkaError(ErrorCode.INVALID_RECORD, f"record {index} {FAULT_TEXTS[Fault(fault)]}")
@@ -150,10 +157,13 @@ def refusal_of(walked: tuple[int, int, list[int], list[int]], rules: ProduceRule
 
 
 def slow_validation(static: Mapping[str, str]) -> str:
-    """A sentence where the broker's settings ask for every record to be looked at, and the compiled walk is missing; "" else."""
+    """A sentence where the broker's settings ask for every record to be looked at, and the compiled walk is
+    missing; "" else."""
     if IS_COMPILED or static.get("record.validation") != "records":
         return ""
     return (
-        "record.validation=records, and the compiled walk over records is missing (protocol/_record_walk): Python's own takes a hundred times as "
-        "long, about a microsecond a record; install where there is a C compiler, or from a wheel for this Python"
+        "record.validation=records, and the compiled walk over records is missing (protocol/_record_walk): "
+        "Python's own takes a hundred times as "
+        "long, about a microsecond a record; install where there is a C compiler, or from a wheel for this "
+        "Python"
     )

@@ -1,7 +1,8 @@
 """What a reader may see of a partition, by isolation level. Pure.
 
-The high watermark is the end of what is durable. Readers of committed records see up to the last stable offset, which is the high
-watermark as long as no transaction is open; there are none yet, so no record is ever aborted either.
+The high watermark is the end of what is durable. Readers of committed records see up to the last stable
+offset, which is the high watermark as long as no transaction is open; there are none yet, so no record is
+ever aborted either.
 """
 
 from __future__ import annotations

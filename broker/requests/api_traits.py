@@ -1,14 +1,16 @@
-"""One row an API: in what order its requests are begun and answered, what they may weigh, who may ask, and what they are counted against.
+"""One row an API: in what order its requests are begun and answered, what they may weigh, who may ask, and
+what they are counted against.
 
 The course of a request (connection.py, dispatch.py):
 
     frame -> admit (memory) -> authenticated? -> decode -> authorise -> quota -> handle -> encode -> send
 
-Authentication, authorization and quotas have nothing to ask yet: their gates (gates.py) let everything pass. Not here: versions (protocol/apis.py),
-which handler serves an API (handlers/__init__.py). Pure.
+Authentication, authorization and quotas have nothing to ask yet: their gates (gates.py) let everything pass.
+Not here: versions (protocol/apis.py), which handler serves an API (handlers/__init__.py). Pure.
 
-Columns are Kafka's where it has them: permissions as its documentation lists them for each protocol message (Security, Authorization and ACLs),
-of the resource by which a request as a whole is judged; a handler judges what it names (topics, groups) one by one.
+Columns are Kafka's where it has them: permissions as its documentation lists them for each protocol message
+(Security, Authorization and ACLs), of the resource by which a request as a whole is judged; a handler judges
+what it names (topics, groups) one by one.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ class Order(Enum):
     """When a request may begin, beside others of its connection."""
 
     FREE = auto()  # as soon as it is there
-    BARRIER = auto()  # likewise; nothing behind it begins before it is done, since it changes what a later request can see, as in Kafka
-    HEAD = (
-        auto()
-    )  # when nothing ahead of it waits: its answer may be large, or a long time coming, and could not leave before
+    # likewise; nothing behind it begins before it is done, since it changes what a later request can see, as
+    # in Kafka
+    BARRIER = auto()
+    # when nothing ahead of it waits: its answer may be large, or a long time coming, and could not leave
+    # before
+    HEAD = auto()
 
 
 class Answer(Enum):
@@ -47,7 +51,9 @@ class Work(Enum):
 
     RECORDS = auto()  # carries records: charged as bulk, of any size that socket.request.max.bytes allows
     WHOLE = auto()  # decoded in one go, but for one that holds many elements
-    SLICED = auto()  # names things by the thousand: from SLICED_FROM_BYTES on decoded in slices, few at a time until they are answered
+    # names things by the thousand: from SLICED_FROM_BYTES on decoded in slices, few at a time until they are
+    # answered
+    SLICED = auto()
     KEPT = auto()  # what it brings is a group's from then on
 
 
@@ -92,7 +98,8 @@ Permission: TypeAlias = tuple[Resource, Operation]
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """`permission` None: anybody may ask. `is_open`: also who has not authenticated. `is_forwarded`: the controller answers it."""
+    """`permission` None: anybody may ask. `is_open`: also who has not authenticated. `is_forwarded`: the
+    controller answers it."""
 
     key: int
     order: Order
@@ -211,5 +218,6 @@ TRAITS: Final = {traits.key: traits for traits in _ROWS}
 
 
 def keys(is_asked: Callable[[Traits], bool]) -> frozenset[int]:
-    """Of all APIs of which it is true: for questions that are asked of a frame before its API is looked up."""
+    """Of all APIs of which it is true: for questions that are asked of a frame before its API is looked
+    up."""
     return frozenset(key for key, traits in TRAITS.items() if is_asked(traits))

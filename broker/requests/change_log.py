@@ -1,7 +1,9 @@
-"""Who changed topics, configurations, records and groups: a line a request that changed something, with client id and address, at a bounded rate.
+"""Who changed topics, configurations, records and groups: a line a request that changed something, with
+client id and address, at a bounded rate.
 
-Behind the handlers of these APIs, once they have answered, and in slices. What was refused, or only validated, is not logged. The first LINES_MAX
-lines of a period are written, the rest are counted. Topics that a request makes on the way (topic_creation.py) are told here, too.
+Behind the handlers of these APIs, once they have answered, and in slices. What was refused, or only
+validated, is not logged. The first LINES_MAX lines of a period are written, the rest are counted. Topics that
+a request makes on the way (topic_creation.py) are told here, too.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ ITEM_CHARS_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`done`: each thing that a response says was done, and None for each that was not, so that whoever asks knows how many were looked at.
-    `say` puts one of these into words; asked for the few that are written only."""
+    """`done`: each thing that a response says was done, and None for each that was not, so that whoever asks
+    knows how many were looked at. `say` puts one of these into words; asked for the few that are written
+    only."""
 
     what: str
     done: Callable[[Any, Any], Iterable[Any]]
@@ -45,7 +48,9 @@ class ChangeLog:
         self._unwritten_count = 0
 
     def wrap(self, handlers: Mapping[int, Handle | Late]) -> dict[int, Handle | Late]:
-        return {key: self._wrapped(key, handle) if key in CHANGES else handle for key, handle in handlers.items()}
+        return {
+            key: self._wrapped(key, handle) if key in CHANGES else handle for key, handle in handlers.items()
+        }
 
     def _wrapped(self, key: int, handle: Handle | Late) -> Handle | Late:
         if isinstance(handle, Late):
@@ -57,7 +62,9 @@ class ChangeLog:
         """Of topics that a request made by asking for them."""
         self.note(context, "topics auto-created", list(names))
 
-    def note(self, context: RequestContext, what: str, done: Sequence[Any], say: Callable[[Any], str] = str) -> None:
+    def note(
+        self, context: RequestContext, what: str, done: Sequence[Any], say: Callable[[Any], str] = str
+    ) -> None:
         """Nothing where nothing was changed."""
         if not done or not self._has_place(asyncio.get_running_loop().time()):
             return
@@ -95,7 +102,9 @@ class LoggedHandle:
         self._change = CHANGES[key]
         self._inner = inner
         self._changes = changes
-        self.refuse: Callable[[Any, int], Any] | None = getattr(getattr(inner, "__self__", None), "refuse", None)
+        self.refuse: Callable[[Any, int], Any] | None = getattr(
+            getattr(inner, "__self__", None), "refuse", None
+        )
 
     def handle(self, context: RequestContext, request: Any) -> Any:
         outcome = self._inner(context, request)
@@ -143,11 +152,14 @@ def _groups_deleted(request: Any, response: Any) -> Iterable[str | None]:
 
 
 def _configs(request: Any, response: Any) -> Iterator[Any]:
-    return _answered(request.resources, response.responses, lambda one: (one.resource_type, one.resource_name))
+    return _answered(
+        request.resources, response.responses, lambda one: (one.resource_type, one.resource_name)
+    )
 
 
 def _answered(asked: Iterable[Any], answers: Iterable[Any], key: Callable[[Any], Any]) -> Iterator[Any]:
-    """What was asked and is answered without an error. Answers come in the order of the request, of what it names again one or each."""
+    """What was asked and is answered without an error. Answers come in the order of the request, of what it
+    names again one or each."""
     left = iter(asked)
     for answer in answers:
         for one in left:
@@ -165,7 +177,9 @@ def _say_changed(resource: Any) -> str:
     verbs = {0: "{}={}", 1: "{} deleted", 2: "{}+={}", 3: "{}-={}"}
     return _say_configs(
         resource,
-        lambda config: verbs.get(config.config_operation, "{}").format(_shown(config.name), _shown(config.value)),
+        lambda config: verbs.get(config.config_operation, "{}").format(
+            _shown(config.name), _shown(config.value)
+        ),
     )
 
 
@@ -189,7 +203,11 @@ def _features_changed(request: Any, response: Any) -> Iterable[str]:
     refused = {result.feature for result in response.results if result.error_code}
     if response.error_code:
         return ()
-    return (f"{one.feature}={one.max_version_level}" for one in request.feature_updates if one.feature not in refused)
+    return (
+        f"{one.feature}={one.max_version_level}"
+        for one in request.feature_updates
+        if one.feature not in refused
+    )
 
 
 def _broker_removed(request: Any, response: Any) -> Iterable[str]:

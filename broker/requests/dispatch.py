@@ -1,4 +1,5 @@
-"""The course of a request, from a frame to its handler and from what the handler gave back to the bytes of the reply.
+"""The course of a request, from a frame to its handler and from what the handler gave back to the bytes of
+the reply.
 
     frame -> admit -> authenticated? -> decode -> authorise -> quota -> handle -> encode -> send
              connection.py              `begin`, or in slices `answered`          `encode`, `in_bytes`
@@ -8,14 +9,18 @@ What holds for an API stands in its row of api_traits.py.
 
 Not here: sockets, order and budgets (connection.py), meaning (handlers). Kept true:
 
-  * `begin` raises WireError for what must end the connection unanswered (unknown API, a version outside the advertised range,
-    an undecodable header or body, or one that is too large) and nothing else: whatever a handler raises becomes an answer.
-  * An ApiVersions request of a version we do not know is answered in version 0 with UNSUPPORTED_VERSION (KIP-511).
-  * What a cold handler answers may be large, and is encoded in slices (broker/scheduling/slices.py) as soon as it is there. A request that holds many
-    elements is decoded in slices too, and so is a large one whose work is SLICED: its handler is called when it is decoded. A connection begins
-    nothing behind what is large, so that it has one such answer at a time, however many it asks for.
-  * Every answer that is an error is built by the handler's own `refuse(request, code)` where it has one, else by the response's
-    top-level error_code where that version carries one; else there is no honest answer and the connection closes.
+  * `begin` raises WireError for what must end the connection unanswered (unknown API, a version outside the
+    advertised range, an undecodable header or body, or one that is too large) and nothing else: whatever a
+    handler raises becomes an answer.
+  * An ApiVersions request of a version we do not know is answered in version 0 with UNSUPPORTED_VERSION
+    (KIP-511).
+  * What a cold handler answers may be large, and is encoded in slices (broker/scheduling/slices.py) as soon
+    as it is there. A request that holds many elements is decoded in slices too, and so is a large one whose
+    work is SLICED: its handler is called when it is decoded. A connection begins nothing behind what is
+    large, so that it has one such answer at a time, however many it asks for.
+  * Every answer that is an error is built by the handler's own `refuse(request, code)` where it has one, else
+    by the response's top-level error_code where that version carries one; else there is no honest answer and
+    the connection closes.
 """
 
 from __future__ import annotations
@@ -50,7 +55,8 @@ from millrace.runtime.metrics import Histogram, measured_s
 from millrace.runtime.steps import in_steps
 
 log = logging.getLogger(__name__)
-# A request that carries no records is never this large; what is decoded of one may take several times its bytes (text above all).
+# A request that carries no records is never this large; what is decoded of one may take several times its
+# bytes (text above all).
 OTHER_REQUEST_BYTES_MAX = 16 << 20
 SLICED_FROM_BYTES = 64 << 10
 NAMES_OF_CODES = {int(code): code.name for code in ErrorCode}
@@ -60,10 +66,11 @@ NO_GATES = Gates()
 
 
 class Route:
-    """One API as this broker serves it. `handle`: behind the gates. `refuse` is the handler's own error form, if it has one.
-    `is_barrier`: its connection begins nothing behind one that is not done; `is_late_barrier`: nor behind one whose handler has to be
-    awaited. `seconds`: from the beginning of a request until its reply's turn in its connection's line. `error_counts`: errors that were
-    answered, by the code's name, one for each place of an answer that has one; UNANSWERED counts connections that were closed instead.
+    """One API as this broker serves it. `handle`: behind the gates. `refuse` is the handler's own error form,
+    if it has one. `is_barrier`: its connection begins nothing behind one that is not done; `is_late_barrier`:
+    nor behind one whose handler has to be awaited. `seconds`: from the beginning of a request until its
+    reply's turn in its connection's line. `error_counts`: errors that were answered, by the code's name, one
+    for each place of an answer that has one; UNANSWERED counts connections that were closed instead.
     `on_new_error` is told a name when it is counted for the first time."""
 
     __slots__ = (
@@ -98,7 +105,9 @@ class Route:
         self.large_places = large_places()
         self.min_version = api.min_version
         self.max_version = api.max_stable_version
-        self.refuse: Callable[[Any, int], Any] | None = getattr(getattr(handle, "__self__", None), "refuse", None)
+        self.refuse: Callable[[Any, int], Any] | None = getattr(
+            getattr(handle, "__self__", None), "refuse", None
+        )
         self.requests_count = 0
         self.error_counts: dict[str, int] = {}
         self.on_new_error: Callable[[str], None] = lambda name: None
@@ -139,7 +148,8 @@ class Route:
 
 
 class Late:
-    """A handler that is made, and its modules loaded, when its API is first asked for: a start pays for what it serves with."""
+    """A handler that is made, and its modules loaded, when its API is first asked for: a start pays for what
+    it serves with."""
 
     __slots__ = ("make",)
 
@@ -150,10 +160,11 @@ class Late:
 class Exchange:
     """One request and its place in the connection's line of replies.
 
-    `outcome` is what the handler gave back: a response, a Verdict, or a future of either, or of an Encoded (`is_pending`). `version` is the
-    version that the reply is encoded in, the request's own but for the answer to an unknown ApiVersions. `is_barrier`: its connection begins
-    nothing behind it before it is done. `began_s`: by the clock of what is measured. `on_begun`: called when the handler was, of a request
-    that is decoded in slices.
+    `outcome` is what the handler gave back: a response, a Verdict, or a future of either, or of an Encoded
+    (`is_pending`). `version` is the version that the reply is encoded in, the request's own but for the
+    answer to an unknown ApiVersions. `is_barrier`: its connection begins nothing behind it before it is done.
+    `began_s`: by the clock of what is measured. `on_begun`: called when the handler was, of a request that is
+    decoded in slices.
     """
 
     __slots__ = (
@@ -189,7 +200,8 @@ class Exchange:
 
 
 class Dispatcher:
-    """The handler table. `start_task` turns a cold handler's coroutine into a future (the loop's create_task)."""
+    """The handler table. `start_task` turns a cold handler's coroutine into a future (the loop's
+    create_task)."""
 
     def __init__(
         self,
@@ -201,7 +213,9 @@ class Dispatcher:
         self._gates = gates
         self._routes: dict[int, Route] = {}
         self._start_task = start_task
-        self.on_route: Callable[[Route], None] | None = None  # told of each API that is asked for the first time
+        self.on_route: Callable[[Route], None] | None = (
+            None  # told of each API that is asked for the first time
+        )
 
     @property
     def routes(self) -> Mapping[int, Route]:
@@ -219,9 +233,9 @@ class Dispatcher:
         return route
 
     def begin(self, frame: Buffer, connection: ConnectionInfo) -> Exchange:
-        """Decodes the frame and runs the handler's ordered part, or has both done in slices. On return no view of the frame is left that
-        is not all of its memory. Raises WireError for what is malformed, not served, too large, or sent
-        before authentication; what a handler raises is answered."""
+        """Decodes the frame and runs the handler's ordered part, or has both done in slices. On return no
+        view of the frame is left that is not all of its memory. Raises WireError for what is malformed, not
+        served, too large, or sent before authentication; what a handler raises is answered."""
         began_s = measured_s()
         header, position = decode_request_header(frame)
         version = header.api_version
@@ -263,16 +277,26 @@ class Dispatcher:
         return exchange
 
     def _begin_large(
-        self, route: Route, context: RequestContext, frame: Buffer, position: int, began_s: float, *, is_large: bool
+        self,
+        route: Route,
+        context: RequestContext,
+        frame: Buffer,
+        position: int,
+        began_s: float,
+        *,
+        is_large: bool,
     ) -> Exchange:
         exchange = Exchange(route, context, None, None, context.api_version, began_s)
         route.requests_count += 1
         exchange.is_pending = exchange.is_barrier = True
-        exchange.outcome = self._start_task(answered(exchange, in_own_memory(frame), position, is_large=is_large))
+        exchange.outcome = self._start_task(
+            answered(exchange, in_own_memory(frame), position, is_large=is_large)
+        )
         return exchange
 
     def settle(self, exchange: Exchange) -> Any:
-        """The outcome of a pending exchange whose future is done: a response, Encoded or not, or a Verdict, never an exception."""
+        """The outcome of a pending exchange whose future is done: a response, Encoded or not, or a Verdict,
+        never an exception."""
         try:
             return exchange.outcome.result()
         except (Exception, asyncio.CancelledError) as error:
@@ -330,12 +354,14 @@ class Dispatcher:
 
 
 async def answered(exchange: Exchange, frame: Buffer, position: int, *, is_large: bool) -> Any:
-    """What becomes of a request that is decoded in slices; one that is large by its bytes keeps its place until it is answered. WireError for
-    one that cannot be decoded."""
+    """What becomes of a request that is decoded in slices; one that is large by its bytes keeps its place
+    until it is answered. WireError for one that cannot be decoded."""
     route, context = exchange.route, exchange.context
     async with LargeWork(route.large_places) as work:
         await work.begin()
-        exchange.request = await in_steps(decode_request_in_steps(route.api, exchange.version, frame, position), pause)
+        exchange.request = await in_steps(
+            decode_request_in_steps(route.api, exchange.version, frame, position), pause
+        )
         del frame
         if not is_large:
             work.end()
@@ -359,7 +385,9 @@ async def in_bytes(exchange: Exchange, answer: Coroutine[Any, Any, Any]) -> Enco
     if isinstance(response, Verdict | Encoded):
         return response
     await in_steps(exchange.route.count_errors_in_steps(response), pause)
-    steps = encode_response_in_steps(exchange.route.api, exchange.version, exchange.context.correlation_id, response)
+    steps = encode_response_in_steps(
+        exchange.route.api, exchange.version, exchange.context.correlation_id, response
+    )
     return Encoded(await in_steps(steps, pause))
 
 

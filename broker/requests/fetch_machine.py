@@ -1,4 +1,5 @@
-"""The course of one Fetch request as a state machine. Pure: what happened comes in as an event, what to do goes out as an effect.
+"""The course of one Fetch request as a state machine. Pure: what happened comes in as an event, what to do
+goes out as an effect.
 
                    not open              +---------+
             +--------------------------> | OPENING |
@@ -14,12 +15,14 @@
         '------------------------------> | DELAYED |
                     too little           '---------'
 
-A request for very many partitions reads in slices, with others between: events may come while it is READING too. What becomes visible during such
-a pass, or during a remote read, counts: with enough of it, or a partition that changed its leader, READING is next. A delayed operation that
-is force completed expires, as at its deadline. From any state but DONE a defect leads to DONE, and DONE has no way out.
+A request for very many partitions reads in slices, with others between: events may come while it is READING
+too. What becomes visible during such a pass, or during a remote read, counts: with enough of it, or a
+partition that changed its leader, READING is next. A delayed operation that is force completed expires, as at
+its deadline. From any state but DONE a defect leads to DONE, and DONE has no way out.
 
-Not here: which bytes a pass finds (read_pass.py), which bytes count meanwhile (purgatory.py), timers, tasks and the response (handlers/fetch.py,
-which carries the effects out). Keeps true: a request is answered once; what expired is never delayed again.
+Not here: which bytes a pass finds (read_pass.py), which bytes count meanwhile (purgatory.py), timers, tasks
+and the response (handlers/fetch.py, which carries the effects out). Keeps true: a request is answered once;
+what expired is never delayed again.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ class FetchEvent(IntEnum):
     NOT_CACHED = 1  # a pass needs bytes that are in objects
     ENOUGH = 2  # there is an answer: the minimum, an error, or whatever there is once it expired
     TOO_LITTLE = 3
-    OVERTAKEN = 4  # too little was found, and so much came during the pass or the remote read that there may be enough
+    # too little was found, and so much came during the pass or the remote read that there may be enough
+    OVERTAKEN = 4
     OPENED = 5
     OPENED_LATE = 6  # the wait for partitions is over, and some are not open
     SATISFIED = 7  # the missing bytes came, or a partition of it cannot wait
@@ -65,9 +69,19 @@ class FetchEffect(IntEnum):
 
 # As names of the module: up to Python 3.11 a class of members is searched each time.
 READING, OPENING, REMOTE_READ, DELAYED, DONE = FetchState
-NOT_OPEN, NOT_CACHED, ENOUGH, TOO_LITTLE, OVERTAKEN, OPENED, OPENED_LATE, SATISFIED, EXPIRED, ABANDONED, FAILED = (
-    FetchEvent
-)
+(
+    NOT_OPEN,
+    NOT_CACHED,
+    ENOUGH,
+    TOO_LITTLE,
+    OVERTAKEN,
+    OPENED,
+    OPENED_LATE,
+    SATISFIED,
+    EXPIRED,
+    ABANDONED,
+    FAILED,
+) = FetchEvent
 NOTHING, READ, READ_OR_REFUSE, OPEN, READ_REMOTE, DELAY, ANSWER, DROP, FAIL = FetchEffect
 
 _NEXT = {
@@ -115,9 +129,9 @@ class Found(Protocol):
 
 
 class FetchMachine:
-    """State of one request. Every event returns the effect that must be carried out. `is_expired`: it is answered with whatever there is.
-    `deadline_s`: by the clock of the `now_s` that events bring. `missing_bytes`: what it is delayed for. An event that cannot come in
-    its state is a KeyError."""
+    """State of one request. Every event returns the effect that must be carried out. `is_expired`: it is
+    answered with whatever there is. `deadline_s`: by the clock of the `now_s` that events bring.
+    `missing_bytes`: what it is delayed for. An event that cannot come in its state is a KeyError."""
 
     __slots__ = ("deadline_s", "is_expired", "min_bytes", "missing_bytes", "state")
 
@@ -132,7 +146,8 @@ class FetchMachine:
         return f"{self.state.name.lower()}{' expired' if self.is_expired else ''}"
 
     def on_pass(self, found: Found, heard_bytes: int = 0, is_interrupted: bool = False) -> FetchEffect:
-        """A read pass is over. Of one in slices: `heard_bytes` became visible meanwhile, `is_interrupted` by what cannot wait."""
+        """A read pass is over. Of one in slices: `heard_bytes` became visible meanwhile, `is_interrupted` by
+        what cannot wait."""
         if found.openings:
             event = NOT_OPEN
         elif found.remote:
@@ -150,12 +165,14 @@ class FetchMachine:
     def on_remote_read(
         self, found: Found, now_s: float, heard_bytes: int = 0, is_interrupted: bool = False
     ) -> FetchEffect:
-        """What was not cached was read, or failed. `heard_bytes` and `is_interrupted` as of a pass, since that began."""
+        """What was not cached was read, or failed. `heard_bytes` and `is_interrupted` as of a pass, since
+        that began."""
         self._look_at_clock(now_s)
         return self._take(self._judge(found, heard_bytes, is_interrupted))
 
     def on_satisfied(self) -> FetchEffect:
-        """The bytes that it was delayed for came. It may have expired in the same turn of the loop: then this is nothing."""
+        """The bytes that it was delayed for came. It may have expired in the same turn of the loop: then this
+        is nothing."""
         return self._take(SATISFIED)
 
     def on_expired(self) -> FetchEffect:
@@ -173,7 +190,12 @@ class FetchMachine:
 
     def _judge(self, found: Found, heard_bytes: int, is_interrupted: bool) -> FetchEvent:
         counted_bytes, min_bytes = found.counted_bytes, self.min_bytes
-        if counted_bytes >= min_bytes or self.is_expired or found.is_urgent or counted_bytes >= found.max_bytes:
+        if (
+            counted_bytes >= min_bytes
+            or self.is_expired
+            or found.is_urgent
+            or counted_bytes >= found.max_bytes
+        ):
             return ENOUGH
         self.missing_bytes = min_bytes - counted_bytes - heard_bytes
         return OVERTAKEN if is_interrupted or self.missing_bytes <= 0 else TOO_LITTLE

@@ -1,7 +1,8 @@
-"""Incremental fetch sessions (KIP-227): what each consumer wants, remembered, so that it need only send what changed. Pure.
+"""Incremental fetch sessions (KIP-227): what each consumer wants, remembered, so that it need only send what
+changed. Pure.
 
-A full request (epoch 0) may open a session; the next ones (epoch 1, 2, ...) name the partitions that changed or go, and are answered
-with those that have news. Epoch -1 ends a session, or wants none.
+A full request (epoch 0) may open a session; the next ones (epoch 1, 2, ...) name the partitions that changed
+or go, and are answered with those that have news. Epoch -1 ends a session, or wants none.
 
     request id, epoch      meaning
     0, 0                   full; a session is opened if there is a slot
@@ -10,16 +11,17 @@ with those that have news. Epoch -1 ends a session, or wants none.
     n, -1                  full; session n ends
     n, e > 0               increment of session n, whose next epoch must be e
 
-Slots are few. A new session may take the place of one idle for `idle_ms`, or of the smallest one that is smaller than itself and older
-than `idle_ms`; else the answer has session id 0, which is always legal. `partitions_max` bounds what all sessions together remember, and with it
-their memory (`partitions_within`).
+Slots are few. A new session may take the place of one idle for `idle_ms`, or of the smallest one that is
+smaller than itself and older than `idle_ms`; else the answer has session id 0, which is always legal.
+`partitions_max` bounds what all sessions together remember, and with it their memory (`partitions_within`).
 
-A session may hold 100,000 partitions: what an increment changes may be folded in in parts, and what a large session leaves behind goes
-ITEMS_A_STEP at a time, after the session is gone from its slot.
+A session may hold 100,000 partitions: what an increment changes may be folded in in parts, and what a large
+session leaves behind goes ITEMS_A_STEP at a time, after the session is gone from its slot.
 
 Not here: reading partitions, waiting (purgatory.py: a session is one subscriber for as long as it lives).
 
-Invariant: an item is in `FetchSession.items` exactly while its subscription belongs to the session's subscriber.
+Invariant: an item is in `FetchSession.items` exactly while its subscription belongs to the session's
+subscriber.
 """
 
 from __future__ import annotations
@@ -124,7 +126,8 @@ class FetchKind(Enum):
 
 @dataclass(slots=True)
 class FetchPlan:
-    """What one request turned out to be. `error_code` other than 0 is the whole answer. `session` for increments alone."""
+    """What one request turned out to be. `error_code` other than 0 is the whole answer. `session` for
+    increments alone."""
 
     kind: FetchKind
     items: dict[Key, FetchItem]
@@ -134,7 +137,8 @@ class FetchPlan:
 
 
 def partitions_within(requests_bytes: int) -> int:
-    """How many partitions sessions may remember beside so much memory for requests in flight: a share of it."""
+    """How many partitions sessions may remember beside so much memory for requests in flight: a share of
+    it."""
     return min(PARTITIONS_MAX, requests_bytes // MEMORY_SHARES // PARTITION_BYTES)
 
 
@@ -155,7 +159,9 @@ class FetchSessions:
         self._partitions_max = partitions_max
         self._partitions_count = 0
         self._leaving: deque[FetchSession] = deque()  # gone, with items that are subscribed yet
-        self.on_leaving: Callable[[], None] = lambda: None  # `leave_some` is to be called until nothing is left
+        self.on_leaving: Callable[[], None] = lambda: (
+            None
+        )  # `leave_some` is to be called until nothing is left
         self._sessions: dict[int, FetchSession] = {}  # least recently used first
         self.evictions_count = 0
 
@@ -166,7 +172,9 @@ class FetchSessions:
     def partitions_count(self) -> int:
         return self._partitions_count
 
-    def begin(self, session_id: int, epoch: int, uses_ids: bool, items: dict[Key, FetchItem], now_ms: int) -> FetchPlan:
+    def begin(
+        self, session_id: int, epoch: int, uses_ids: bool, items: dict[Key, FetchItem], now_ms: int
+    ) -> FetchPlan:
         """What a request is; an increment is to be folded into its session then."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if session_id != NO_SESSION_ID:
@@ -184,8 +192,9 @@ class FetchSessions:
         return FetchPlan(FetchKind.INCREMENT, items, session, session.epoch)
 
     def fold(self, plan: FetchPlan, forgotten: Iterable[Key], items: Iterable[tuple[Key, FetchItem]]) -> None:
-        """Makes its session what an increment asks for, or a part of that; what it both asks for and forgets is forgotten, as in Kafka. Nothing
-        where the session went on without it. Changes the plan where it would be too much."""
+        """Makes its session what an increment asks for, or a part of that; what it both asks for and forgets
+        is forgotten, as in Kafka. Nothing where the session went on without it. Changes the plan where it
+        would be too much."""
         session = plan.session
         if session is None or session.epoch != plan.epoch:
             return
@@ -209,7 +218,8 @@ class FetchSessions:
                 session.subscriber.remove(gone)
 
     def end_fold(self, plan: FetchPlan) -> None:
-        """All of it was: a session that has nothing left ends, and what was asked for is answered without one."""
+        """All of it was: a session that has nothing left ends, and what was asked for is answered without
+        one."""
         session = plan.session
         if session is not None and not session.items:
             self._drop(session)
@@ -218,7 +228,8 @@ class FetchSessions:
     def open(
         self, items: dict[Key, FetchItem], uses_ids: bool, subscriber: Subscriber, now_ms: int
     ) -> FetchSession | None:
-        """A new session over the items of a full request, or None: no slot. `subscriber` becomes the session's, with all the items."""
+        """A new session over the items of a full request, or None: no slot. `subscriber` becomes the
+        session's, with all the items."""
         if not items or not self._make_room(len(items), now_ms):
             return None
         session_id = self._next_id()
@@ -274,5 +285,9 @@ class FetchSessions:
             return None
         if now_ms - oldest.used_ms > self._idle_ms:
             return oldest
-        settled = [s for s in self._sessions.values() if now_ms - s.created_ms > self._idle_ms and len(s.items) < size]
+        settled = [
+            s
+            for s in self._sessions.values()
+            if now_ms - s.created_ms > self._idle_ms and len(s.items) < size
+        ]
         return min(settled, key=lambda session: (len(session.items), session.id), default=None)

@@ -1,7 +1,8 @@
-"""What handlers pass on to the active controller: bounded in time, and refused in the place where a client of that API looks for it.
+"""What handlers pass on to the active controller: bounded in time, and refused in the place where a client of
+that API looks for it.
 
-The controller answers with Kafka's codes inside the response. What it could not decide, or did not answer within `request.timeout.ms`, is
-an error here; the outcome of such a request is unknown, as it is in Kafka.
+The controller answers with Kafka's codes inside the response. What it could not decide, or did not answer
+within `request.timeout.ms`, is an error here; the outcome of such a request is unknown, as it is in Kafka.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a request passes on its way to its handler: may this connection ask at all, may its principal ask this, is its quota used up.
+"""What a request passes on its way to its handler: may this connection ask at all, may its principal ask
+this, is its quota used up.
 
-Nobody asks yet: listeners are PLAINTEXT, everybody is User:ANONYMOUS, nothing is counted. What will be asked is in an API's row
-(api_traits.py). Not here: what a request names, topic by topic (its handler).
+Nobody asks yet: listeners are PLAINTEXT, everybody is User:ANONYMOUS, nothing is counted. What will be asked
+is in an API's row (api_traits.py). Not here: what a request names, topic by topic (its handler).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Bit fields of permitted operations, as Metadata, DescribeCluster and DescribeGroups show them when asked (KIP-430).
+"""Bit fields of permitted operations, as Metadata, DescribeCluster and DescribeGroups show them when asked
+(KIP-430).
 
 Without an authorizer everybody may do everything that makes sense on the kind of resource.
 """
@@ -17,4 +18,6 @@ def bits(*operations: int) -> int:
 
 TOPIC_OPERATIONS = bits(READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS)
 GROUP_OPERATIONS = bits(READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS)
-CLUSTER_OPERATIONS = bits(CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE)
+CLUSTER_OPERATIONS = bits(
+    CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE
+)

@@ -1,15 +1,18 @@
-"""One read pass of a Fetch over its partitions: what is cached is read at once, what has to come from objects is a remote read, what may not be
-read is an error.
+"""One read pass of a Fetch over its partitions: what is cached is read at once, what has to come from objects
+is a remote read, what may not be read is an error.
 
-A pass goes over the items that are dirty, in the order in which they changed. Sizes (KIP-74): the first batch of an answer is taken whole whatever
-the limits say, further ones while they fit both limits. What is answered with records moves behind what is not, so nobody starves. Towards a minimum
-counts what could be read at once within the limits, as in Kafka: where more lies behind the whole batches taken, the limit.
+A pass goes over the items that are dirty, in the order in which they changed. Sizes (KIP-74): the first batch
+of an answer is taken whole whatever the limits say, further ones while they fit both limits. What is answered
+with records moves behind what is not, so nobody starves. Towards a minimum counts what could be read at once
+within the limits, as in Kafka: where more lies behind the whole batches taken, the limit.
 
-A remote read comes after what is cached, yet its turn is where it stands: its share of the answer is set aside, and so is the right to the
-oversize batch. What it leaves of these is for those who were postponed meanwhile.
+A remote read comes after what is cached, yet its turn is where it stands: its share of the answer is set
+aside, and so is the right to the oversize batch. What it leaves of these is for those who were postponed
+meanwhile.
 
-Not here: sessions, what a request does after a pass (fetch_machine.py), the response (handlers/fetch.py). Keeps true: an item is marked clean
-only when nothing is left to read at its offset; after `refuse_unopened` and `read_remote` every item of the pass has an answer.
+Not here: sessions, what a request does after a pass (fetch_machine.py), the response (handlers/fetch.py).
+Keeps true: an item is marked clean only when nothing is left to read at its offset; after `refuse_unopened`
+and `read_remote` every item of the pass has an answer.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ from millrace.s3stream.objects.format import Entry
 VERSION_WITH_STORAGE_ERROR = 6
 REMOTE_READS_AT_ONCE = 16
 ITEMS_A_SLICE = 500
-# How long an answer waits for the store: with nothing to tell, and when it has records that others wait for. The load goes on.
+# How long an answer waits for the store: with nothing to tell, and when it has records that others wait for.
+# The load goes on.
 REMOTE_READ_S = 10.0
 REMOTE_READ_BESIDE_RECORDS_S = 3.0
 # What consumers know how to take from a partition's answer; anything else makes Java's throw.
@@ -53,9 +57,10 @@ ANSWERABLE = frozenset(
 
 
 class ReadPass:
-    """`max_bytes`: of one answer, as of the next pass. `is_urgent`, `left_bytes` (neither taken nor set aside), `total_bytes` (taken),
-    `counted_bytes` (towards the request's minimum), `remote` (reads to come: item, partition, end, share) and `openings` are of the
-    current pass; `answers` of all, the last word on each item."""
+    """`max_bytes`: of one answer, as of the next pass. `is_urgent`, `left_bytes` (neither taken nor set
+    aside), `total_bytes` (taken), `counted_bytes` (towards the request's minimum), `remote` (reads to come:
+    item, partition, end, share) and `openings` are of the current pass; `answers` of all, the last word on
+    each item."""
 
     __slots__ = (
         "_directory",
@@ -96,7 +101,9 @@ class ReadPass:
         self.counted_bytes = 0
         self.remote: list[tuple[FetchItem, Partition, int, int]] = []
         self.openings: list[asyncio.Future[Partition]] = []
-        self._postponed: list[tuple[FetchItem, Partition, int]] = []  # for want of room beside the shares of `remote`
+        self._postponed: list[
+            tuple[FetchItem, Partition, int]
+        ] = []  # for want of room beside the shares of `remote`
         self._is_oversize_allowed = True  # a batch above the limits may be taken: none was yet (KIP-74)
         self._is_remote_over = False  # nothing is read from objects any more
 
@@ -106,7 +113,8 @@ class ReadPass:
         self._read_all(list(self._subscriber.dirty))
 
     async def run_in_slices(self) -> None:
-        """The same, of very many: others have the loop meanwhile. What leaves the subscriber until its turn comes is passed over."""
+        """The same, of very many: others have the loop meanwhile. What leaves the subscriber until its turn
+        comes is passed over."""
         self._begin()
         changed = list(self._subscriber.dirty)
         turn = line_of(asyncio.get_running_loop()).turn
@@ -209,7 +217,9 @@ class ReadPass:
         if code:
             raise KafkaError(code)
         log_start, offset = partition.log_start_offset, item.fetch_offset
-        answer = PartitionData(item.partition, 0, partition.high_watermark, partition.last_stable_offset, log_start)
+        answer = PartitionData(
+            item.partition, 0, partition.high_watermark, partition.last_stable_offset, log_start
+        )
         answer.records = b""
         if not self._isolation:  # readers of committed records alone are told of aborts
             answer.aborted_transactions = None
@@ -225,8 +235,9 @@ class ReadPass:
         return answer
 
     def _count(self, item: FetchItem, size_bytes: int) -> None:
-        """So much of the item is there to be read: as far as its limit goes, what came behind it since the pass began has counted already, and
-        what comes will count. The first batch of an answer counts whole."""
+        """So much of the item is there to be read: as far as its limit goes, what came behind it since the
+        pass began has counted already, and what comes will count. The first batch of an answer counts
+        whole."""
         countable_bytes = item.countable_bytes
         self.counted_bytes += min(size_bytes, countable_bytes) + max(0, size_bytes - item.max_bytes)
         item.countable_bytes = max(0, countable_bytes - size_bytes)
@@ -236,7 +247,8 @@ class ReadPass:
         self._count(item, max(0, item.max_bytes))
 
     def _take(self, item: FetchItem, entries: list[Entry], end: int, limit: int, is_first: bool) -> bool:
-        """Puts records into the answer, unless not even one batch fits. The first one's go whole, as they were read."""
+        """Puts records into the answer, unless not even one batch fits. The first one's go whole, as they
+        were read."""
         records = [entry.data for entry in entries]
         size_bytes = sum(map(len, records))
         if size_bytes > limit and not is_first:
@@ -270,8 +282,9 @@ class ReadPass:
         self.openings = []
 
     async def read_remote(self, gate: asyncio.Semaphore) -> None:
-        """Several partitions at once, in order, as far as the budget goes; those behind it have their turn next time. `gate` bounds
-        the reads of all requests. A store that does not answer in time fails what was asked of it, unless there is something to tell."""
+        """Several partitions at once, in order, as far as the budget goes; those behind it have their turn
+        next time. `gate` bounds the reads of all requests. A store that does not answer in time fails what
+        was asked of it, unless there is something to tell."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (REMOTE_READ_BESIDE_RECORDS_S if self._has_records() else REMOTE_READ_S)
         late: list[tuple[FetchItem, TimeoutError]] = []
@@ -312,13 +325,20 @@ class ReadPass:
             return True
         try:
             return any(
-                partition.data.read_cached(item.fetch_offset, end, 1) for item, partition, end in self._postponed
+                partition.data.read_cached(item.fetch_offset, end, 1)
+                for item, partition, end in self._postponed
             )
         except MillraceError:  # by now it is fenced, or trimmed: told in its turn
             return True
 
     async def _read_one_remote(
-        self, gate: asyncio.Semaphore, deadline: float, item: FetchItem, partition: Partition, end: int, share: int
+        self,
+        gate: asyncio.Semaphore,
+        deadline: float,
+        item: FetchItem,
+        partition: Partition,
+        end: int,
+        share: int,
     ) -> list[Entry] | MillraceError | TimeoutError:
         try:
             async with asyncio.timeout_at(deadline), gate:

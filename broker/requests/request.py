@@ -1,22 +1,25 @@
 """The wall between the shell and the handlers: what a handler is given, and what it may give back.
 
-A handler is a plain `def handle(context, request)`. It runs to its return in the order in which requests arrived on the
-connection, and gives back one of
+A handler is a plain `def handle(context, request)`. It runs to its return in the order in which requests
+arrived on the connection, and gives back one of
 
     a response          the dataclass of that API, at once
-    an asyncio.Future   of a response; replies still leave in request order, whatever order the futures finish in
+    an asyncio.Future   of a response; replies still leave in request order, whatever order the futures finish
+                        in
     a coroutine         cold APIs only: it costs a task
     NO_REPLY            nothing is sent (Produce with acks=0)
     CLOSE               the connection ends once the replies before this one have left
 
-A future or coroutine may also finish with NO_REPLY, CLOSE or an exception. An exception never ends the connection when the API
-has a place for an error code: dispatch.py turns it into one (`refuse(request, code)` of the handler's object first).
+A future or coroutine may also finish with NO_REPLY, CLOSE or an exception. An exception never ends the
+connection when the API has a place for an error code: dispatch.py turns it into one (`refuse(request, code)`
+of the handler's object first).
 
-When a connection goes, its unfinished futures are not cancelled: what was begun is finished, and the reply is dropped. What only waits, for
-news or for time to pass, is a `DelayedOperation` in the connection's purgatory: it is force completed then, and when others wait for the memory
-that it is charged.
-`context.connection.is_open` tells one who wakes late. Record bytes in a request are views of the frame, and a Produce's are good until its
-`handle` returns: what it keeps it copies. The frame is charged to the memory budget until its reply was handed to the transport.
+When a connection goes, its unfinished futures are not cancelled: what was begun is finished, and the reply is
+dropped. What only waits, for news or for time to pass, is a `DelayedOperation` in the connection's purgatory:
+it is force completed then, and when others wait for the memory that it is charged.
+`context.connection.is_open` tells one who wakes late. Record bytes in a request are views of the frame, and a
+Produce's are good until its `handle` returns: what it keeps it copies. The frame is charged to the memory
+budget until its reply was handed to the transport.
 """
 
 from __future__ import annotations
@@ -56,7 +59,8 @@ class DelayedOperation(Protocol):
 
 @dataclass(slots=True)
 class ConnectionInfo:
-    """One client connection as handlers see it. Written by the shell, `software_*` by ApiVersions, `principal` by authentication."""
+    """One client connection as handlers see it. Written by the shell, `software_*` by ApiVersions,
+    `principal` by authentication."""
 
     id: int
     listener: str

@@ -1,12 +1,15 @@
-"""Idempotent batches of one connection that were refused for now: they have to come again before those behind them.
+"""Idempotent batches of one connection that were refused for now: they have to come again before those behind
+them.
 
-A producer does not wait for an answer before it sends the next batch. When one is refused (its partition would not open, the request's time was up),
-those behind it are on their way. A partition that knows the producer refuses them for their sequence. One that does not takes any
-sequence as the first, since what it knew may have expired: the later batch would stand in the log, and the earlier one be refused for ever.
-So the connection remembers the first sequence that is missing, until it comes, the producer begins a new epoch or the partition knows the producer
-again (it may have written elsewhere meanwhile, and the partition judges by itself); what is behind it meanwhile is answered with
-OUT_OF_ORDER_SEQUENCE_NUMBER, which clients that wait for an earlier answer take as a reason to send again. What was on its way arrives soon: an
-entry of `GAP_MS` is void.
+A producer does not wait for an answer before it sends the next batch. When one is refused (its partition
+would not open, the request's time was up), those behind it are on their way. A partition that knows the
+producer refuses them for their sequence. One that does not takes any sequence as the first, since what it
+knew may have expired: the later batch would stand in the log, and the earlier one be refused for ever. So the
+connection remembers the first sequence that is missing, until it comes, the producer begins a new epoch or
+the partition knows the producer again (it may have written elsewhere meanwhile, and the partition judges by
+itself); what is behind it meanwhile is answered with OUT_OF_ORDER_SEQUENCE_NUMBER, which clients that wait
+for an earlier answer take as a reason to send again. What was on its way arrives soon: an entry of `GAP_MS`
+is void.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ RETRIABLE_CODES = frozenset(
     }
 )
 HALF = SEQUENCE_MAX // 2
-# Of one connection; beyond them the oldest is forgotten: who sends to so many partitions at once that will not open is no producer.
+# Of one connection; beyond them the oldest is forgotten: who sends to so many partitions at once that will
+# not open is no producer.
 GAPS_MAX = 1000
 GAP_MS = 60_000
 TOPIC_MAX = 249  # characters; no topic has a longer name
@@ -57,9 +61,13 @@ class SequenceGaps:
         """This batch was refused."""
         if len(records) >= HEADER_BYTES:
             header = BatchHeader(records)
-            self.note_batch(topic, index, header.producer_id, header.producer_epoch, header.base_sequence, tick_ms)
+            self.note_batch(
+                topic, index, header.producer_id, header.producer_epoch, header.base_sequence, tick_ms
+            )
 
-    def note_batch(self, topic: Topic, index: int, producer_id: int, epoch: int, sequence: int, tick_ms: int) -> None:
+    def note_batch(
+        self, topic: Topic, index: int, producer_id: int, epoch: int, sequence: int, tick_ms: int
+    ) -> None:
         """So was this one. One that is missing before it stays the one that is missing."""
         if producer_id < 0 or len(topic) > TOPIC_MAX:
             return
@@ -71,8 +79,11 @@ class SequenceGaps:
         if len(self._missing) > GAPS_MAX:
             del self._missing[next(iter(self._missing))]
 
-    def check(self, topic: Topic, index: int, records: memoryview, producers: Producers, tick_ms: int) -> None:
-        """Raises KafkaError for a batch behind one that is missing, unless the partition knows its producer."""
+    def check(
+        self, topic: Topic, index: int, records: memoryview, producers: Producers, tick_ms: int
+    ) -> None:
+        """Raises KafkaError for a batch behind one that is missing, unless the partition knows its
+        producer."""
         if len(records) < HEADER_BYTES:
             return
         header = BatchHeader(records)
@@ -87,7 +98,8 @@ class SequenceGaps:
         elif _is_behind(sequence, gap.sequence):
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id}: sequence {sequence}, and {gap.sequence} was refused and has not come again",
+                f"producer {header.producer_id}: sequence {sequence}, and {gap.sequence} was refused and has "
+                "not come again",
             )
 
 

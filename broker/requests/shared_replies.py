@@ -1,7 +1,9 @@
-"""Replies that many clients are given alike, as bytes: made once, and given to all who ask the same while what they tell of stays the same. Pure.
+"""Replies that many clients are given alike, as bytes: made once, and given to all who ask the same while
+what they tell of stays the same. Pure.
 
-Not here: what makes two questions the same (the handler's `key`), encoding. Keeps true: a reply is given only with the very objects that it was
-made from (`source`, immutable ones); at most REPLIES_MAX are kept, of BYTES_MAX together, the newest.
+Not here: what makes two questions the same (the handler's `key`), encoding. Keeps true: a reply is given only
+with the very objects that it was made from (`source`, immutable ones); at most REPLIES_MAX are kept, of
+BYTES_MAX together, the newest.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ Source = tuple[object, ...]
 
 class SharedReplies:
     def __init__(self) -> None:
-        self._kept: dict[Hashable, tuple[Source, int, list[Buffer]]] = {}  # the one that was made last at the end
+        self._kept: dict[
+            Hashable, tuple[Source, int, list[Buffer]]
+        ] = {}  # the one that was made last at the end
 
     def find(self, key: Hashable, source: Source, correlation_id: int) -> Encoded | None:
         kept = self._kept.get(key)
@@ -38,7 +42,9 @@ class SharedReplies:
         if len(frame) > BYTES_MAX:
             return
         self._kept[key] = source, len(frame) - 4, [memoryview(frame)[HEAD_BYTES:]]
-        while len(self._kept) > REPLIES_MAX or sum(length for _, length, _ in self._kept.values()) > BYTES_MAX:
+        while (
+            len(self._kept) > REPLIES_MAX or sum(length for _, length, _ in self._kept.values()) > BYTES_MAX
+        ):
             del self._kept[next(iter(self._kept))]
 
 

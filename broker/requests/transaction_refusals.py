@@ -1,9 +1,12 @@
-"""Refusals of transactions, which are not served: one code and text for clients, one line a client address, client id and minute for the operator.
+"""Refusals of transactions, which are not served: one code and text for clients, one line a client address,
+client id and minute for the operator.
 
-Which code a client reports plainly was tried (docs/decisions/2026-11-25-transactions-are-refused-in-plain-words.md): those that ask for coordinators
-in a list (FindCoordinator 4 and later: Java, franz-go) end at once with any code that is not retried, and Java shows the text that comes with it;
-librdkafka, which asks for one, takes every code but a missing right for a reason to ask again until its time is over. Not here: the
-answers (handlers/find_coordinator.py, handlers/init_producer_id.py).
+Which code a client reports plainly was tried
+(docs/decisions/2026-11-25-transactions-are-refused-in-plain-words.md): those that ask for coordinators in a
+list (FindCoordinator 4 and later: Java, franz-go) end at once with any code that is not retried, and Java
+shows the text that comes with it; librdkafka, which asks for one, takes every code but a missing right for a
+reason to ask again until its time is over. Not here: the answers (handlers/find_coordinator.py,
+handlers/init_producer_id.py).
 """
 
 from __future__ import annotations
@@ -42,8 +45,10 @@ class TransactionRefusals:
         who = context.connection
         if self._told.is_due(f"{who.peer_host} {context.client_id}", self._now_s()):
             log.warning(
-                "transactions: client %r at %s:%d is refused the transactional id %r: this broker serves no transactions, and no right is "
-                "missing: leave transactional.id away (enable.idempotence alone keeps retries from being written twice; Kafka Streams: "
+                "transactions: client %r at %s:%d is refused the transactional id %r: this broker serves no "
+                "transactions, and no right is "
+                "missing: leave transactional.id away (enable.idempotence alone keeps retries from being "
+                "written twice; Kafka Streams: "
                 "processing.guarantee=at_least_once)",
                 context.client_id,
                 who.peer_host,

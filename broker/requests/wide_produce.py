@@ -1,7 +1,8 @@
-"""Produce requests for so many partitions that they are served in pieces: cut, and their responses joined again. Pure.
+"""Produce requests for so many partitions that they are served in pieces: cut, and their responses joined
+again. Pure.
 
-A piece is a request of its own: it finds its partitions, makes sure of room and keeps its turns by itself, as several requests of one connection
-do. Not here: serving a piece (handlers/produce.py).
+A piece is a request of its own: it finds its partitions, makes sure of room and keeps its turns by itself, as
+several requests of one connection do. Not here: serving a piece (handlers/produce.py).
 """
 
 from __future__ import annotations
@@ -9,15 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from millrace.protocol.messages.produce import ProduceRequest, ProduceResponse, TopicProduceData, TopicProduceResponse
+from millrace.protocol.messages.produce import (
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
 from millrace.protocol.primitives import ELEMENTS_AT_ONCE
 
 PARTS_A_PIECE: Final = ELEMENTS_AT_ONCE // 2
 
 
 def is_wide(request: ProduceRequest) -> bool:
-    """Whether it names more than may be served in one turn of the loop. Counted as the decoder counts: a wide one was decoded in steps, and its
-    records lie in memory of their own."""
+    """Whether it names more than may be served in one turn of the loop. Counted as the decoder counts: a wide
+    one was decoded in steps, and its records lie in memory of their own."""
     count = len(request.topic_data)
     if count > ELEMENTS_AT_ONCE:
         return True
@@ -54,7 +60,8 @@ def _spans(count: int, left: int) -> Iterator[tuple[int, int]]:
 
 
 class Joined:
-    """As if the request had been served whole: each topic of it answers once, in its order. Pieces are added in theirs."""
+    """As if the request had been served whole: each topic of it answers once, in its order. Pieces are added
+    in theirs."""
 
     def __init__(self, asked: Iterable[TopicProduceData]) -> None:
         self.response = ProduceResponse()

@@ -1,14 +1,19 @@
-"""What a restore makes of the metadata that a bucket gave: everything that grows is lifted above what may have been given since. Pure.
+"""What a restore makes of the metadata that a bucket gave: everything that grows is lifted above what may
+have been given since. Pure.
 
-The image that was read is committed and older than the one that was lost. What the lost one may have given out beyond what the bucket and
-the logs show is bounded by how long it may have gone on unseen:
+The image that was read is committed and older than the one that was lost. What the lost one may have given
+out beyond what the bucket and the logs show is bounded by how long it may have gone on unseen:
 
-    offsets (broker epochs too)     RECORDS_PER_MS of the time unseen: a controller writes no record a microsecond
-    ids                             IDS_PER_RECORD for each: a record gives no more of objects or producers, and one stream
-    quorum epochs                   a start raises them once, and claims name the epoch: EPOCHS_LIFT starts that died before their claim
-    leader epochs                   a start raises them once, where a loss was accepted: one for each number of the node's claims that is not known;
-                                    and one a second of the time unseen: of two restores of one old copy the later one's are higher than whatever
-                                    the first one's log came to, and consumers that read that notice
+    offsets (broker epochs too)     RECORDS_PER_MS of the time unseen: a controller writes no record a
+                                    microsecond
+    ids                             IDS_PER_RECORD for each: a record gives no more of objects or producers,
+                                    and one stream
+    quorum epochs                   a start raises them once, and claims name the epoch: EPOCHS_LIFT starts
+                                    that died before their claim
+    leader epochs                   a start raises them once, where a loss was accepted: one for each number
+                                    of the node's claims that is not known; and one a second of the time
+                                    unseen: of two restores of one old copy the later one's are higher than
+                                    whatever the first one's log came to, and consumers that read that notice
 
 Write-ahead logs are listed as to be recovered: they know newer metadata, and may.
 """
@@ -33,8 +38,9 @@ RECORDS_PER_MS: Final = 1_000
 IDS_PER_RECORD: Final = 10_000
 # What the clocks differ by, and the last that was committed while the bucket's newest was being put.
 UNSEEN_MS_MIN: Final = 60_000
-# At a tenth of RECORDS_PER_MS, which no controller keeps up, a hundred days. A cluster that was idle for years is not lifted by years: ids stay below
-# 2**53, which some clients hold them in, and epochs below the 48 bits that a device is reserved with.
+# At a tenth of RECORDS_PER_MS, which no controller keeps up, a hundred days. A cluster that was idle for
+# years is not lifted by years: ids stay below 2**53, which some clients hold them in, and epochs below the 48
+# bits that a device is reserved with.
 UNSEEN_MS_MAX: Final = 10 * 86_400_000
 EPOCHS_LIFT: Final = 100
 LEADER_EPOCHS_LIFT: Final = 1_000  # and operators may move leaders, by commands that leave no claim
@@ -48,14 +54,18 @@ class Seen:
     offset: int = 0  # of the metadata log, or a broker's epoch
     epoch: int = 0
     object_id: int = -1
-    claims: list[tuple[int, int, bytes]] = field(default_factory=list)  # (series, number, incarnation) of the newest
+    claims: list[tuple[int, int, bytes]] = field(
+        default_factory=list
+    )  # (series, number, incarnation) of the newest
     unseen_ms: int = 0  # since the newest metadata that was read
     unseen_starts: int = 0  # numbers of the node's claims that metadata does not know
     reopened: dict[StreamId, int] = field(default_factory=dict)  # streams of the node's WAL, by their epochs
 
     @property
     def leader_epochs_lift(self) -> int:
-        return LEADER_EPOCHS_LIFT + self.unseen_starts + max(0, min(self.unseen_ms // 1000, LEADER_UNSEEN_S_MAX))
+        return (
+            LEADER_EPOCHS_LIFT + self.unseen_starts + max(0, min(self.unseen_ms // 1000, LEADER_UNSEEN_S_MAX))
+        )
 
     @property
     def records_lift(self) -> int:
@@ -94,7 +104,8 @@ def lift_records(image: MetadataImage, seen: Seen, node_id: int) -> Iterable[Any
 
 @dataclass(frozen=True, slots=True)
 class MissingRange:
-    """Offsets of a partition that cannot be had; `end` None: from `start` on, as far as anything was acknowledged."""
+    """Offsets of a partition that cannot be had; `end` None: from `start` on, as far as anything was
+    acknowledged."""
 
     topic: str
     partition: int
@@ -103,7 +114,9 @@ class MissingRange:
     why: str
 
     def __str__(self) -> str:
-        offsets = f"offsets [{self.start}, {self.end})" if self.end is not None else f"offsets from {self.start} on"
+        offsets = (
+            f"offsets [{self.start}, {self.end})" if self.end is not None else f"offsets from {self.start} on"
+        )
         return f"{self.topic}-{self.partition}: {offsets}: {self.why}"
 
 
@@ -139,7 +152,8 @@ def ranges_without(image: MetadataImage, missing: Sequence[ObjectId]) -> list[Mi
 
 
 def ranges_in_wal(image: MetadataImage, node_id: int, why: str) -> list[MissingRange]:
-    """Of partitions that the node had open: what was acknowledged and not committed was in its write-ahead log alone."""
+    """Of partitions that the node had open: what was acknowledged and not committed was in its write-ahead
+    log alone."""
     found = []
     for stream in image.streams.open_on(node_id):
         topic = image.topics.by_id(stream.topic_id)

@@ -1,9 +1,11 @@
-"""Builds a metadata log directory from what the bucket holds: reads, judges, and writes at the very end, unless it only verifies.
+"""Builds a metadata log directory from what the bucket holds: reads, judges, and writes at the very end,
+unless it only verifies.
 
-    marker -> metadata (kraft/bucket) -> claims -> objects listed -> write-ahead logs looked at -> lifted (restore_plan.py) -> directory written
+    marker -> metadata (kraft/bucket) -> claims -> objects listed -> write-ahead logs looked at
+        -> lifted (restore_plan.py) -> directory written
 
-Not here: arguments and words for people (cli/restore.py). Kept true: the bucket and the write-ahead logs are not changed; nothing is
-written locally before all that can refuse has been asked.
+Not here: arguments and words for people (cli/restore.py). Kept true: the bucket and the write-ahead logs are
+not changed; nothing is written locally before all that can refuse has been asked.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ ReadWal = Callable[[], Iterable[WalStream]]  # of a log whose streams the bucket
 
 @dataclass(slots=True)
 class Restored:
-    """What was found, and what becomes of it. `losses` are sentences; `missing` says what of which partition cannot be had."""
+    """What was found, and what becomes of it. `losses` are sentences; `missing` says what of which partition
+    cannot be had."""
 
     cluster_id: str
     loaded: Loaded
@@ -62,7 +65,9 @@ class Restored:
     restored_from: RestoredFrom
     losses: list[str] = field(default_factory=list)
     missing: list[MissingRange] = field(default_factory=list)
-    unknown: list[StreamRange] = field(default_factory=list)  # in the WAL, of streams that metadata does not know
+    unknown: list[StreamRange] = field(
+        default_factory=list
+    )  # in the WAL, of streams that metadata does not know
     wals: list[str] = field(default_factory=list)
     claims: list[OwnerClaim] = field(default_factory=list)  # the newest of each series
     object_count: int = 0
@@ -70,8 +75,8 @@ class Restored:
 
 
 def unknown_from(image: MetadataImage, node_id: int) -> int:
-    """The first id of a stream that may have been made since. Where a restored log was lost before it was started once, the ids of the image are
-    lifted ones, and tell nothing."""
+    """The first id of a stream that may have been made since. Where a restored log was lost before it was
+    started once, the ids of the image are lifted ones, and tell nothing."""
     is_restored = any(wal.state is WalState.RECOVERING for wal in image.wals.of_node(node_id))
     return 0 if is_restored else image.streams.next_id
 
@@ -109,13 +114,15 @@ class Restoring:
         found = await survey(self._store, cluster_id, all_snapshots=True)
         if found.is_empty:
             raise BindingRefused(
-                f"{self._bucket} holds no metadata of cluster {cluster_id}: it was written below millrace.version 1, or its metadata was "
+                f"{self._bucket} holds no metadata of cluster {cluster_id}: it was written below "
+                "millrace.version 1, or its metadata was "
                 "deleted; restore the log directory (log.dirs) from a copy"
             )
         loaded = await load(self._store, cluster_id, found, self._on_progress)
         if not loaded.image.offset:
             raise BindingRefused(
-                f"no metadata of cluster {cluster_id} in {self._bucket} can be read: {'; '.join(loaded.losses)}"
+                f"no metadata of cluster {cluster_id} in {self._bucket} can be read: "
+                f"{'; '.join(loaded.losses)}"
             )
         self._check_node(loaded.image)
         seen = Seen()
@@ -137,27 +144,36 @@ class Restoring:
         return restored
 
     async def write(self, restored: Restored, disk: Disk, rand: Rand) -> None:
-        """Durable on return. This machine's clock is not asked, nor the times that records carry, which a wrong clock may have stamped: what is known
-        of the time is what the store says, and what was confirmed when the metadata was put, so that a wrong clock deletes nothing at the first
-        start."""
+        """Durable on return. This machine's clock is not asked, nor the times that records carry, which a
+        wrong clock may have stamped: what is known of the time is what the store says, and what was confirmed
+        when the metadata was put, so that a wrong clock deletes nothing at the first start."""
         settings = self._settings.controller
-        meta = MetaProperties(restored.cluster_id, settings.node_id, uuid_text(rand.split("directory id").uuid()))
+        meta = MetaProperties(
+            restored.cluster_id, settings.node_id, uuid_text(rand.split("directory id").uuid())
+        )
         voters = settings.voters or (settings.node_id,)
         known_ms = max(restored.loaded.time_ms, self._store_ms())
         await disk.write_file(f"{settings.log_dir}/{NEWEST}", encode_time(known_ms))
-        await write_restored_log(disk, settings.log_dir, meta, voters, restored.image, restored.restored_from, known_ms)
+        await write_restored_log(
+            disk, settings.log_dir, meta, voters, restored.image, restored.restored_from, known_ms
+        )
 
     def _store_ms(self) -> int:
         """Of the store's own clock, now; 0 where it has none."""
         date = last_date_of(self._store)
-        return 0 if date is None else date.wall_ms + int((asyncio.get_running_loop().time() - date.came_s) * 1000)
+        return (
+            0
+            if date is None
+            else date.wall_ms + int((asyncio.get_running_loop().time() - date.came_s) * 1000)
+        )
 
     async def check_target(self, disk: Disk) -> None:
         """Raises BindingRefused where the log directory holds something."""
         path = await holds_something(disk, self._settings.controller.log_dir)
         if path is not None:
             raise BindingRefused(
-                f"{path} is there: a metadata log is restored into an empty directory; give another one (--data-dir, log.dirs), or move this one "
+                f"{path} is there: a metadata log is restored into an empty directory; give another one "
+                "(--data-dir, log.dirs), or move this one "
                 "away if it is the old copy"
             )
 
@@ -169,7 +185,8 @@ class Restoring:
         found = cluster_id or wanted
         if found is None:
             raise BindingRefused(
-                f"{self._bucket} is no bucket of a cluster: it has no marker ({MARKER_KEY}); if that was lost, say the cluster's id, which the keys "
+                f"{self._bucket} is no bucket of a cluster: it has no marker ({MARKER_KEY}); if that was "
+                "lost, say the cluster's id, which the keys "
                 "of all else in the bucket begin with: --override cluster.id=ID"
             )
         return found
@@ -178,7 +195,8 @@ class Restoring:
         known = [broker.broker_id for broker in image.brokers]
         if known and self._settings.node_id not in known:
             raise BindingRefused(
-                f"node {self._settings.node_id} is no node of this cluster, whose metadata knows {', '.join(map(str, known))}: "
+                f"node {self._settings.node_id} is no node of this cluster, whose metadata knows "
+                f"{', '.join(map(str, known))}: "
                 "say which one this machine takes the place of (--node-id)"
             )
 
@@ -196,8 +214,10 @@ class Restoring:
         standing = [claim for claim in restored.claims if claim.is_standing]
         if standing and not is_taking_over:
             raise BindingRefused(
-                f"{self._bucket} is claimed by {claim_text(standing[0])}, which was not stopped in order: see that it does not run any more, "
-                "then say --take-over; a process that still runs ends within 10 s of the restored node's start; nothing was changed"
+                f"{self._bucket} is claimed by {claim_text(standing[0])}, which was not stopped in order: "
+                "see that it does not run any more, "
+                "then say --take-over; a process that still runs ends within 10 s of the restored node's "
+                "start; nothing was changed"
             )
         for claim in restored.claims:
             seen.note(claim.metadata_end, claim.metadata_epoch)
@@ -219,7 +239,8 @@ class Restoring:
         restored.missing += ranges_without(restored.loaded.image, missing)
         if missing:
             restored.losses.append(
-                f"{len(missing)} objects that metadata names are not in the bucket (the first is {missing[0]}): if it is a copy whose objects have "
+                f"{len(missing)} objects that metadata names are not in the bucket (the first is "
+                f"{missing[0]}): if it is a copy whose objects have "
                 "not all arrived, wait for them; what they hold is below"
             )
 
@@ -246,7 +267,9 @@ class Restoring:
             elif wal is image.wals.active(own):
                 restored.wals.append(f"{words} is not at {self._settings.wal.target}")
         registered = image.wals.active(own)
-        is_there = identity is not None and (registered is None or identity.wal_id in (None, registered.wal_id))
+        is_there = identity is not None and (
+            registered is None or identity.wal_id in (None, registered.wal_id)
+        )
         if is_there:
             self._look_into_wal(restored, seen)
         else:
@@ -260,7 +283,8 @@ class Restoring:
             )  # the bucket knew its streams before they were acknowledged
             if not knows_all and any(claim.is_standing for claim in restored.claims):
                 restored.losses.append(
-                    f"{self._settings.wal.target} is not the log that the node wrote last: streams that it opened after what the bucket knows are "
+                    f"{self._settings.wal.target} is not the log that the node wrote last: streams that it "
+                    "opened after what the bucket knows are "
                     "not known, and what was acknowledged in them cannot be named"
                 )
 
@@ -269,7 +293,11 @@ class Restoring:
         image, own = restored.loaded.image, self._settings.node_id
         found = list(self._read_wal())
         seen.reopened = to_reopen(found, image)
-        left = [StreamRange(one.stream_id, one.start, one.end) for one in found if one.stream_id not in seen.reopened]
+        left = [
+            StreamRange(one.stream_id, one.start, one.end)
+            for one in found
+            if one.stream_id not in seen.reopened
+        ]
         opened = {stream.stream_id for stream in image.streams.open_on(own)}
         closed = [one for one in left if one.stream_id not in opened]
         restored.unknown = unknown_ranges(closed, image, restored.restored_from.next_stream_id)

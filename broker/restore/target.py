@@ -1,10 +1,11 @@
 """The log directory that a restore makes: locked while it works, and taken back where nothing is restored.
 
     take -> look, write -> keep
-                └── refused, failed or interrupted before that: everything goes that this restore made, and nothing else
+                └── refused, failed or interrupted before that: everything goes that this restore made, and
+                    nothing else
 
-What an earlier restore left that was ended by force stays: it says itself that it is unfinished (kraft/log/restored_log.py). Not here: what is
-written.
+What an earlier restore left that was ended by force stays: it says itself that it is unfinished
+(kraft/log/restored_log.py). Not here: what is written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Places for a few pieces of work at a time, shared between owners: each has at most a part of them, and whoever waits
-has a turn after the others, however much one of them asks for.
+"""Places for a few pieces of work at a time, shared between owners: each has at most a part of them, and
+whoever waits has a turn after the others, however much one of them asks for.
 
-Kept true: never more than `count_max` are taken, nor more than `each_max` by one owner; a place that can be given is
-given at once, to an owner who has the fewest.
+Kept true: never more than `count_max` are taken, nor more than `each_max` by one owner; a place that can be
+given is given at once, to an owner who has the fewest.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class FairPlaces:
 
     def _move_up(self) -> None:
         while self._count < self._count_max:
-            owner = min(self._lines, key=lambda one: self._held[one], default=None)  # of equals the first in line
+            owner = min(
+                self._lines, key=lambda one: self._held[one], default=None
+            )  # of equals the first in line
             if owner is None or self._held[owner] >= self._each_max:
                 return
             line = self._lines.pop(owner)

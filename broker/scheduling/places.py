@@ -1,6 +1,7 @@
 """Places for a few pieces of work at a time that take much memory, first come, first served.
 
-Kept true: there are never more than `count_max` at work, nor, where that is more than one, more than `bytes_max` among them; nobody overtakes.
+Kept true: there are never more than `count_max` at work, nor, where that is more than one, more than
+`bytes_max` among them; nobody overtakes.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Places:
         self._move_up()
 
     def _fits(self, size_bytes: int) -> bool:
-        return not self._count or (self._count < self._count_max and self._bytes + size_bytes <= self._bytes_max)
+        return not self._count or (
+            self._count < self._count_max and self._bytes + size_bytes <= self._bytes_max
+        )
 
     def _seat(self, size_bytes: int) -> None:
         self._count += 1

@@ -1,10 +1,12 @@
-"""Work for what a request names by the thousands, in slices: between any two the loop serves others, and the slices of several such requests
-take turns (runtime/steps.py). What has begun holds what it has built until its answer is encoded, and turns alone would let all of it
-grow at once: of one API's large requests LARGE_AT_ONCE are at work, and the others wait before they build more than a slice (`LargeWork`).
+"""Work for what a request names by the thousands, in slices: between any two the loop serves others, and the
+slices of several such requests take turns (runtime/steps.py). What has begun holds what it has built until
+its answer is encoded, and turns alone would let all of it grow at once: of one API's large requests
+LARGE_AT_ONCE are at work, and the others wait before they build more than a slice (`LargeWork`).
 
-Not here: how much is a slice. Who asks gives a count that takes two or three milliseconds at most; a request of one slice never waits here,
-and a handler that answers at once answers it at once. Others change what is looked at between two slices: who looks at what must hold
-together takes it before the first (an image never changes).
+Not here: how much is a slice. Who asks gives a count that takes two or three milliseconds at most; a request
+of one slice never waits here, and a handler that answers at once answers it at once. Others change what is
+looked at between two slices: who looks at what must hold together takes it before the first (an image never
+changes).
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ LARGE_AT_ONCE = 2
 
 
 class InSlices(Generic[T]):
-    """`async for part in ...`: lists of at most `count` items, in their order, none empty. The first comes at once, each other one after a
-    turn of others. With `weigh` a list ends with the item that brings its weight to `count`. Giving it up half-way loses nothing."""
+    """`async for part in ...`: lists of at most `count` items, in their order, none empty. The first comes at
+    once, each other one after a turn of others. With `weigh` a list ends with the item that brings its weight
+    to `count`. Giving it up half-way loses nothing."""
 
     __slots__ = ("_count", "_is_begun", "_items", "_weigh")
 
@@ -63,8 +66,8 @@ def in_slices(items: Iterable[T], count: int, weigh: Callable[[T], int] | None =
 
 
 def unmet(part: Iterable[T], met: set[Hashable], key: Callable[[T], Hashable]) -> list[T]:
-    """Those whose key was not met before, in order; `met` knows them from now on. A question that is asked again in the same
-    request is answered once: a few bytes of a name may ask for megabytes."""
+    """Those whose key was not met before, in order; `met` knows them from now on. A question that is asked
+    again in the same request is answered once: a few bytes of a name may ask for megabytes."""
     found = []
     for item in part:
         named = key(item)
@@ -75,7 +78,8 @@ def unmet(part: Iterable[T], met: set[Hashable], key: Callable[[T], Hashable]) -
 
 
 class LargeWork:
-    """What a task does from its first pause on, or from `begin`, until the block is left: in one of an API's places."""
+    """What a task does from its first pause on, or from `begin`, until the block is left: in one of an API's
+    places."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -115,7 +119,8 @@ def large_places() -> Places:
 
 
 async def pause() -> None:
-    """Others have the loop, one large piece of work a turn. The first pause of a request's work waits for a place, too."""
+    """Others have the loop, one large piece of work a turn. The first pause of a request's work waits for a
+    place, too."""
     task = asyncio.current_task()
     work = None if task is None else _WORK.get(task)
     if work is not None:

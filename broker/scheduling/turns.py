@@ -1,11 +1,12 @@
-"""Turns at keys: work that must wait keeps its place, so that what comes later for the same key cannot overtake it. Pure.
+"""Turns at keys: work that must wait keeps its place, so that what comes later for the same key cannot
+overtake it. Pure.
 
-One piece of work may need several keys (a Produce request its partitions). It is ready when it stands first at all of them and what else
-it waits for has come; it keeps its place until it leaves. Places are taken at all keys at once, in the order of arrival, so no two pieces
-of work can wait for each other.
+One piece of work may need several keys (a Produce request its partitions). It is ready when it stands first
+at all of them and what else it waits for has come; it keeps its place until it leaves. Places are taken at
+all keys at once, in the order of arrival, so no two pieces of work can wait for each other.
 
-Work that is done at once lets the next be ready, and so a long line would run within the one call that moved it. It runs one piece after the
-other instead, none within another, and goes on `later` after some of them.
+Work that is done at once lets the next be ready, and so a long line would run within the one call that moved
+it. It runs one piece after the other instead, none within another, and goes on `later` after some of them.
 
 Invariant: at each key at most one piece of work is ready at a time, the one that came first.
 """
@@ -49,8 +50,8 @@ class Turns:
         return key in self._lines
 
     def take(self, keys: Iterable[Hashable], holds: int, on_ready: Callable[[], None]) -> Turn:
-        """Takes a place at each key. `on_ready` is called once, maybe before this returns, when the turn has come at all of them and
-        `holds` things were lifted; never within that of another."""
+        """Takes a place at each key. `on_ready` is called once, maybe before this returns, when the turn has
+        come at all of them and `holds` things were lifted; never within that of another."""
         turn = Turn(tuple(dict.fromkeys(keys)), holds + 1, on_ready)
         for key in turn.keys:
             line = self._lines.setdefault(key, deque())

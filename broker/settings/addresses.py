@@ -6,8 +6,8 @@ A client is told, for the listener it came in by,
     the address that the client itself connected to     where the listener is bound to every address
     the bound address                                   else
 
-so that a broker with defaults can be reached from another container or machine without any setting. Port 0 resolves to the port
-that the system chose.
+so that a broker with defaults can be reached from another container or machine without any setting. Port 0
+resolves to the port that the system chose.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from millrace.protocol.errors import KafkaError
 WILDCARDS = ("", "0.0.0.0", "::")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SPOKEN = "PLAINTEXT"  # in this release
-LISTENERS_MAX = 32  # each takes up to two of the process's open files, and is bound before a change is answered
+LISTENERS_MAX = (
+    32  # each takes up to two of the process's open files, and is bound before a change is answered
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,9 @@ def protocol_fault(listener: str, protocols: Mapping[str, str]) -> str | None:
     protocol = protocols.get(listener)
     if protocol is None:
         return f"names {listener}, which listener.security.protocol.map gives no protocol"
-    return None if protocol == SPOKEN else f"wants {protocol} for {listener}: this release speaks {SPOKEN} only"
+    return (
+        None if protocol == SPOKEN else f"wants {protocol} for {listener}: this release speaks {SPOKEN} only"
+    )
 
 
 def plain_host(host: str) -> str:
@@ -110,14 +114,16 @@ def plain_host(host: str) -> str:
 
 
 class AdvertisedAddresses:
-    """`bound` are the endpoints after listening, with real ports; `advertised` as configured, maybe for some listeners only."""
+    """`bound` are the endpoints after listening, with real ports; `advertised` as configured, maybe for some
+    listeners only."""
 
     def __init__(self, bound: Iterable[Endpoint], advertised: Iterable[Endpoint] = ()) -> None:
         self._bound: Mapping[str, Endpoint] = {endpoint.listener: endpoint for endpoint in bound}
         self._advertised: Mapping[str, Endpoint] = {endpoint.listener: endpoint for endpoint in advertised}
 
     def for_client(self, listener: str, local_host: str) -> tuple[str, int]:
-        """Where a client that reached us at `local_host` through `listener` shall come again. KafkaError for a listener that is gone meanwhile."""
+        """Where a client that reached us at `local_host` through `listener` shall come again. KafkaError for
+        a listener that is gone meanwhile."""
         bound = self._bound.get(listener)
         if bound is None:
             raise KafkaError(ErrorCode.LISTENER_NOT_FOUND, f"the listener {listener} was removed")
@@ -128,5 +134,6 @@ class AdvertisedAddresses:
         return host, bound.port
 
     def for_registration(self, host_name: str) -> tuple[Endpoint, ...]:
-        """What other nodes are told: as for clients, with this machine's name where only a client could know better."""
+        """What other nodes are told: as for clients, with this machine's name where only a client could know
+        better."""
         return tuple(Endpoint(name, *self.for_client(name, host_name)) for name in self._bound)

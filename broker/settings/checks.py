@@ -1,7 +1,7 @@
 """What keys mean together: addresses, the quorum, the split of memory, where data lies. Pure.
 
-Each function reads values and gives a part of the settings; what does not fit becomes a mistake of the key that is at fault, and the part
-is then of no use (nobody sees it: mistakes end the start).
+Each function reads values and gives a part of the settings; what does not fit becomes a mistake of the key
+that is at fault, and the part is then of no use (nobody sees it: mistakes end the start).
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ class ListenerSettings:
 
 
 def split_memory(values: Values, machine_bytes: int) -> MemorySplit:
-    """An eighth to clients' states (groups, offsets, producers). Of the rest half to the log cache, a quarter each to the block cache (with
-    its indexes and what compaction holds) and to requests; what is fixed stays fixed and the rest is shared in that proportion."""
+    """An eighth to clients' states (groups, offsets, producers). Of the rest half to the log cache, a quarter
+    each to the block cache (with its indexes and what compaction holds) and to requests; what is fixed stays
+    fixed and the rest is shared in that proportion."""
     total_bytes = values["memory.max.bytes"]
     if total_bytes < 0:
         total_bytes = max(MEMORY_MIN_BYTES, machine_bytes // 4)
@@ -85,10 +86,15 @@ def split_memory(values: Values, machine_bytes: int) -> MemorySplit:
     rest_weight = sum(weight for name, weight in weights.items() if name not in fixed)
     least_bytes = REQUESTS_MIN_BYTES * rest_weight
     if rest_bytes < least_bytes:
-        for name in [*fixed, "states.memory.max.bytes"] if states_bytes > total_bytes // STATES_PART else fixed:
-            values.mistake(name, f"leaves {rest_bytes} of memory.max.bytes={total_bytes}; {least_bytes} are needed")
+        for name in (
+            [*fixed, "states.memory.max.bytes"] if states_bytes > total_bytes // STATES_PART else fixed
+        ):
+            values.mistake(
+                name, f"leaves {rest_bytes} of memory.max.bytes={total_bytes}; {least_bytes} are needed"
+            )
     part = {
-        name: fixed.get(name, max(rest_bytes, 0) * weight // max(rest_weight, 1)) for name, weight in weights.items()
+        name: fixed.get(name, max(rest_bytes, 0) * weight // max(rest_weight, 1))
+        for name, weight in weights.items()
     }
     if fixed.get("queued.max.request.bytes", REQUESTS_MIN_BYTES) < REQUESTS_MIN_BYTES:
         values.mistake("queued.max.request.bytes", f"is below {REQUESTS_MIN_BYTES} (16 MiB)")
@@ -96,7 +102,9 @@ def split_memory(values: Values, machine_bytes: int) -> MemorySplit:
         if values[name] < 0:
             values.fill(name, str(size_bytes))
     index_bytes = min(INDEX_BYTES_MAX, part["s3.block.cache.size"] // 4)
-    compaction_bytes = min(values["s3.stream.set.object.compaction.cache.size"], part["s3.block.cache.size"] * 3 // 10)
+    compaction_bytes = min(
+        values["s3.stream.set.object.compaction.cache.size"], part["s3.block.cache.size"] * 3 // 10
+    )
     return MemorySplit(
         total_bytes=total_bytes,
         log_cache_bytes=part["s3.wal.cache.size"],
@@ -123,7 +131,8 @@ def read_listeners(values: Values) -> ListenerSettings:
             values.mistake("advertised.listeners", f"names {endpoint.listener}, which is not in listeners")
         if endpoint.host in WILDCARDS:
             values.mistake(
-                "advertised.listeners", f"tells clients to connect to {str(endpoint)!r}, which is every address"
+                "advertised.listeners",
+                f"tells clients to connect to {str(endpoint)!r}, which is every address",
             )
     _check_protocols(values, bound_names, controller_names)
     admin = values["admin.listener"]
@@ -169,7 +178,8 @@ def read_node_id(values: Values) -> int:
 
 
 def check_quorum(values: Values, node_id: int) -> None:
-    """A quorum of one, this node. More than that is refused rather than run with fewer voters than the operator believes."""
+    """A quorum of one, this node. More than that is refused rather than run with fewer voters than the
+    operator believes."""
     if sorted(values["process.roles"]) != ["broker", "controller"]:
         values.mistake("process.roles", "must be broker,controller in this release")
     voters = values["controller.quorum.voters"] or ()

@@ -1,4 +1,5 @@
-"""How many connections there may be: in all, from an address, and from addresses named. Pure but for the image that it reads.
+"""How many connections there may be: in all, from an address, and from addresses named. Pure but for the
+image that it reads.
 
 Kept true: a limit that is changed dynamically holds for the next connection; connections that are there stay.
 """
@@ -45,7 +46,9 @@ def parse_hosts(text: str) -> dict[str, int]:
         try:
             address = ip_address(host.removeprefix("[").removesuffix("]"))
         except ValueError:
-            raise ValueError(f"holds {pair!r}: {host!r} is no IP address, and names are not looked up") from None
+            raise ValueError(
+                f"holds {pair!r}: {host!r} is no IP address, and names are not looked up"
+            ) from None
         if int(count) > LIMIT_MAX:
             raise ValueError(f"holds {pair!r}: the count is above {LIMIT_MAX}")
         found[plain_host(str(address))] = int(count)
@@ -53,7 +56,8 @@ def parse_hosts(text: str) -> dict[str, int]:
 
 
 class DynamicLimits:
-    """The limits that hold now. A dynamic max.connections is bounded by `started.files_max`, as the one at the start was."""
+    """The limits that hold now. A dynamic max.connections is bounded by `started.files_max`, as the one at
+    the start was."""
 
     def __init__(self, started: ConnectionLimits, values: BrokerValues) -> None:
         self._started = started
@@ -68,7 +72,8 @@ class DynamicLimits:
         return self._now
 
     def _merged(self, values: Values) -> ConnectionLimits:
-        """A value that another release stored, and this one would refuse, is told and not followed: nobody could take it back."""
+        """A value that another release stored, and this one would refuse, is told and not followed: nobody
+        could take it back."""
         limits = self._started
         for name, follow in FOLLOWED.items():
             if name in values:
@@ -76,7 +81,9 @@ class DynamicLimits:
                     limits = follow(limits, values[name])
                 except ValueError as error:
                     log.error(
-                        "%s: what is set dynamically cannot be followed: it %s; set it anew, or delete it", name, error
+                        "%s: what is set dynamically cannot be followed: it %s; set it anew, or delete it",
+                        name,
+                        error,
                     )
         return limits
 
@@ -85,13 +92,17 @@ def parse_limit(text: str) -> int:
     """Of a limit that is set dynamically. Raises ValueError."""
     limit = int(text)
     if limit < 1:
-        raise ValueError("lets no client in, not even one that takes it back: only the properties file can say so")
+        raise ValueError(
+            "lets no client in, not even one that takes it back: only the properties file can say so"
+        )
     return limit
 
 
 # What is obeyed, from the next connection on.
 FOLLOWED: Mapping[str, Callable[[ConnectionLimits, str], ConnectionLimits]] = {
-    "max.connections": lambda limits, text: replace(limits, total_max=min(parse_limit(text), limits.files_max)),
+    "max.connections": lambda limits, text: replace(
+        limits, total_max=min(parse_limit(text), limits.files_max)
+    ),
     "max.connections.per.ip": lambda limits, text: replace(limits, per_address_max=parse_limit(text)),
     "max.connections.per.ip.overrides": lambda limits, text: replace(limits, per_host=parse_hosts(text)),
 }

@@ -1,9 +1,11 @@
 """Which of a broker's settings may be changed while it runs, and what they may hold. Pure.
 
-A change comes through AlterConfigs or IncrementalAlterConfigs, for one broker or for all, and is judged before it enters the metadata log.
-May be changed: what Kafka changes dynamically, as far as the change holds at once here (the defaults of topic configurations, the limits of
-connections, how long producers are remembered, the listeners, how much is logged), and what is stored and shown anyway, with a sentence that
-says so. The rest is refused as read-only: a value that is shown and not obeyed would be a lie. So are secrets that nothing reads yet.
+A change comes through AlterConfigs or IncrementalAlterConfigs, for one broker or for all, and is judged
+before it enters the metadata log. May be changed: what Kafka changes dynamically, as far as the change holds
+at once here (the defaults of topic configurations, the limits of connections, how long producers are
+remembered, the listeners, how much is logged), and what is stored and shown anyway, with a sentence that says
+so. The rest is refused as read-only: a value that is shown and not obeyed would be a lie. So are secrets that
+nothing reads yet.
 
 Not here: who holds the values (kraft/tables/configs.py), what a topic gets of them (kraft/topic_configs.py).
 """
@@ -23,7 +25,8 @@ from millrace.kraft.topic_configs import TOPIC_CONFIGS, validate
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 
-# Dynamic in Kafka, without effect here: pools, the cleaner, throttles, tiered storage, TLS and SASL but their secrets, the newer groups.
+# Dynamic in Kafka, without effect here: pools, the cleaner, throttles, tiered storage, TLS and SASL but their
+# secrets, the newer groups.
 STORED_DYNAMIC = (
     "background.threads",
     "cordoned.log.dirs",
@@ -100,7 +103,9 @@ THROTTLES: Mapping[str, Key] = {
 TOPIC_DEFAULTS: Mapping[str, str] = {
     config.synonyms[0].key: name for name, config in TOPIC_CONFIGS.items() if config.synonyms
 }
-DYNAMIC = frozenset((*TOPIC_DEFAULTS, *STORED_DYNAMIC, *LIMITS, PRODUCER_EXPIRATION, *LISTENER_KEYS, LOG_LEVEL))
+DYNAMIC = frozenset(
+    (*TOPIC_DEFAULTS, *STORED_DYNAMIC, *LIMITS, PRODUCER_EXPIRATION, *LISTENER_KEYS, LOG_LEVEL)
+)
 
 
 # What a key holds beyond its kind; raises ValueError.
@@ -120,14 +125,17 @@ class DynamicConfigs:
         self._table = {**table, **THROTTLES}
 
     def check(self, name: str, value: str | None, is_default: bool) -> None:
-        """Raises KafkaError for a change that may not be. `value` None takes it back, `is_default` is for all brokers."""
+        """Raises KafkaError for a change that may not be. `value` None takes it back, `is_default` is for all
+        brokers."""
         key = self._table.get(name)
         if key is None:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown broker configuration {name}")
         if name not in DYNAMIC:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {name}")
         if is_default and name in LISTENER_KEYS:
-            text = f"Cannot update these configs at default cluster level, broker id must be specified: {name}"
+            text = (
+                f"Cannot update these configs at default cluster level, broker id must be specified: {name}"
+            )
             raise KafkaError(ErrorCode.INVALID_REQUEST, text)
         if value is None:
             return

@@ -1,4 +1,5 @@
-"""What is set dynamically for this broker, as one mapping: its own values before those of all brokers. Pure but for the image that it reads.
+"""What is set dynamically for this broker, as one mapping: its own values before those of all brokers. Pure
+but for the image that it reads.
 
 Not here: which keys may be set (dynamic_configs.py), what a key does.
 """
@@ -11,7 +12,8 @@ from millrace.kraft.tables.configs import NO_VALUES, Configs, Values
 
 
 class BrokerValues:
-    """`now` gives the same mapping for as long as nothing of it was changed, so that who keeps what it made of one can tell by `is`."""
+    """`now` gives the same mapping for as long as nothing of it was changed, so that who keeps what it made
+    of one can tell by `is`."""
 
     def __init__(self, configs: Callable[[], Configs], node_id: int) -> None:
         self._configs = configs

@@ -1,8 +1,9 @@
 """Whether Java takes a text for a regular expression, as far as its brackets and what repeats tell. Pure.
 
-Python's own expressions differ (named groups, classes such as \\p{Alpha}), so they are no judge; nothing here is matched by what a client sent. Not
-looked at: names that are referred to, ranges, what an escape means. Kept true: the walk is that of Python's engine, with one way on at each letter,
-for a request may hold 16 MiB of expressions.
+Python's own expressions differ (named groups, classes such as \\p{Alpha}), so they are no judge; nothing here
+is matched by what a client sent. Not looked at: names that are referred to, ranges, what an escape means.
+Kept true: the walk is that of Python's engine, with one way on at each letter, for a request may hold 16 MiB
+of expressions.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ for _ in range(CLASSES_MAX):
     CLASS = rf"\[(?:\^?\])?+(?:[^\\\[\]]|{ESCAPE}|{CLASS})*+\]"
 REPEAT = r"[*+?][+?]?"
 COUNTED = r"\{[0-9]+(?:,[0-9]*)?\}[+?]?"  # Java takes it anywhere
-GROUP = r"\((?:\?(?:[=!>]|<[=!]|<[A-Za-z][A-Za-z0-9]*>|[a-zA-Z-]*[:)]))?(?!\?)"  # one that ends at once sets flags
+# one that ends at once sets flags
+GROUP = r"\((?:\?(?:[=!>]|<[=!]|<[A-Za-z][A-Za-z0-9]*>|[a-zA-Z-]*[:)]))?(?!\?)"
 WHOLE = rf"(?s:(?:[^\\\[(){{*+?|]+|{ESCAPE}|{CLASS}|\))(?:{REPEAT})?|{COUNTED}|{GROUP}|\|)*+"
 BESIDE_GROUPS = rf"(?s:[^\\\[()]+|{ESCAPE}|{CLASS})++"
 DEPTHS = {"(": 1, ")": -1}

@@ -1,11 +1,12 @@
 """What a settings key is, and how the text given for it becomes a value. Pure.
 
-A key has Kafka's name where Kafka has it, a kind (Kafka's own types), a default in the text in which one would write it, bounds,
-and one sentence of consequence. Its standing says what this broker does with it:
+A key has Kafka's name where Kafka has it, a kind (Kafka's own types), a default in the text in which one
+would write it, bounds, and one sentence of consequence. Its standing says what this broker does with it:
 
     obeyed    it changes what the broker does, as the sentence says
     stored    accepted, kept and shown to clients; without effect here, for the reason in the sentence
-    refused   a value other than the default does not start, since going on without it would break a promise made elsewhere
+    refused   a value other than the default does not start, since going on without it would break a promise
+              made elsewhere
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from millrace.wal.config import parse_bytes
 
 # Kafka's types of configuration, as DescribeConfigs numbers them.
 BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD = range(1, 10)
-KIND_NAMES = {BOOLEAN: "boolean", STRING: "string", INT: "int", SHORT: "short", LONG: "long", DOUBLE: "double"}
+KIND_NAMES = {
+    BOOLEAN: "boolean",
+    STRING: "string",
+    INT: "int",
+    SHORT: "short",
+    LONG: "long",
+    DOUBLE: "double",
+}
 KIND_NAMES |= {LIST: "list", CLASS: "class", PASSWORD: "password"}
 OBEYED, STORED, REFUSED = "obeyed", "stored", "refused"
 

@@ -2,14 +2,16 @@
 
 `listeners` and `listener.security.protocol.map` can be set for one broker. As in Kafka:
 
-    what is advertised stays     a listener of the properties file that advertised.listeners names (every one, where it names none) can neither
-                                 go nor move: clients were told of it. The one between brokers is always among them
+    what is advertised stays     a listener of the properties file that advertised.listeners names (every one,
+                                 where it names none) can neither go nor move: clients were told of it. The
+                                 one between brokers is always among them
     the protocol stays           of a listener that is there
     controllers' listeners       are named as in the properties file, and no matter of the broker's
     a value is for one broker    never the default of all
 
-Not as in Kafka: a listener may move to another address (there the value is taken and the address is not), and clients that come in by one that is not
-advertised are told the address that they reached (there they are told of no broker).
+Not as in Kafka: a listener may move to another address (there the value is taken and the address is not), and
+clients that come in by one that is not advertised are told the address that they reached (there they are told
+of no broker).
 
 Not here: sockets (listeners.py).
 """
@@ -46,7 +48,8 @@ class ListenerRules:
         return tuple(self._lasting.values())
 
     def served(self, values: Values) -> tuple[Endpoint, ...]:
-        """What is served with these dynamic values, the lasting ones first and as the properties file has them now. Raises ValueError."""
+        """What is served with these dynamic values, the lasting ones first and as the properties file has
+        them now. Raises ValueError."""
         protocols = self._protocols(values)
         others = [endpoint for endpoint in self._asked(values) if endpoint.listener not in self._lasting]
         for endpoint in others:
@@ -58,9 +61,13 @@ class ListenerRules:
         asked = {endpoint.listener: endpoint for endpoint in self._asked(after)}
         for name, endpoint in self._lasting.items():
             if name not in asked:
-                raise ValueError(f"leaves out {name}, which clients are told of: what is advertised takes a restart")
+                raise ValueError(
+                    f"leaves out {name}, which clients are told of: what is advertised takes a restart"
+                )
             if asked[name] != endpoint:
-                raise ValueError(f"moves {name}, which clients are told of: what is advertised takes a restart")
+                raise ValueError(
+                    f"moves {name}, which clients are told of: what is advertised takes a restart"
+                )
         known, protocols = self._protocols(before), self._protocols(after)
         for endpoint in self._asked(before):
             name = endpoint.listener

@@ -1,11 +1,13 @@
-"""How much each part of a node logs: what `log.level` says, and over it what Kafka's broker-logger API sets until the process ends.
+"""How much each part of a node logs: what `log.level` says, and over it what Kafka's broker-logger API sets
+until the process ends.
 
-    log.level       LEVEL for all, and NAME=LEVEL for a part of the code (wal=DEBUG, broker.connection=WARN), by commas; follows the settings,
-                    also while a broker runs
-    BROKER_LOGGER   by logger names as the log shows them (millrace.wal), and root: IncrementalAlterConfigs sets one, or gives it back to log.level
+    log.level       LEVEL for all, and NAME=LEVEL for a part of the code (wal=DEBUG, broker.connection=WARN),
+                    by commas; follows the settings, also while a broker runs
+    BROKER_LOGGER   by logger names as the log shows them (millrace.wal), and root: IncrementalAlterConfigs
+                    sets one, or gives it back to log.level
 
-Levels are Kafka's; nothing here logs below DEBUG, so that TRACE is as DEBUG. Kept true: a request is applied whole or not at all. Not here:
-where lines go (cli/serve.py).
+Levels are Kafka's; nothing here logs below DEBUG, so that TRACE is as DEBUG. Kept true: a request is applied
+whole or not at all. Not here: where lines go (cli/serve.py).
 """
 
 from __future__ import annotations
@@ -47,23 +49,29 @@ def parse_levels(text: str) -> dict[str, int]:
 
 
 def _check_name(part: str, name: str) -> None:
-    """A logger stays in memory until the process ends, with one more for each dot in its name: only those that the code has may be named."""
+    """A logger stays in memory until the process ends, with one more for each dot in its name: only those
+    that the code has may be named."""
     if name.split(".")[0] not in PARTS:
         raise ValueError(f"holds {part!r}: the name begins with none of {', '.join(PARTS)}")
     if name not in PARTS and name not in modules():
-        raise ValueError(f"holds {part!r}: there is no such module (a name is that of a log line, without {PROJECT}.)")
+        raise ValueError(
+            f"holds {part!r}: there is no such module (a name is that of a log line, without {PROJECT}.)"
+        )
 
 
 @cache
 def modules() -> frozenset[str]:
     """Packages and modules of this installation, as `log.level` names them."""
     root = Path(__file__).parents[2]
-    found = [path.relative_to(root).with_suffix("").parts for part in PARTS for path in (root / part).rglob("*.py")]
+    found = [
+        path.relative_to(root).with_suffix("").parts for part in PARTS for path in (root / part).rglob("*.py")
+    ]
     return frozenset(".".join(words).removesuffix(".__init__") for words in found)
 
 
 def decide_levels(configs: Sequence[AlterableConfig], known: Collection[str]) -> dict[str, int]:
-    """What a change of loggers makes of each that it names, INHERITED where it is given back. KafkaError for one that cannot be, in Kafka's words.
+    """What a change of loggers makes of each that it names, INHERITED where it is given back. KafkaError for
+    one that cannot be, in Kafka's words.
 
     Of more names than there are loggers, one of the first is refused, and the rest is not looked at."""
     configs = configs[: len(known) + 1]
@@ -86,7 +94,9 @@ def _decide_one(config: AlterableConfig, known: Collection[str]) -> int:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
     if operation == Operation.DELETE:
         if name == ROOT:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "Removing the log level of the root logger is not allowed")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "Removing the log level of the root logger is not allowed"
+            )
         return INHERITED
     level = LEVELS.get(config.value or "")
     if level is None:
@@ -113,7 +123,10 @@ class LogLevels:
         try:
             before, after = parse_levels(self._text), parse_levels(text)
         except ValueError as error:  # another release stored it
-            log.error("log.level: what is set dynamically cannot be followed: it %s; set it anew, or delete it", error)
+            log.error(
+                "log.level: what is set dynamically cannot be followed: it %s; set it anew, or delete it",
+                error,
+            )
             return
         self._text = text
         for name in {**before, **after}:
@@ -142,10 +155,13 @@ def apply_levels(text: str) -> None:
 
 
 def loggers() -> dict[str, logging.Logger]:
-    """Root, the parts of the code, and every logger that was asked for since the process began, by name and in its order."""
+    """Root, the parts of the code, and every logger that was asked for since the process began, by name and
+    in its order."""
     for name in (PROJECT, *(f"{PROJECT}.{part}" for part in PARTS)):
         logging.getLogger(name)
-    made = {name: one for name, one in logging.root.manager.loggerDict.items() if isinstance(one, logging.Logger)}
+    made = {
+        name: one for name, one in logging.root.manager.loggerDict.items() if isinstance(one, logging.Logger)
+    }
     return dict(sorted({ROOT: logging.getLogger(), **made}.items()))
 
 

@@ -1,4 +1,5 @@
-"""What the parts of a node are given of its settings, where a part's own words differ from the settings' keys."""
+"""What the parts of a node are given of its settings, where a part's own words differ from the settings'
+keys."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from millrace.kraft.image.publisher import MetadataPublisher
 
 
 def follow_expiration(memory: StateMemory, cache: MetadataCache, publisher: MetadataPublisher) -> None:
-    """What is set dynamically for producer.id.expiration.ms counts before what the node was started with, from now on."""
+    """What is set dynamically for producer.id.expiration.ms counts before what the node was started with,
+    from now on."""
     started_ms = memory.producer_expiration_ms
 
     def follow() -> None:
@@ -24,7 +26,8 @@ def follow_expiration(memory: StateMemory, cache: MetadataCache, publisher: Meta
 
 
 def follow_log_levels(started: str, cache: MetadataCache, publisher: MetadataPublisher) -> LogLevels:
-    """What is set dynamically for log.level counts before `started`, what the node was started with, from now on."""
+    """What is set dynamically for log.level counts before `started`, what the node was started with, from now
+    on."""
     levels = LogLevels(started)
 
     def follow() -> None:

@@ -1,7 +1,8 @@
 """What configurations of groups and of client metrics may hold, as Apache Kafka 4.3.1 judges them. Pure.
 
-All that a resource would have set is judged together: names first, then each value, then the broker's bounds (group.consumer.min.session.timeout.ms)
-and what limits one another. Codes and sentences are Kafka's. Not here: what DescribeConfigs says of them (other_configs.py).
+All that a resource would have set is judged together: names first, then each value, then the broker's bounds
+(group.consumer.min.session.timeout.ms) and what limits one another. Codes and sentences are Kafka's. Not
+here: what DescribeConfigs says of them (other_configs.py).
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ def check_client_metrics(values: Values) -> None:
         interval_ms = _whole("interval.ms", values["interval.ms"], None)
         if not INTERVAL_MIN_MS <= interval_ms <= INTERVAL_MAX_MS:
             text = f"interval must be between {INTERVAL_MIN_MS} and {INTERVAL_MAX_MS} (1 hour)"
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid value {interval_ms} for interval.ms, {text}")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Invalid value {interval_ms} for interval.ms, {text}"
+            )
     for item in lists.get("match", ()):
         name, _, pattern = (part.strip() for part in item.partition("="))
         if name not in MATCH_NAMES or not pattern or "=" in pattern or not is_java_pattern(pattern):

@@ -1,7 +1,8 @@
-"""What DescribeConfigs says of groups and of client metrics: each key of Kafka 4.3 with what is set, the broker's default and Kafka's. Pure.
+"""What DescribeConfigs says of groups and of client metrics: each key of Kafka 4.3 with what is set, the
+broker's default and Kafka's. Pure.
 
-None of them has an effect here: the newer group protocols and client telemetry are turned off. Not here: what may be set
-(kraft/commands/configs.py).
+None of them has an effect here: the newer group protocols and client telemetry are turned off. Not here: what
+may be set (kraft/commands/configs.py).
 """
 
 from __future__ import annotations
@@ -42,8 +43,11 @@ CLIENT_METRICS_KEYS: Mapping[str, tuple[int, str]] = {
 }
 
 
-def describe_group(values: Values, stated: Callable[[str], Listing]) -> Iterator[DescribeConfigsResourceResult]:
-    """`values` are the group's own; `stated` gives what the broker says of one of its keys, what holds first."""
+def describe_group(
+    values: Values, stated: Callable[[str], Listing]
+) -> Iterator[DescribeConfigsResourceResult]:
+    """`values` are the group's own; `stated` gives what the broker says of one of its keys, what holds
+    first."""
     for name in sorted({**GROUP_KEYS, **values}):
         kind, default = GROUP_KEYS.get(name, (STRING, ""))
         broad = stated(f"group.{name}") if default is None else [(name, default, ConfigSource.DEFAULT)]
@@ -54,11 +58,18 @@ def describe_group(values: Values, stated: Callable[[str], Listing]) -> Iterator
 def describe_client_metrics(values: Values) -> Iterator[DescribeConfigsResourceResult]:
     for name in sorted({**CLIENT_METRICS_KEYS, **values}):
         kind, default = CLIENT_METRICS_KEYS[name]
-        yield _result(name, kind, values, CLIENT_METRICS_SOURCE, [(name, default, int(ConfigSource.DEFAULT))], [])
+        yield _result(
+            name, kind, values, CLIENT_METRICS_SOURCE, [(name, default, int(ConfigSource.DEFAULT))], []
+        )
 
 
 def _result(
-    name: str, kind: int, values: Values, own: int, broad: list[tuple[str, str, int]], shown: list[tuple[str, str, int]]
+    name: str,
+    kind: int,
+    values: Values,
+    own: int,
+    broad: list[tuple[str, str, int]],
+    shown: list[tuple[str, str, int]],
 ) -> DescribeConfigsResourceResult:
     """`broad`: what holds where nothing is set; `shown`: what of it is listed."""
     mine = [(name, values[name], own)] if name in values else []

@@ -1,6 +1,8 @@
-"""The keys whose meaning would be broken in silence if they were ignored: with a value other than the default the broker does not start.
+"""The keys whose meaning would be broken in silence if they were ignored: with a value other than the default
+the broker does not start.
 
-Pure: rows only. Classes that a Kafka operator names here are Java's and cannot be loaded, and each of them guards something.
+Pure: rows only. Classes that a Kafka operator names here are Java's and cannot be loaded, and each of them
+guards something.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Where settings come from: a file in server.properties syntax, the environment, the command line; and which one wins. Pure.
+"""Where settings come from: a file in server.properties syntax, the environment, the command line; and which
+one wins. Pure.
 
     override   --override KEY=VALUE
     env        KAFKA_ + key: `_` is `.`, `__` is `_`, `___` is `-`, upper case is folded; and CLUSTER_ID
@@ -49,7 +50,8 @@ def parse_properties(text: str) -> list[tuple[str, str, int]]:
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
-    """Lines without blanks before them, comments left out, continued ones joined, with the number of the first."""
+    """Lines without blanks before them, comments left out, continued ones joined, with the number of the
+    first."""
     parts: list[str] = []
     first = 0
     for number, raw in enumerate(re.split(r"\r\n|\r|\n", text), 1):
@@ -141,5 +143,6 @@ def gather(
 
 
 def is_text(text: str) -> bool:
-    """Whether it can be stored and shown to clients: words and variables hold any bytes, and those that are not UTF-8 stand for themselves."""
+    """Whether it can be stored and shown to clients: words and variables hold any bytes, and those that are
+    not UTF-8 stand for themselves."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -1,8 +1,10 @@
-"""The keys that are accepted, kept and shown, and change nothing here: grouped by the reason, which is their sentence. Pure.
+"""The keys that are accepted, kept and shown, and change nothing here: grouped by the reason, which is their
+sentence. Pure.
 
-One line a key: name, kind, default (`-` for none, `""` for the empty one) and, where Kafka has them, bounds. Kept true: each key that a
-Kafka broker knows has a row here, in config_table.py or in config_refused.py, so that a server.properties from a Kafka cluster
-starts without a warning about a key that Kafka knows. A key moves to config_table.py with the change that obeys it.
+One line a key: name, kind, default (`-` for none, `""` for the empty one) and, where Kafka has them, bounds.
+Kept true: each key that a Kafka broker knows has a row here, in config_table.py or in config_refused.py, so
+that a server.properties from a Kafka cluster starts without a warning about a key that Kafka knows. A key
+moves to config_table.py with the change that obeys it.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         """,
     ),
     (
-        "The store keeps the copies: any factor is taken, and a partition is shown with one replica, its leader.",
+        "The store keeps the copies: any factor is taken, and a partition is shown with one replica, its "
+        "leader.",
         """
         default.replication.factor int 1 1..
         offsets.topic.replication.factor short 3 1..
@@ -284,7 +287,7 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         remote.log.storage.manager.class.path string -
         remote.log.storage.manager.impl.prefix string rsm.config.
         remote.log.storage.system.enable boolean false
-        """,
+        """,  # noqa: E501
     ),
     (
         "No listener of this release speaks TLS or SASL; a listener that should is refused.",
@@ -370,7 +373,7 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         ssl.truststore.type string JKS
         super.users string -
         allow.everyone.if.no.acl.found boolean false
-        """,
+        """,  # noqa: E501
     ),
     (
         "Unstable versions are never served.",

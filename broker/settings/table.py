@@ -1,8 +1,9 @@
 """The settings that this broker obeys, one row each, and the whole table put together. Pure: rows only.
 
-Not here: what the texts become (config_key.py), the settings made of them (config.py). The rows of what is stored and of what is
-refused stand in config_stored.py and config_refused.py, so that every broker key of Kafka 4.4 has one row somewhere. Kept true: an
-obeyed key changes a field of BrokerSettings, and each field has a reader (both tested); names are unique.
+Not here: what the texts become (config_key.py), the settings made of them (config.py). The rows of what is
+stored and of what is refused stand in config_stored.py and config_refused.py, so that every broker key of
+Kafka 4.4 has one row somewhere. Kept true: an obeyed key changes a field of BrokerSettings, and each field
+has a reader (both tested); names are unique.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ FOREVER = "9223372036854775807"
 NODE = (
     Key("node.id", INT, "1", "This node's id in the cluster; it is bound to the data directory.", low=0),
     Key("broker.id", INT, None, "The old name of node.id.", low=-1),
-    Key("process.roles", LIST, "broker,controller", "The parts this process runs.", choices=("broker", "controller")),
+    Key(
+        "process.roles",
+        LIST,
+        "broker,controller",
+        "The parts this process runs.",
+        choices=("broker", "controller"),
+    ),
     Key("broker.rack", STRING, None, "The zone that clients are told this broker stands in."),
     Key(
         "cluster.id",
@@ -32,7 +39,8 @@ NODE = (
         "listeners",
         LIST,
         "PLAINTEXT://127.0.0.1:9092",
-        "Addresses served; an empty host is every address. While a broker runs others come and go, and those that clients are told of stay.",
+        "Addresses served; an empty host is every address. While a broker runs others come and go, and those "
+        "that clients are told of stay.",
         shape="endpoints",
     ),
     Key(
@@ -48,7 +56,9 @@ NODE = (
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
         "The protocol of each listener name; one that is in use must map to PLAINTEXT.",
     ),
-    Key("controller.listener.names", LIST, None, "Listeners of the controller; clients are not served there."),
+    Key(
+        "controller.listener.names", LIST, None, "Listeners of the controller; clients are not served there."
+    ),
     Key("controller.quorum.voters", LIST, "", "The voters, ID@HOST:PORT; this release runs a quorum of one."),
     Key(
         "controller.quorum.bootstrap.servers",
@@ -57,9 +67,16 @@ NODE = (
         "Where the quorum is found; here, this node itself.",
         shape="host:port",
     ),
-    Key("log.dirs", LIST, None, "The metadata log's folder; the first entry is used. Records live in the data bucket."),
+    Key(
+        "log.dirs",
+        LIST,
+        None,
+        "The metadata log's folder; the first entry is used. Records live in the data bucket.",
+    ),
     Key("log.dir", LIST, None, "As log.dirs, which wins."),
-    Key("metadata.log.dir", STRING, None, "The metadata log's folder, where it is not the first of log.dirs."),
+    Key(
+        "metadata.log.dir", STRING, None, "The metadata log's folder, where it is not the first of log.dirs."
+    ),
     Key(
         "admin.listener",
         STRING,
@@ -72,7 +89,8 @@ NODE = (
         "log.level",
         STRING,
         "INFO",
-        "How much is logged: TRACE, DEBUG, INFO, WARN, ERROR or FATAL, and PART=LEVEL for a part of the code (INFO,wal=DEBUG), 32 at most. Kafka's"
+        "How much is logged: TRACE, DEBUG, INFO, WARN, ERROR or FATAL, and PART=LEVEL for a part of the code "
+        "(INFO,wal=DEBUG), 32 at most. Kafka's"
         " broker-logger API sets levels over it until the process ends.",
         is_ours=True,
     ),
@@ -98,15 +116,23 @@ CONNECTIONS = (
         "max.connections",
         INT,
         "2147483647",
-        "One connection more is closed at once. What the process needs of its open files is kept back, so that fewer may fit.",
+        "One connection more is closed at once. What the process needs of its open files is kept back, so "
+        "that fewer may fit.",
         low=0,
     ),
-    Key("max.connections.per.ip", INT, "2147483647", "One connection more from an address is closed at once.", low=0),
+    Key(
+        "max.connections.per.ip",
+        INT,
+        "2147483647",
+        "One connection more from an address is closed at once.",
+        low=0,
+    ),
     Key(
         "max.connections.per.ip.overrides",
         STRING,
         "",
-        "ADDRESS:COUNT pairs, by commas, that replace max.connections.per.ip for an IP address; names are not looked up.",
+        "ADDRESS:COUNT pairs, by commas, that replace max.connections.per.ip for an IP address; names are "
+        "not looked up.",
     ),
     Key(
         "connections.max.idle.ms",
@@ -126,7 +152,8 @@ CONNECTIONS = (
         "memory.max.bytes",
         LONG,
         "-1",
-        "Bounds caches, requests in flight and clients' states together; -1: a quarter of the machine's or cgroup's memory, at least 128 MiB.",
+        "Bounds caches, requests in flight and clients' states together; -1: a quarter of the machine's or "
+        "cgroup's memory, at least 128 MiB.",
         low=-1,
         shape="bytes",
         is_ours=True,
@@ -135,7 +162,8 @@ CONNECTIONS = (
         "states.memory.max.bytes",
         LONG,
         "-1",
-        "Fixes the part of memory for groups, committed offsets and producers' states, 1 MiB at least; -1: an eighth. At the bound whoever holds "
+        "Fixes the part of memory for groups, committed offsets and producers' states, 1 MiB at least; -1: "
+        "an eighth. At the bound whoever holds "
         "most is told to try again, and what exists goes on.",
         low=-1,
         shape="bytes",
@@ -158,7 +186,8 @@ TOPICS = (
         "compression.type",
         STRING,
         "producer",
-        "Other than producer: batches are recompressed on arrival, which costs a thread's time and up to a sixteenth of memory.max.bytes (16 to"
+        "Other than producer: batches are recompressed on arrival, which costs a thread's time and up to a "
+        "sixteenth of memory.max.bytes (16 to"
         " 100 MiB); one that unpacks to more is refused.",
         choices=CODECS,
     ),
@@ -166,13 +195,29 @@ TOPICS = (
         "record.validation",
         STRING,
         "header",
-        "What of a batch is judged before it is taken. header: what its header says; records that no consumer can read are taken. records: each of"
-        " them, as Kafka does; what is compressed is unpacked for it, with up to a sixteenth of memory.max.bytes (16 to 100 MiB), and refused where"
+        "What of a batch is judged before it is taken. header: what its header says; records that no "
+        "consumer can read are taken. records: each of"
+        " them, as Kafka does; what is compressed is unpacked for it, with up to a sixteenth of "
+        "memory.max.bytes (16 to 100 MiB), and refused where"
         " it comes to more.",
         choices=("header", "records"),
     ),
-    Key("compression.gzip.level", INT, "-1", "Level used when batches are recompressed with gzip.", low=-1, high=9),
-    Key("compression.lz4.level", INT, "9", "Level used when batches are recompressed with lz4.", low=1, high=17),
+    Key(
+        "compression.gzip.level",
+        INT,
+        "-1",
+        "Level used when batches are recompressed with gzip.",
+        low=-1,
+        high=9,
+    ),
+    Key(
+        "compression.lz4.level",
+        INT,
+        "9",
+        "Level used when batches are recompressed with lz4.",
+        low=1,
+        high=17,
+    ),
     Key(
         "compression.zstd.level",
         INT,
@@ -215,13 +260,18 @@ TOPICS = (
         "clock.unconfirmed.gap.max.ms",
         LONG,
         "86400000",
-        "Without a store that tells the time, a node that was off for longer deletes nothing for that time's age "
+        "Without a store that tells the time, a node that was off for longer deletes nothing for that time's "
+        "age "
         "until the clock is confirmed (millrace clock). An hour is always believed.",
         low=0,
         is_ours=True,
     ),
     Key(
-        "log.segment.bytes", INT, "1073741824", "A segment, the unit of retention, is closed at this size.", low=1048576
+        "log.segment.bytes",
+        INT,
+        "1073741824",
+        "A segment, the unit of retention, is closed at this size.",
+        low=1048576,
     ),
     Key("log.roll.ms", LONG, None, "A segment is closed at this age; wins over hours.", low=1),
     Key("log.roll.hours", INT, "168", "As log.roll.ms, in hours.", low=1),
@@ -247,7 +297,13 @@ TOPICS = (
         "Whose clock stamps records: the producer's or the broker's.",
         choices=("CreateTime", "LogAppendTime"),
     ),
-    Key("log.message.timestamp.before.max.ms", LONG, FOREVER, "A batch stamped further in the past is refused.", low=0),
+    Key(
+        "log.message.timestamp.before.max.ms",
+        LONG,
+        FOREVER,
+        "A batch stamped further in the past is refused.",
+        low=0,
+    ),
     Key(
         "log.message.timestamp.after.max.ms",
         LONG,
@@ -255,18 +311,27 @@ TOPICS = (
         "A batch stamped further in the future is refused.",
         low=0,
     ),
-    Key("fetch.max.bytes", INT, "57671680", "No fetch is answered with more, whatever it asks for.", low=1024),
+    Key(
+        "fetch.max.bytes", INT, "57671680", "No fetch is answered with more, whatever it asks for.", low=1024
+    ),
     Key(
         "max.incremental.fetch.session.cache.slots",
         INT,
         "1000",
-        "Fetch sessions kept; clients beyond it, or beyond a quarter of the memory for requests in flight, send full requests.",
+        "Fetch sessions kept; clients beyond it, or beyond a quarter of the memory for requests in flight, "
+        "send full requests.",
         low=0,
     ),
 )
 
 GROUPS = (
-    Key("group.initial.rebalance.delay.ms", INT, "3000", "An empty group waits this long for more members.", low=0),
+    Key(
+        "group.initial.rebalance.delay.ms",
+        INT,
+        "3000",
+        "An empty group waits this long for more members.",
+        low=0,
+    ),
     Key("group.min.session.timeout.ms", INT, "6000", "A shorter session timeout is refused.", low=1),
     Key("group.max.session.timeout.ms", INT, "1800000", "A longer session timeout is refused.", low=1),
     Key("group.max.size", INT, "2147483647", "One member more is refused.", low=1),
@@ -279,8 +344,20 @@ GROUPS = (
         high=10_000,
     ),
     Key("offsets.topic.segment.bytes", INT, "104857600", "segment.bytes of __consumer_offsets.", low=1048576),
-    Key("offsets.retention.minutes", INT, "10080", "A group without members loses its offsets after this long.", low=1),
-    Key("offsets.retention.check.interval.ms", LONG, "600000", "How often expired offsets are looked for.", low=1),
+    Key(
+        "offsets.retention.minutes",
+        INT,
+        "10080",
+        "A group without members loses its offsets after this long.",
+        low=1,
+    ),
+    Key(
+        "offsets.retention.check.interval.ms",
+        LONG,
+        "600000",
+        "How often expired offsets are looked for.",
+        low=1,
+    ),
     Key("offset.metadata.max.bytes", INT, "4096", "Longer text beside a committed offset is refused.", low=0),
     Key(
         "producer.id.expiration.ms",
@@ -316,20 +393,25 @@ CONTROLLER = (
 )
 
 STORAGE = (
-    Key("s3.data.buckets", LIST, None, "Where objects go: 0@s3://BUCKET?..., or 0@file:///DIR.", is_ours=True),
+    Key(
+        "s3.data.buckets", LIST, None, "Where objects go: 0@s3://BUCKET?..., or 0@file:///DIR.", is_ours=True
+    ),
     Key(
         "s3.wal.path",
         STRING,
         None,
-        "The write-ahead log: 0@file:///FILE-OR-DEVICE?capacity=&iops=, 0@s3://BUCKET?batchInterval=&hedge=, or 0@file:///DIR/ with a slash.",
+        "The write-ahead log: 0@file:///FILE-OR-DEVICE?capacity=&iops=, 0@s3://BUCKET?batchInterval=&hedge=, "
+        "or 0@file:///DIR/ with a slash.",
         is_ours=True,
     ),
     Key(
         "s3.wal.capacity",
         LONG,
         "-1",
-        "Size of the log where s3.wal.path has no capacity; a file takes it at once. -1: a log that is there keeps its size; a new one takes 2 GiB,"
-        " in a file no more than a tenth of what is free (rounded down to a power of two, 64 MiB at least), on a device no more than it has.",
+        "Size of the log where s3.wal.path has no capacity; a file takes it at once. -1: a log that is there "
+        "keeps its size; a new one takes 2 GiB,"
+        " in a file no more than a tenth of what is free (rounded down to a power of two, 64 MiB at least), "
+        "on a device no more than it has.",
         low=-1,
         shape="bytes",
         is_ours=True,
@@ -338,7 +420,8 @@ STORAGE = (
         "wal.corruption",
         STRING,
         "refuse",
-        "What a start does about a damaged record in the middle of the log: refuse, skip over it, or truncate the log before it.",
+        "What a start does about a damaged record in the middle of the log: refuse, skip over it, or "
+        "truncate the log before it.",
         choices=("refuse", "skip", "truncate"),
         is_ours=True,
     ),
@@ -346,8 +429,10 @@ STORAGE = (
         "objects.corruption",
         STRING,
         "refuse",
-        "What a partition does about producers when batches behind its last checkpoint, which tell of them, are damaged or missing in the bucket:"
-        " refuse all, until the objects are back; or skip these batches, and forget who may have written them. Either way the rest is read.",
+        "What a partition does about producers when batches behind its last checkpoint, which tell of them, "
+        "are damaged or missing in the bucket:"
+        " refuse all, until the objects are back; or skip these batches, and forget who may have written "
+        "them. Either way the rest is read.",
         choices=("refuse", "skip"),
         is_ours=True,
     ),
@@ -405,7 +490,8 @@ STORAGE = (
         "s3.metadata.upload.interval.ms",
         INT,
         "20000",
-        "Committed metadata that nothing waits for is in the bucket after this long: what a restore may miss of it where log.dirs is lost.",
+        "Committed metadata that nothing waits for is in the bucket after this long: what a restore may miss "
+        "of it where log.dirs is lost.",
         low=100,
         is_ours=True,
     ),
@@ -449,7 +535,8 @@ STORAGE = (
         "s3.network.baseline.bandwidth",
         LONG,
         "1073741824",
-        "Bytes a second between node and store, each way: beyond it reads of history and compaction wait, what is produced does not.",
+        "Bytes a second between node and store, each way: beyond it reads of history and compaction wait, "
+        "what is produced does not.",
         low=1048576,
         shape="bytes",
         is_ours=True,
@@ -483,7 +570,8 @@ STORAGE = (
         "s3.stream.set.object.compaction.interval.minutes",
         INT,
         "5",
-        "Pause between two looks at this node's stream-set objects, if any came (a full store has one at once); 0: none to speak of, for tests.",
+        "Pause between two looks at this node's stream-set objects, if any came (a full store has one at "
+        "once); 0: none to speak of, for tests.",
         low=0,
         is_ours=True,
     ),
@@ -491,7 +579,8 @@ STORAGE = (
         "s3.stream.set.object.compaction.force.split.minutes",
         INT,
         "120",
-        "So old, and then at this pause, a stream-set object is looked into, and written anew when half of it is trimmed or large.",
+        "So old, and then at this pause, a stream-set object is looked into, and written anew when half of "
+        "it is trimmed or large.",
         low=1,
         is_ours=True,
     ),
@@ -499,7 +588,8 @@ STORAGE = (
         "s3.stream.set.object.compaction.stream.split.size",
         LONG,
         "25165824",
-        "A stream with this much in merged objects gets its own. Smaller: more objects, each a PUT and a place in metadata.",
+        "A stream with this much in merged objects gets its own. Smaller: more objects, each a PUT and a "
+        "place in metadata.",
         low=1,
         shape="bytes",
         is_ours=True,
@@ -516,7 +606,8 @@ STORAGE = (
         "s3.stream.set.object.compaction.cache.size",
         LONG,
         "268435456",
-        "Memory of compaction, up to three tenths of the block cache's part. From 144 MiB on it asks for less than 100 PUT and 100 GET a GiB.",
+        "Memory of compaction, up to three tenths of the block cache's part. From 144 MiB on it asks for "
+        "less than 100 PUT and 100 GET a GiB.",
         low=4194304,
         shape="bytes",
         is_ours=True,
@@ -525,7 +616,8 @@ STORAGE = (
         "s3.stream.object.compaction.interval.minutes",
         INT,
         "30",
-        "Pause between two looks at the objects of streams that are open here, if any changed; 0: none to speak of, for tests.",
+        "Pause between two looks at the objects of streams that are open here, if any changed; 0: none to "
+        "speak of, for tests.",
         low=0,
         is_ours=True,
     ),
@@ -533,7 +625,8 @@ STORAGE = (
         "s3.stream.object.compaction.max.size.bytes",
         LONG,
         "10737418240",
-        "A composite links no more than this, and a stream's objects are merged up to it; stream-set objects up to four times this together.",
+        "A composite links no more than this, and a stream's objects are merged up to it; stream-set objects "
+        "up to four times this together.",
         low=1,
         shape="bytes",
         is_ours=True,
@@ -544,9 +637,10 @@ OBEYED_KEYS: tuple[Key, ...] = NODE + CONNECTIONS + TOPICS + GROUPS + CONTROLLER
 
 # Keys of Kafka before 4.0, gone there: named so that their users are not told of a misspelling.
 _REMOVED = """
-    advertised.host.name advertised.port broker.id.generation.enable control.plane.listener.name host.name port
-    inter.broker.protocol.version log.message.downconversion.enable log.message.format.version reserved.broker.max.id
-    log.message.timestamp.difference.max.ms offsets.commit.required.acks password.encoder.secret zookeeper.connect
+    advertised.host.name advertised.port broker.id.generation.enable control.plane.listener.name host.name
+    inter.broker.protocol.version log.message.downconversion.enable log.message.format.version
+    log.message.timestamp.difference.max.ms offsets.commit.required.acks password.encoder.secret port
+    reserved.broker.max.id zookeeper.connect
     zookeeper.connection.timeout.ms zookeeper.max.in.flight.requests zookeeper.metadata.migration.enable
     zookeeper.session.timeout.ms zookeeper.set.acl
 """

@@ -1,7 +1,8 @@
 """The given texts turned into values, one key at a time, with every mistake and warning collected. Pure.
 
-Not here: what keys mean together (config_checks.py). Kept true: after a mistake the key has its default, so that later checks can go on
-and the operator learns of all mistakes at once. Secrets show in no mistake and no warning.
+Not here: what keys mean together (config_checks.py). Kept true: after a mistake the key has its default, so
+that later checks can go on and the operator learns of all mistakes at once. Secrets show in no mistake and no
+warning.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _PLUGIN_PREFIXES = ("rsm.config.", "rlmm.config.")
 
 @dataclass(frozen=True, slots=True)
 class ShownValue:
-    """One key as clients and operators are shown it: an address without its secrets. `source` is override, env, file or default."""
+    """One key as clients and operators are shown it: an address without its secrets. `source` is override,
+    env, file or default."""
 
     key: Key
     text: str | None
@@ -110,7 +112,9 @@ class Values:
             inner = self._table.get(name.removeprefix(_LISTENER_PREFIX).partition(".")[2])
             if inner is not None:
                 if inner.standing == OBEYED:
-                    self.warnings.append(f"{name} ({one.place}): settings of one listener alone have no effect here")
+                    self.warnings.append(
+                        f"{name} ({one.place}): settings of one listener alone have no effect here"
+                    )
                 return
         self.warnings.append(f"unknown key {name} ({one.place}) has no effect{_hint(name, self._table)}")
 

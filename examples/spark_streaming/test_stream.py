@@ -1,6 +1,8 @@
-"""A Spark structured streaming query that reads a topic and writes another: run to its end with `availableNow`.
+"""A Spark structured streaming query that reads a topic and writes another: run to its end with
+`availableNow`.
 
-It needs pyspark, a JVM and Spark's Kafka connector: the jars named by SPARK_KAFKA_JARS (comma-separated paths), or else Spark fetches them.
+It needs pyspark, a JVM and Spark's Kafka connector: the jars named by SPARK_KAFKA_JARS (comma-separated
+paths), or else Spark fetches them.
 """
 
 import os
@@ -21,7 +23,9 @@ def spark() -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.sql.shuffle.partitions", "2")
     jars = os.environ.get("SPARK_KAFKA_JARS")
-    session = builder.config(*("spark.jars", jars) if jars else ("spark.jars.packages", CONNECTOR)).getOrCreate()
+    session = builder.config(
+        *("spark.jars", jars) if jars else ("spark.jars.packages", CONNECTOR)
+    ).getOrCreate()
     yield session
     session.stop()
 

@@ -1,11 +1,15 @@
-"""What a cluster's metadata looks like in the bucket: keys, and the frame around each snapshot and piece of the log. Pure.
+"""What a cluster's metadata looks like in the bucket: keys, and the frame around each snapshot and piece of
+the log. Pure.
 
-    {cluster}/metadata/log/{end}-{epoch}-{base}          a piece: the committed batches of [base, end), the last of `epoch`
+    {cluster}/metadata/log/{end}-{epoch}-{base}          a piece: the committed batches of [base, end), the
+                                                         last of `epoch`
     {cluster}/metadata/snapshots/{end}-{epoch}           a snapshot of everything below `end`
-    {cluster}/metadata/newest                            which snapshot is the newest: a hint, which only moves up
+    {cluster}/metadata/newest                            which snapshot is the newest: a hint, which only
+                                                         moves up
 
-Names sort by the offset where they end, so that what lies behind an offset is one short listing. They hold no node's id and no path:
-any node may write on, any may restore. docs/formats/metadata_bucket.md draws the bytes. Not here: requests (reader.py, writer.py).
+Names sort by the offset where they end, so that what lies behind an offset is one short listing. They hold no
+node's id and no path: any node may write on, any may restore. docs/formats/metadata_bucket.md draws the
+bytes. Not here: requests (reader.py, writer.py).
 """
 
 from __future__ import annotations
@@ -57,8 +61,8 @@ class PieceName:
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """A snapshot or piece, taken out of its frame. `time_ms`: when its newest record was decided on, or its snapshot made, and no later than the time
-    that was confirmed when it was put."""
+    """A snapshot or piece, taken out of its frame. `time_ms`: when its newest record was decided on, or its
+    snapshot made, and no later than the time that was confirmed when it was put."""
 
     kind: Kind
     base: int
@@ -104,7 +108,9 @@ def parse_snapshot_key(cluster_id: str, key: str) -> SnapshotId | None:
     return SnapshotId(int(found[1]), int(found[2])) if found else None
 
 
-def frame(kind: Kind, base: int, end: int, epoch: int, time_ms: int, payload: Sequence[Buffer]) -> list[Buffer]:
+def frame(
+    kind: Kind, base: int, end: int, epoch: int, time_ms: int, payload: Sequence[Buffer]
+) -> list[Buffer]:
     """The payload behind its header: equal arguments give equal bytes, so that a put can be repeated."""
     header = HEADER.pack(MAGIC, VERSION, kind, base, end, epoch, time_ms, sum(map(len, payload)))
     total = crc32c(header)

@@ -1,8 +1,9 @@
 """What a bucket holds of a cluster's metadata: the names by a listing, the image by reading what they name.
 
-Not here: what a start or a restore makes of it (broker/identity/metadata_check.py, broker/restore/restoring.py), writing (writer.py). Kept true:
-reading changes nothing; the pointer is a hint, and what counts is what is there. A writer that was replaced may have put a little more, behind the
-place where its successor began: of names that cannot both be of one log the one of the higher epoch counts.
+Not here: what a start or a restore makes of it (broker/identity/metadata_check.py,
+broker/restore/restoring.py), writing (writer.py). Kept true: reading changes nothing; the pointer is a hint,
+and what counts is what is there. A writer that was replaced may have put a little more, behind the place
+where its successor began: of names that cannot both be of one log the one of the higher epoch counts.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class BucketMetadata:
         return BucketMetadata(
             tuple(one for one in self.snapshots if history.has(one.end, one.epoch)),
             tuple(one for one in self.pieces if history.has(one.end, one.epoch)),
-            self.newest if self.newest is not None and history.has(self.newest.end, self.newest.epoch) else None,
+            self.newest
+            if self.newest is not None and history.has(self.newest.end, self.newest.epoch)
+            else None,
         )
 
     @property
@@ -96,8 +99,8 @@ def _by_epoch(name: SnapshotId | PieceName) -> tuple[int, int]:
 
 
 async def survey(store: ObjectStore, cluster_id: str, *, all_snapshots: bool = False) -> BucketMetadata:
-    """Three requests as a rule. Pieces are those behind the newest snapshot, or (`all_snapshots`) behind the oldest one, for whoever may
-    have to go back to that."""
+    """Three requests as a rule. Pieces are those behind the newest snapshot, or (`all_snapshots`) behind the
+    oldest one, for whoever may have to go back to that."""
     newest = None
     try:
         newest = decode_newest(newest_key(cluster_id), await store.get(newest_key(cluster_id)))
@@ -134,14 +137,18 @@ class Loaded:
 
 
 async def load(
-    store: ObjectStore, cluster_id: str, found: BucketMetadata, on_progress: Callable[[str], None] = lambda text: None
+    store: ObjectStore,
+    cluster_id: str,
+    found: BucketMetadata,
+    on_progress: Callable[[str], None] = lambda text: None,
 ) -> Loaded:
-    """The newest image that can be had: a snapshot that can be read, and the pieces behind it as far as they join. Raises UnknownRecord for
-    metadata of a later build, and what the store raises."""
+    """The newest image that can be had: a snapshot that can be read, and the pieces behind it as far as they
+    join. Raises UnknownRecord for metadata of a later build, and what the store raises."""
     losses: list[str] = []
     if found.newest is not None and found.newest not in found.snapshots:
         losses.append(
-            f"the bucket names the snapshot at offset {found.newest.end} as its newest, and it is not there: the bucket may be a copy whose "
+            f"the bucket names the snapshot at offset {found.newest.end} as its newest, and it is not there: "
+            "the bucket may be a copy whose "
             "objects have not all arrived, then wait for them; an older one is used"
         )
     best: Loaded | None = None
@@ -155,7 +162,8 @@ async def load(
     best.losses = losses
     if found.highest is not None and best.image.offset < found.highest[0]:
         losses.append(
-            f"metadata between offset {best.image.offset} and {found.highest[0]} was in this bucket, and cannot be had"
+            f"metadata between offset {best.image.offset} and {found.highest[0]} was in this bucket, and "
+            "cannot be had"
         )
     return best
 

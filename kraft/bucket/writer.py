@@ -1,16 +1,19 @@
 """MetadataBackup: puts what is committed into the bucket, on the node that leads the quorum.
 
-    committed log -> pieces, by demand (a trim of the WAL, an opening) and by age -> snapshot now and then -> pointer -> old ones deleted
+    committed log -> pieces, by demand (a trim of the WAL, an opening) and by age -> snapshot now and then
+        -> pointer -> old ones deleted
 
-A piece holds all that is committed when it is cut, so that whoever waits while one is under way shares the next one. Each is put
-once, under a name that no other content may have: a name that is taken by other bytes means that another copy of this metadata
-log wrote it, and this node ends. A store that is away is asked again for ever; what waits, waits.
-Before each put and deletion the owner's claim is looked at: what a replaced node, or a clone, committed never moves the pointer.
-What still lands between look and put is passed over by readers, by its lower epoch.
+A piece holds all that is committed when it is cut, so that whoever waits while one is under way shares the
+next one. Each is put once, under a name that no other content may have: a name that is taken by other bytes
+means that another copy of this metadata log wrote it, and this node ends. A store that is away is asked again
+for ever; what waits, waits. Before each put and deletion the owner's claim is looked at: what a replaced
+node, or a clone, committed never moves the pointer. What still lands between look and put is passed over by
+readers, by its lower epoch.
 
-Not here: who must wait for what (s3stream/uploader.py, broker/background/object_cleaner.py, the opening of partitions), reading (reader.py).
-Kept true: nothing that is not committed is put; what is called saved can be restored from the bucket alone; snapshots and pieces
-are deleted only behind three newer snapshots; below millrace.version 1 nothing is put, and nobody waits.
+Not here: who must wait for what (s3stream/uploader.py, broker/background/object_cleaner.py, the opening of
+partitions), reading (reader.py). Kept true: nothing that is not committed is put; what is called saved can be
+restored from the bucket alone; snapshots and pieces are deleted only behind three newer snapshots; below
+millrace.version 1 nothing is put, and nobody waits.
 """
 
 from __future__ import annotations
@@ -72,7 +75,8 @@ class BackupForked(Fenced):
 
     def __str__(self) -> str:
         return (
-            f"{self.args[0]} is in the bucket already with other bytes: another copy of this metadata log has written on. This node ends; see that "
+            f"{self.args[0]} is in the bucket already with other bytes: another copy of this metadata log "
+            "has written on. This node ends; see that "
             "one copy alone is started"
         )
 
@@ -95,7 +99,8 @@ def _nobody() -> None:
 
 
 class MetadataBackup:
-    """`found` is what the bucket held when this node began to lead. Runs until cancelled; `close` before that gives the rest a chance."""
+    """`found` is what the bucket held when this node began to lead. Runs until cancelled; `close` before that
+    gives the rest a chance."""
 
     def __init__(
         self,
@@ -110,9 +115,10 @@ class MetadataBackup:
         *,
         is_conditional: bool = True,
     ) -> None:
-        """`verify_owner` is asked before each put for a newer owner of this node since that second of the loop's clock, and raises Fenced then.
-        `is_conditional`: the store keeps If-None-Match; without it a name is looked at before it is put. `confirmed`: the Clock of the newest time
-        that is known to be right; by what is saved of it a restored node starts."""
+        """`verify_owner` is asked before each put for a newer owner of this node since that second of the
+        loop's clock, and raises Fenced then. `is_conditional`: the store keeps If-None-Match; without it a
+        name is looked at before it is put. `confirmed`: the Clock of the newest time that is known to be
+        right; by what is saved of it a restored node starts."""
         self._store = store
         self._verify_owner = verify_owner
         self._cluster_id = cluster_id
@@ -134,7 +140,9 @@ class MetadataBackup:
         self._snapshotting: asyncio.Task[None] | None = None
         self.blocked_reason = ""
         self._is_full = asyncio.Event()  # the bucket refused the last put for want of room
-        self.on_full: Callable[[], None] = _nobody  # called when it begins to: somebody may be able to make some
+        self.on_full: Callable[[], None] = (
+            _nobody  # called when it begins to: somebody may be able to make some
+        )
         self.pieces_put = 0
         self.snapshots_put = 0
         self.bytes_put = 0
@@ -156,12 +164,16 @@ class MetadataBackup:
         return self.is_on and self._publisher.image.offset > self.saved_end
 
     def age_s(self) -> float:
-        """How long the oldest committed metadata that is not in the bucket has been committed; 0 where there is none."""
-        return asyncio.get_running_loop().time() - self._unsaved[0][1] if self._unsaved and self.is_on else 0.0
+        """How long the oldest committed metadata that is not in the bucket has been committed; 0 where there
+        is none."""
+        return (
+            asyncio.get_running_loop().time() - self._unsaved[0][1] if self._unsaved and self.is_on else 0.0
+        )
 
     async def reach_committed(self, *, is_urgent: bool = True) -> None:
-        """Returns when all that is committed now is in the bucket: a restore from it alone finds it. Cancelling gives up the wait alone.
-        Raises what `run` ended with. Not urgent: it goes with what is put for others, or by age."""
+        """Returns when all that is committed now is in the bucket: a restore from it alone finds it.
+        Cancelling gives up the wait alone. Raises what `run` ended with. Not urgent: it goes with what is put
+        for others, or by age."""
         target = self._publisher.image.offset
         if not self.is_on or self.saved_end >= target:
             return
@@ -175,8 +187,9 @@ class MetadataBackup:
         await reached
 
     async def reach_for_deletion(self, *, is_urgent: bool) -> None:
-        """As `reach_committed`, but returns as well while the bucket has no room for metadata: only deletions make some. A restore from
-        such a bucket may then name objects that are gone, below the start of their streams."""
+        """As `reach_committed`, but returns as well while the bucket has no room for metadata: only deletions
+        make some. A restore from such a bucket may then name objects that are gone, below the start of their
+        streams."""
         reached = asyncio.ensure_future(self.reach_committed(is_urgent=is_urgent))
         full = asyncio.ensure_future(self._is_full.wait())
         try:
@@ -188,7 +201,8 @@ class MetadataBackup:
             full.cancel()
 
     async def run(self) -> None:
-        """Until cancelled. Raises BackupForked, Fenced of a node that has a newer owner, and what tells of a broken local log."""
+        """Until cancelled. Raises BackupForked, Fenced of a node that has a newer owner, and what tells of a
+        broken local log."""
         try:
             while True:
                 await self._until_due()
@@ -209,12 +223,15 @@ class MetadataBackup:
                 await asyncio.gather(self._snapshotting, return_exceptions=True)
 
     async def finish(self, timeout_ms: int) -> None:
-        """Puts what is left, within the bound; the next start goes on where this one ended. Nothing once `run` has failed."""
+        """Puts what is left, within the bound; the next start goes on where this one ended. Nothing once
+        `run` has failed."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self.reach_committed()
         except TimeoutError:
-            log.warning("metadata backup: not everything that is committed is in the bucket: %s", self.blocked_reason)
+            log.warning(
+                "metadata backup: not everything that is committed is in the bucket: %s", self.blocked_reason
+            )
         except Exception as error:
             if error is not self._failure:
                 raise
@@ -298,7 +315,9 @@ class MetadataBackup:
             await self._put_if_absent(key, body)
         except PreconditionFailed:
             if await self._store.head(key) is None:
-                raise StoreConflict(key, "metadata is there, by the answer to a put, and there is none") from None
+                raise StoreConflict(
+                    key, "metadata is there, by the answer to a put, and there is none"
+                ) from None
             raise BackupForked(key) from None
         self.bytes_put += sum(map(len, body))
 
@@ -311,7 +330,8 @@ class MetadataBackup:
             raise PreconditionFailed(key)
 
     async def _save_snapshot(self) -> None:
-        """Of the image as it is now, and what follows from it: the pointer, and the deletion of what is old."""
+        """Of the image as it is now, and what follows from it: the pointer, and the deletion of what is
+        old."""
         image = self._publisher.image
         snapshot = SnapshotId(image.offset, image.epoch)
         time_ms = self._confirmed.wall_ms()
@@ -320,7 +340,9 @@ class MetadataBackup:
         try:
             await self._put_once(key, frame(Kind.SNAPSHOT, 0, snapshot.end, snapshot.epoch, time_ms, parts))
         except BackupForked:
-            log.info("a snapshot of the same metadata is in the bucket already: %s", key)  # made at another moment
+            log.info(
+                "a snapshot of the same metadata is in the bucket already: %s", key
+            )  # made at another moment
         self.snapshots_put += 1
         self._pieces_since = self._bytes_since = 0
         self._needs_snapshot = False
@@ -329,8 +351,8 @@ class MetadataBackup:
         await self._delete_old()
 
     async def _point_to(self, snapshot: SnapshotId) -> None:
-        """Moves the pointer up to the snapshot, unless it is there or beyond already. Raises StoreContradicts after a bounded number of
-        rounds, each of which judged anew what another had put there meanwhile."""
+        """Moves the pointer up to the snapshot, unless it is there or beyond already. Raises StoreContradicts
+        after a bounded number of rounds, each of which judged anew what another had put there meanwhile."""
         key, content = newest_key(self._cluster_id), encode_newest(snapshot)
         rounds = Rounds()
         while True:
@@ -375,12 +397,14 @@ class MetadataBackup:
     def _begin_snapshot_if_due(self) -> None:
         """Beside the pieces, which go on: whoever waits for them does not wait for a large snapshot."""
         is_due = (
-            self._pieces_since >= self._settings.snapshot_pieces or self._bytes_since >= self._settings.snapshot_bytes
+            self._pieces_since >= self._settings.snapshot_pieces
+            or self._bytes_since >= self._settings.snapshot_bytes
         )
         if is_due and self._snapshotting is None:
             self._pieces_since = self._bytes_since = 0
             self._snapshotting = asyncio.create_task(
-                self._patiently("a snapshot of metadata", self._save_snapshot), name="metadata snapshot to the bucket"
+                self._patiently("a snapshot of metadata", self._save_snapshot),
+                name="metadata snapshot to the bucket",
             )
 
     async def _patiently(self, what: str, call: Callable[[], Awaitable[T]]) -> T:

@@ -1,8 +1,9 @@
-"""Decides what brokers ask about themselves: registration, heartbeat, blocks of producer ids; and their removal. Pure.
+"""Decides what brokers ask about themselves: registration, heartbeat, blocks of producer ids; and their
+removal. Pure.
 
-A later incarnation of a broker takes its id at once: its epoch, the offset of its registration, is higher, and with it
-everything the earlier one still asks for is refused. Not here: sessions: a broker may be given partitions from its
-registration on, until a heartbeat says that it wants to be fenced.
+A later incarnation of a broker takes its id at once: its epoch, the offset of its registration, is higher,
+and with it everything the earlier one still asks for is refused. Not here: sessions: a broker may be given
+partitions from its registration on, until a heartbeat says that it wants to be fenced.
 """
 
 from __future__ import annotations
@@ -13,9 +14,15 @@ from millrace.kraft.commands.decision import Decision, check_broker
 from millrace.kraft.image.image import MetadataImage
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
-from millrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from millrace.protocol.messages.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
 from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from millrace.protocol.messages.broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
 from millrace.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from millrace.protocol.metadata_records import (
     BrokerRegistrationChangeRecord,
@@ -45,7 +52,9 @@ def decide_register_broker(
         incarnation_id=request.incarnation_id,
         broker_epoch=epoch,
         end_points=[RecordEndpoint(e.name, e.host, e.port, e.security_protocol) for e in request.listeners],
-        features=[RecordFeature(f.name, f.min_supported_version, f.max_supported_version) for f in request.features],
+        features=[
+            RecordFeature(f.name, f.min_supported_version, f.max_supported_version) for f in request.features
+        ],
         rack=request.rack,
         fenced=known.is_fenced if known is not None and is_retry else False,
         log_dirs=list(request.log_dirs),
@@ -74,7 +83,8 @@ def decide_heartbeat(image: MetadataImage, request: BrokerHeartbeatRequest) -> D
 
 
 def decide_unregister_broker(image: MetadataImage, request: UnregisterBrokerRequest) -> Decision:
-    """One that lives is refused, where Kafka takes it: it would lead nothing any more and know nothing of it until it is started again."""
+    """One that lives is refused, where Kafka takes it: it would lead nothing any more and know nothing of it
+    until it is started again."""
     broker = image.brokers.get(request.broker_id)
     if broker is None:
         raise KafkaError(

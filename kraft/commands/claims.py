@@ -1,7 +1,7 @@
 """Decides that an incarnation may claim a number of a series. Pure.
 
-Kept true: a claim follows the newest one in the bucket, which this log knows; the claim that stands is never forgotten
-before the one that follows it is in the bucket. Not here: the bucket (broker/identity/claims.py).
+Kept true: a claim follows the newest one in the bucket, which this log knows; the claim that stands is never
+forgotten before the one that follows it is in the bucket. Not here: the bucket (broker/identity/claims.py).
 """
 
 from __future__ import annotations
@@ -32,4 +32,6 @@ def decide_claim_node(image: MetadataImage, request: ClaimNodeRequest) -> Decisi
         claims.insert(0, found)
     # In this order: the claim that stands keeps those before it, and the new one keeps the claim that stands.
     new = [claim for claim in claims if not image.claims.is_known(series, claim)]
-    return Decision(ClaimNodeResponse(), [NodeClaimRecord(series, claim.number, claim.incarnation) for claim in new])
+    return Decision(
+        ClaimNodeResponse(), [NodeClaimRecord(series, claim.number, claim.incarnation) for claim in new]
+    )

@@ -1,12 +1,14 @@
 """Decides commits of compaction: new objects take the place of committed ones. Pure.
 
-The decision applies the record it is about to write to a copy of the tables and looks at what is left of the sources: what of theirs is
-wanted (of a stream that exists, at or above its start) and in no new object is refused, whatever the one who asks believes. What was
-trimmed or deleted meanwhile is wanted no more and passed over. A commit may have thousands of ranges: it is decided in steps, and
-what the record makes of the tables comes with the decision, so that it need not be applied once more.
+The decision applies the record it is about to write to a copy of the tables and looks at what is left of the
+sources: what of theirs is wanted (of a stream that exists, at or above its start) and in no new object is
+refused, whatever the one who asks believes. What was trimmed or deleted meanwhile is wanted no more and
+passed over. A commit may have thousands of ranges: it is decided in steps, and what the record makes of the
+tables comes with the decision, so that it need not be applied once more.
 
-Kept true: no stream's end moves; a commit sent twice changes nothing the second time, by its new objects, or, when it has none, by its
-sources; an object is a source only while it is committed, and for the node that wrote it or, if it is of one stream, for that stream's owner.
+Kept true: no stream's end moves; a commit sent twice changes nothing the second time, by its new objects, or,
+when it has none, by its sources; an object is a source only while it is committed, and for the node that
+wrote it or, if it is of one stream, for that stream's owner.
 """
 
 from __future__ import annotations
@@ -91,7 +93,8 @@ def check_ids(request: CommitCompactionRequest, made_ids: list[int], source_ids:
 
 
 def is_done(image: MetadataImage, made_ids: list[int], source_ids: list[int]) -> bool:
-    """This very commit was made before. One without new objects does nothing but end its sources: it is done when none is committed."""
+    """This very commit was made before. One without new objects does nothing but end its sources: it is done
+    when none is committed."""
     if made_ids:
         return all(is_settled(image.objects.get(object_id)) for object_id in made_ids)
     found = [image.objects.get(object_id) for object_id in source_ids]
@@ -99,9 +102,9 @@ def is_done(image: MetadataImage, made_ids: list[int], source_ids: list[int]) ->
 
 
 def committed_source(image: MetadataImage, object_id: int, node_id: int) -> StoredObject | None:
-    """None for one that was emptied since the plan was made: what it held is wanted no more, or another compaction has it. Only what the
-    sources still hold changes hands, so passing it over harms nothing. Raises KafkaError INVALID_RECORD_STATE
-    for one that is not committed, or another node's."""
+    """None for one that was emptied since the plan was made: what it held is wanted no more, or another
+    compaction has it. Only what the sources still hold changes hands, so passing it over harms nothing.
+    Raises KafkaError INVALID_RECORD_STATE for one that is not committed, or another node's."""
     found = image.objects.get(object_id)
     if found is not None and found.was_committed:
         return None
@@ -127,8 +130,11 @@ def check_prepared(image: MetadataImage, object_id: int, node_id: int, writer: i
         refuse(f"object {object_id} was prepared for {whose}")
 
 
-def check_roles(image: MetadataImage, request: CommitCompactionRequest, sources: dict[int, StoredObject]) -> None:
-    """Only a composite is superseded; only a stream object is linked, whole, by a composite of this commit."""
+def check_roles(
+    image: MetadataImage, request: CommitCompactionRequest, sources: dict[int, StoredObject]
+) -> None:
+    """Only a composite is superseded; only a stream object is linked, whole, by a composite of this
+    commit."""
     composites = [made for made in request.stream_objects if made.kind == ObjectKind.COMPOSITE]
     for object_id in request.superseded_ids:
         found = sources.get(object_id)
@@ -167,7 +173,9 @@ def compaction_record(
         packed = packed_spans([(one.stream_id, one.start_offset, one.end_offset) for one in request.ranges])
         home = next_place(image.objects, request.node_id, Purpose.COMPACTION, request.object_id, sources)
         made.append(
-            MadeObject(request.object_id, ObjectKind.STREAM_SET, request.size_bytes, order_id, data_ms, *home, packed)
+            MadeObject(
+                request.object_id, ObjectKind.STREAM_SET, request.size_bytes, order_id, data_ms, *home, packed
+            )
         )
     for number, one in enumerate(request.stream_objects):
         if not number % LONG_COUNT:

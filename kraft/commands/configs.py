@@ -1,9 +1,10 @@
 """Decides AlterConfigs and IncrementalAlterConfigs for topics, brokers, groups and client metrics. Pure.
 
-Each resource stands or falls alone. A request is decided in steps, by all that may be many in it: resources, keys of one, what long values
-hold. A topic's values are checked here; a broker's by what the broker package hands in (`BrokerConfigCheck`), since it knows its keys, and so are
-a group's and client metrics' (`OtherConfigCheck`), all that would be set together. Not here: broker loggers (each
-broker's own), what values do.
+Each resource stands or falls alone. A request is decided in steps, by all that may be many in it: resources,
+keys of one, what long values hold. A topic's values are checked here; a broker's by what the broker package
+hands in (`BrokerConfigCheck`), since it knows its keys, and so are a group's and client metrics'
+(`OtherConfigCheck`), all that would be set together. Not here: broker loggers (each broker's own), what
+values do.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def decide_incremental_alter_configs_in_steps(
     return _decide(decision, image, request, rules, incremental.AlterConfigsResourceResponse, Change.alter)
 
 
-def decide_alter_configs(image: MetadataImage, request: whole.AlterConfigsRequest, rules: ConfigRules) -> Decision:
+def decide_alter_configs(
+    image: MetadataImage, request: whole.AlterConfigsRequest, rules: ConfigRules
+) -> Decision:
     return finished(decide_alter_configs_in_steps(image, request, rules))
 
 
@@ -82,8 +85,11 @@ def _decide(
     result_type: Callable[[int, str | None, int, str], Any],
     apply: Callable[[Change, Any, Pace], Steps[None]],
 ) -> Steps[Decision]:
-    """`apply` is what the API does with a resource's configs. A pause after every so many: the image is the same after it."""
-    resources, again = yield from by_key(request.resources, lambda one: (one.resource_type, one.resource_name))
+    """`apply` is what the API does with a resource's configs. A pause after every so many: the image is the
+    same after it."""
+    resources, again = yield from by_key(
+        request.resources, lambda one: (one.resource_type, one.resource_name)
+    )
     pace = Pace()
     for resource in resources.values():
         if pace.is_spent(1):
@@ -100,7 +106,9 @@ def _decide(
     return decision
 
 
-def by_key(items: Sequence[T], key: Callable[[T], Hashable]) -> Steps[tuple[dict[Hashable, T], set[Hashable]]]:
+def by_key(
+    items: Sequence[T], key: Callable[[T], Hashable]
+) -> Steps[tuple[dict[Hashable, T], set[Hashable]]]:
     """The last item of each key, and the keys that several have."""
     last: dict[Hashable, T] = {}
     again: set[Hashable] = set()
@@ -151,7 +159,9 @@ class Change:
             for key, value in self._after.items()
             if self._before.get(key) != value
         ]
-        removed = [ConfigRecord(self._type, self._name, key, None) for key in self._before if key not in self._after]
+        removed = [
+            ConfigRecord(self._type, self._name, key, None) for key in self._before if key not in self._after
+        ]
         return changed + removed
 
     def check_resource(self, again: Collection[Hashable]) -> None:
@@ -161,7 +171,9 @@ class Change:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
         if self._type == ResourceType.TOPIC:
             if self._image.topics.by_name(self._name) is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{self._name}' does not exist.")
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{self._name}' does not exist."
+                )
         elif self._type == ResourceType.BROKER:
             if self._name and not self._name.isdigit():
                 text = f"Unable to parse broker name as a base 10 number: {self._name}"
@@ -181,7 +193,9 @@ class Change:
             if pace.is_spent_by(config):
                 yield
             if config.name in again:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Error due to duplicate config keys: {config.name}")
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"Error due to duplicate config keys: {config.name}"
+                )
             if config.config_operation != Operation.DELETE and config.value is None:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for: {config.name}")
             self._alter(config)
@@ -195,7 +209,9 @@ class Change:
             if pace.is_spent_by(config):
                 yield
             if config.name in again:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Error due to duplicate config keys: {config.name}")
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"Error due to duplicate config keys: {config.name}"
+                )
             if config.value is None:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for: {config.name}")
             self._put(config.name, config.value)
@@ -213,7 +229,9 @@ class Change:
         elif operation in (Operation.APPEND, Operation.SUBTRACT):
             if not self._is_list(name):
                 word = Operation(operation).name
-                raise KafkaError(ErrorCode.INVALID_CONFIG, f"Can't {word} to key {name} because its type is not LIST.")
+                raise KafkaError(
+                    ErrorCode.INVALID_CONFIG, f"Can't {word} to key {name} because its type is not LIST."
+                )
             items, given = self._items(name), [item.strip() for item in value.split(",")]
             if operation == Operation.APPEND:
                 held = set(items)

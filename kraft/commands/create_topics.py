@@ -1,7 +1,9 @@
-"""Decides CreateTopics and CreatePartitions: Kafka's checks in Kafka's order, then topic, configuration, partitions. Pure.
+"""Decides CreateTopics and CreatePartitions: Kafka's checks in Kafka's order, then topic, configuration,
+partitions. Pure.
 
-Replication is the store's: any replication factor from 1 up is taken, and every partition's one replica is its leader, as
-it is recorded and shown. Not here: who may create (the broker). Kept true: each topic of a request stands or falls alone.
+Replication is the store's: any replication factor from 1 up is taken, and every partition's one replica is
+its leader, as it is recorded and shown. Not here: who may create (the broker). Kept true: each topic of a
+request stands or falls alone.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.brokers import Broker
 from millrace.kraft.tables.configs import ResourceType
 from millrace.kraft.tables.topics import Topic, collision_key
-from millrace.kraft.topic_configs import TOPIC_CONFIGS, ConfigLookup, ConfigSource, as_stored, validate, validate_all
+from millrace.kraft.topic_configs import (
+    TOPIC_CONFIGS,
+    ConfigLookup,
+    ConfigSource,
+    as_stored,
+    validate,
+    validate_all,
+)
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.create_partitions import (
@@ -48,7 +57,9 @@ NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 UNASSIGNED_DIRECTORY: Final = bytes(15) + b"\x01"  # Kafka's id for a replica whose folder is not known
 
 
-def decide_create_topics(image: MetadataImage, request: CreateTopicsRequest, rules: CreationRules) -> Decision:
+def decide_create_topics(
+    image: MetadataImage, request: CreateTopicsRequest, rules: CreationRules
+) -> Decision:
     return finished(decide_create_topics_in_steps(image, request, rules))
 
 
@@ -101,7 +112,9 @@ def excess_of(total: int, rules: CreationRules) -> str | None:
     """As in Kafka, a request for too many partitions is refused whole."""
     if total <= rules.request_partitions_max:
         return None
-    return f"Excessively large number of partitions per request: {total}, above {rules.request_partitions_max}."
+    return (
+        f"Excessively large number of partitions per request: {total}, above {rules.request_partitions_max}."
+    )
 
 
 class Creation:
@@ -112,7 +125,9 @@ class Creation:
         self._rules = rules
         self._brokers = [broker for broker in image.brokers if broker.is_usable]
         self._taken: dict[str, str] = {}  # collision key -> name
-        self._plain: list[CreatableTopicConfigs] | None = None  # what holds for a topic that says nothing itself
+        self._plain: list[CreatableTopicConfigs] | None = (
+            None  # what holds for a topic that says nothing itself
+        )
 
     def create_in_steps(self, topic: CreatableTopic) -> Steps[tuple[CreatableTopicResult, list[Any]]]:
         name = topic.name
@@ -131,11 +146,14 @@ class Creation:
         return result, records
 
     def _shown_configs(self, own: dict[str, str]) -> list[CreatableTopicConfigs]:
-        """What will hold for a topic with these values of its own. Topics share what they do not say themselves."""
+        """What will hold for a topic with these values of its own. Topics share what they do not say
+        themselves."""
         if self._plain is None:
             self._plain = shown_configs(self._image, self._rules.lookup)
         return [
-            CreatableTopicConfigs(one.name, own[one.name], False, ConfigSource.TOPIC, False) if one.name in own else one
+            CreatableTopicConfigs(one.name, own[one.name], False, ConfigSource.TOPIC, False)
+            if one.name in own
+            else one
             for one in self._plain
         ]
 
@@ -148,10 +166,13 @@ class Creation:
         key = collision_key(name)
         other = None if key is None else self._taken.get(key) or self._image.topics.collisions.get(key)
         if other is not None:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+            )
 
     def _chosen(self, topic: CreatableTopic) -> list[Broker]:
-        """The leaders of automatic placement: the usable brokers in turn, beginning somewhere else for each topic."""
+        """The leaders of automatic placement: the usable brokers in turn, beginning somewhere else for each
+        topic."""
         factor, count = topic.replication_factor, topic.num_partitions
         if factor == 0 or factor < -1:
             raise KafkaError(
@@ -192,7 +213,10 @@ def name_fault(name: str) -> str | None:
     if name in (".", ".."):
         return "Topic name is invalid: '.' or '..' is not allowed"
     if len(name) > NAME_BYTES_MAX:
-        return f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {NAME_BYTES_MAX}"
+        return (
+            f"Topic name is invalid: the length of '{name}' is longer than the max allowed length "
+            f"{NAME_BYTES_MAX}"
+        )
     if not NAME.fullmatch(name):
         return (
             f"Topic name is invalid: '{name}' contains one or more characters other than "
@@ -219,11 +243,12 @@ def check_configs(topic: CreatableTopic) -> dict[str, str]:
 
 
 def check_replicas(image: MetadataImage, broker_ids: Sequence[int]) -> Broker:
-    """The leader among the brokers named for a partition: all are registered and named once; the first usable one leads.
-    Else raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
+    """The leader among the brokers named for a partition: all are registered and named once; the first usable
+    one leads. Else raises KafkaError INVALID_REPLICA_ASSIGNMENT."""
     if not broker_ids:
         raise KafkaError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes an empty replica list."
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "The manual partition assignment includes an empty replica list.",
         )
     brokers: dict[int, Broker] = {}
     for broker_id in broker_ids:
@@ -233,12 +258,17 @@ def check_replicas(image: MetadataImage, broker_ids: Sequence[int]) -> Broker:
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
         broker = image.brokers.get(broker_id)
         if broker is None:
-            text = f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
+            text = (
+                f"The manual partition assignment includes broker {broker_id}, but no such broker is "
+                "registered."
+            )
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
         brokers[broker_id] = broker
     usable = [broker for broker in brokers.values() if broker.is_usable]
     if not usable:
-        text = "All brokers specified in the manual partition assignment are fenced or in controlled shutdown."
+        text = (
+            "All brokers specified in the manual partition assignment are fenced or in controlled shutdown."
+        )
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
     return usable[0]
 
@@ -271,7 +301,9 @@ def add_partitions(records: list[Any], topic_id: bytes, first: int, leaders: Seq
         if start:
             yield
         part = leaders[start : start + PARTITIONS_A_STEP]
-        records += [partition_record(topic_id, first + start + place, leader) for place, leader in enumerate(part)]
+        records += [
+            partition_record(topic_id, first + start + place, leader) for place, leader in enumerate(part)
+        ]
 
 
 def shown_configs(image: MetadataImage, lookup: ConfigLookup) -> list[CreatableTopicConfigs]:
@@ -283,7 +315,9 @@ def shown_configs(image: MetadataImage, lookup: ConfigLookup) -> list[CreatableT
     return shown
 
 
-def decide_create_partitions(image: MetadataImage, request: CreatePartitionsRequest, rules: CreationRules) -> Decision:
+def decide_create_partitions(
+    image: MetadataImage, request: CreatePartitionsRequest, rules: CreationRules
+) -> Decision:
     return finished(decide_create_partitions_in_steps(image, request, rules))
 
 
@@ -315,10 +349,13 @@ def added_partitions(image: MetadataImage, asked: CreatePartitionsTopic, count_m
     whose count is fixed."""
     topic = image.topics.by_name(asked.name)
     if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
+        )
     if asked.name in COUNTED_TOPICS:
         text = (
-            f"The number of partitions of {asked.name} cannot be changed: the partition that holds a group's committed offsets "
+            f"The number of partitions of {asked.name} cannot be changed: the partition that holds a group's "
+            "committed offsets "
             "is found by that number, and those stored so far would not be found any more."
         )
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, text)
@@ -327,7 +364,10 @@ def added_partitions(image: MetadataImage, asked: CreatePartitionsTopic, count_m
         is_same = asked.count == count
         text = f"Topic already has {count} partition(s)."
         if not is_same:
-            text = f"The topic {asked.name} currently has {count} partition(s); {asked.count} would not be an increase."
+            text = (
+                f"The topic {asked.name} currently has {count} partition(s); {asked.count} would not be "
+                "an increase."
+            )
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, text)
     if asked.count - count > count_max:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")

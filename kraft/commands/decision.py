@@ -1,7 +1,9 @@
-"""What a command comes to, and what it may look at: values and rules only, so that deciders need nothing of one another.
+"""What a command comes to, and what it may look at: values and rules only, so that deciders need nothing of
+one another.
 
-A decider is a plain function `decide_*(image, request, ...) -> Decision`; it refuses the whole request by raising
-KafkaError, and parts of it inside the reply. Records of one decision take effect together or not at all.
+A decider is a plain function `decide_*(image, request, ...) -> Decision`; it refuses the whole request by
+raising KafkaError, and parts of it inside the reply. Records of one decision take effect together or not at
+all.
 """
 
 from __future__ import annotations
@@ -20,15 +22,18 @@ from millrace.protocol.errors import KafkaError
 from millrace.protocol.ids import uuid_text
 from millrace.s3stream.ids import token_of, token_text
 
-# (key, its new value or None when it is removed, whether for all brokers): raises KafkaError for what may not be.
+# (key, its new value or None when it is removed, whether for all brokers): raises KafkaError for what may not
+# be.
 BrokerConfigCheck = Callable[[str, str | None, bool], None]
-# (type of the resource, a group or client metrics; all that it would have set): raises KafkaError for what may not be.
+# (type of the resource, a group or client metrics; all that it would have set): raises KafkaError for what
+# may not be.
 OtherConfigCheck = Callable[[int, Values], None]
 
 
 @dataclass(slots=True)
 class Decision:
-    """`objects`: what the records make of that table, where deciding has applied them already; they change no other."""
+    """`objects`: what the records make of that table, where deciding has applied them already; they change no
+    other."""
 
     response: Any
     records: list[Any] = field(default_factory=list)
@@ -66,24 +71,30 @@ class Context:
 
 
 def check_writer(image: MetadataImage, node_id: int, token: int) -> None:
-    """`token` is of the incarnation that is registered, or 0: at millrace.version 0 nobody has one. After check_broker.
-    Raises KafkaError STALE_BROKER_EPOCH for another incarnation's, INVALID_REQUEST for any at version 0."""
+    """`token` is of the incarnation that is registered, or 0: at millrace.version 0 nobody has one. After
+    check_broker. Raises KafkaError STALE_BROKER_EPOCH for another incarnation's, INVALID_REQUEST for any at
+    version 0."""
     if not token:
         return
     if not image.features.has_identities:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "a writer is named at millrace.version 0")
     registered = token_of(image.brokers.by_id[node_id].incarnation_id)
     if registered != token:
-        text = f"incarnation {token_text(registered)} of node {node_id} is registered, not {token_text(token)}"
+        text = (
+            f"incarnation {token_text(registered)} of node {node_id} is registered, not {token_text(token)}"
+        )
         raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, text)
 
 
 def check_incarnation(image: MetadataImage, node_id: int, incarnation: bytes) -> int:
-    """The incarnation that wrote is the one that is registered, or none, at millrace.version 0: its token, or 0. After check_broker.
-    Raises KafkaError STALE_BROKER_EPOCH for another."""
+    """The incarnation that wrote is the one that is registered, or none, at millrace.version 0: its token, or
+    0. After check_broker. Raises KafkaError STALE_BROKER_EPOCH for another."""
     registered = image.brokers.by_id[node_id].incarnation_id
     if any(incarnation) and incarnation != registered:
-        text = f"incarnation {uuid_text(registered)} of node {node_id} is registered, not {uuid_text(incarnation)}"
+        text = (
+            f"incarnation {uuid_text(registered)} of node {node_id} is registered, not "
+            f"{uuid_text(incarnation)}"
+        )
         raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, text)
     return token_of(incarnation)
 

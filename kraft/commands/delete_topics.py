@@ -1,7 +1,8 @@
-"""Decides DeleteTopics: topics go with their configuration, their partitions and their streams, in one commit. Pure.
+"""Decides DeleteTopics: topics go with their configuration, their partitions and their streams, in one
+commit. Pure.
 
-Objects that thereby hold nothing any more are marked for deletion by the same commit (tables/objects.py). Not here: whether deleting
-is allowed (the broker).
+Objects that thereby hold nothing any more are marked for deletion by the same commit (tables/objects.py). Not
+here: whether deleting is allowed (the broker).
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def decide_delete_topics(image: MetadataImage, request: DeleteTopicsRequest, now
     return finished(decide_delete_topics_in_steps(image, request, now_ms))
 
 
-def decide_delete_topics_in_steps(image: MetadataImage, request: DeleteTopicsRequest, now_ms: int) -> Steps[Decision]:
+def decide_delete_topics_in_steps(
+    image: MetadataImage, request: DeleteTopicsRequest, now_ms: int
+) -> Steps[Decision]:
     """With a pause after every so many topics or streams: the image is the same after it. A topic that is
     refused has its error in the response; none is raised."""
     decision = Decision(DeleteTopicsResponse())

@@ -1,4 +1,5 @@
-"""Decides UpdateFeatures: a level that is not supported here is refused, and with it the whole request. Pure."""
+"""Decides UpdateFeatures: a level that is not supported here is refused, and with it the whole request.
+Pure."""
 
 from __future__ import annotations
 
@@ -51,9 +52,16 @@ def check(image: MetadataImage, update: FeatureUpdateKey) -> None:
         text = f"{prefix} Supported are versions {supported.min_level}-{supported.max_level}."
         raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, text)
     if update.feature == MILLRACE_VERSION and level < current:
-        text = f"{prefix} What was written at level {current} cannot be read at a lower one: there is no way back."
+        text = (
+            f"{prefix} What was written at level {current} cannot be read at a lower one: there is no "
+            "way "
+            "back."
+        )
         raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, text)
     is_downgrade = update.upgrade_type != UPGRADE or update.allow_downgrade
     if level < current and not is_downgrade:
-        text = f"{prefix} Can't downgrade the version of this feature without setting the upgrade type to a downgrade."
+        text = (
+            f"{prefix} Can't downgrade the version of this feature without setting the upgrade type to a "
+            "downgrade."
+        )
         raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, text)

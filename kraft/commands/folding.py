@@ -1,7 +1,8 @@
 """Deciding, encoding and applying a command that names thousands, in steps with pauses between them. Pure.
 
-What comes of it lies beside the image until the last step: the caller takes it whole, or drops it where the image that it was decided on
-has gone. Not here: who runs meanwhile, and in what order commands are decided (controller.py).
+What comes of it lies beside the image until the last step: the caller takes it whole, or drops it where the
+image that it was decided on has gone. Not here: who runs meanwhile, and in what order commands are decided
+(controller.py).
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ class Folded:
     delta: MetadataDelta
 
 
-def fold_in_steps(command: Command, context: Context, request: Any, writer: ValueWriter) -> Steps[Decision | Folded]:
-    """A Decision alone where its records are few enough to be encoded and applied at once. Raises what deciding and encoding raise."""
+def fold_in_steps(
+    command: Command, context: Context, request: Any, writer: ValueWriter
+) -> Steps[Decision | Folded]:
+    """A Decision alone where its records are few enough to be encoded and applied at once. Raises what
+    deciding and encoding raise."""
     if command.steps is None:
         return command.decide(context, request)
     decision = yield from command.steps(context, request)

@@ -1,7 +1,8 @@
-"""Decides the life of objects: prepare, commit an upload, expire what was never committed, forget what was deleted. Pure.
+"""Decides the life of objects: prepare, commit an upload, expire what was never committed, forget what was
+deleted. Pure.
 
-Kept true: for every stream, what is committed is continuous; a commit sent twice changes nothing the second time; what an
-object holds of streams that are gone, or of what is committed already, is passed over.
+Kept true: for every stream, what is committed is continuous; a commit sent twice changes nothing the second
+time; what an object holds of streams that are gone, or of what is committed already, is passed over.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ def decide_commit_upload(image: MetadataImage, request: CommitUploadRequest, now
     if request.object_id != NO_OBJECT:
         ranges = [(range.stream_id, range.start_offset, range.end_offset) for range in request.ranges]
         packed = plan.take(ranges)
-        record = committed(request, request.object_id, ObjectKind.STREAM_SET, request.size_bytes, now_ms, packed)
+        record = committed(
+            request, request.object_id, ObjectKind.STREAM_SET, request.size_bytes, now_ms, packed
+        )
         home = next_place(image.objects, request.node_id, Purpose.UPLOADS, request.object_id)
         record.group_id, record.group_slot = home
         records.append(record)
@@ -79,7 +82,12 @@ def moved_wal(image: MetadataImage, request: CommitUploadRequest) -> list[MoveNo
 
 
 def committed(
-    request: CommitUploadRequest, object_id: int, kind: ObjectKind, size_bytes: int, now_ms: int, packed: bytes
+    request: CommitUploadRequest,
+    object_id: int,
+    kind: ObjectKind,
+    size_bytes: int,
+    now_ms: int,
+    packed: bytes,
 ) -> CommitObjectRecord:
     return CommitObjectRecord(object_id, kind, size_bytes, object_id, now_ms, request.node_id, ranges=packed)
 
@@ -87,7 +95,8 @@ def committed(
 def next_place(
     objects: Objects, node_id: int, purpose: Purpose, object_id: int, sources: Container[int] = ()
 ) -> tuple[int, int]:
-    """On which group the node's next object goes, and where: on one of its own when there is none open, or sources lie there."""
+    """On which group the node's next object goes, and where: on one of its own when there is none open, or
+    sources lie there."""
     group_id = objects.open_groups.get((node_id, purpose))
     if group_id is None:
         return object_id, 0
@@ -105,9 +114,11 @@ def uploaded_ids(request: CommitUploadRequest) -> list[int]:
 
 
 def is_committed(image: MetadataImage, ids: Iterable[int], node_id: int, writer: int) -> bool:
-    """True: this very upload was committed before. False: all its objects are prepared. Anything else is refused.
+    """True: this very upload was committed before. False: all its objects are prepared. Anything else is
+    refused.
 
-    One that was committed and has been emptied since is marked for deletion by now; the retry of its commit is a success all the same.
+    One that was committed and has been emptied since is marked for deletion by now; the retry of its commit
+    is a success all the same.
     """
     stored = {object_id: image.objects.get(object_id) for object_id in ids}
     if all(is_settled(found) for found in stored.values()):
@@ -121,7 +132,8 @@ def is_committed(image: MetadataImage, ids: Iterable[int], node_id: int, writer:
             raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, text)
         if found.writer != writer:
             text = (
-                f"object {object_id} was prepared for incarnation {token_text(found.writer)}, not {token_text(writer)}"
+                f"object {object_id} was prepared for incarnation {token_text(found.writer)}, not "
+                f"{token_text(writer)}"
             )
             raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, text)
     return False
@@ -156,7 +168,8 @@ class RangePlan:
         if not stream.is_open or stream.node_id != self._node_id:
             text = f"stream {stream_id} is not open at node {self._node_id}"
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, text)
-        # A trim beyond the committed end lifted it: what lies below is wanted no more, and the range may begin there.
+        # A trim beyond the committed end lifted it: what lies below is wanted no more, and the range may
+        # begin there.
         is_lifted = stream.start == stream.end == committed_end
         if start != committed_end and not (is_lifted and start < committed_end):
             text = f"range [{start}, {end}) of stream {stream_id}, whose committed end is {committed_end}"
@@ -166,7 +179,8 @@ class RangePlan:
 
 
 def decide_expire_objects(image: MetadataImage, passed_ms: int, now_ms: int) -> list[PendingDeletionRecord]:
-    """Marks for deletion prepared objects whose deadline lies at or before `passed_ms`, so many at a time; they are marked for deletion since now."""
+    """Marks for deletion prepared objects whose deadline lies at or before `passed_ms`, so many at a time;
+    they are marked for deletion since now."""
     expired = image.objects.prepared_before(passed_ms, EXPIRED_COUNT_MAX)
     return [PendingDeletionRecord(list(expired), now_ms)] if expired else []
 

@@ -1,7 +1,8 @@
 """Decides ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments. Pure.
 
-A partition has one replica, its leader; so the preferred leader always leads, no reassignment is ever under way, and the
-only target there is is the present one. Not here: moving partitions between nodes, which comes with the balancer.
+A partition has one replica, its leader; so the preferred leader always leads, no reassignment is ever under
+way, and the only target there is is the present one. Not here: moving partitions between nodes, which comes
+with the balancer.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ def reassignment(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {topic}, or partition."
             )
         if asked.replicas is None:
-            raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
+            raise KafkaError(
+                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
+            )
         check_target(image, state, asked.replicas)
     except KafkaError as error:
         result.error_code, result.error_message = error.code, error.message
@@ -120,7 +123,9 @@ def check_target(image: MetadataImage, state: PartitionState, replicas: Iterable
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
 
 
-def decide_list_partition_reassignments(image: MetadataImage, request: ListPartitionReassignmentsRequest) -> Decision:
+def decide_list_partition_reassignments(
+    image: MetadataImage, request: ListPartitionReassignmentsRequest
+) -> Decision:
     return Decision(ListPartitionReassignmentsResponse(error_message=None))
 
 

@@ -1,4 +1,5 @@
-"""How a command is refused: the reply that says so in the place where a client of that request looks for it. Pure.
+"""How a command is refused: the reply that says so in the place where a client of that request looks for it.
+Pure.
 
 Most replies have one error for all; those of several topics or resources name each with it.
 """
@@ -27,12 +28,18 @@ def refuse_whole(request: Any, error: KafkaError) -> Any:
 def refuse_create_topics(request: Any, error: KafkaError) -> Any:
     from millrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 
-    results = [CreatableTopicResult(t.name, error_code=error.code, error_message=error.message) for t in request.topics]
+    results = [
+        CreatableTopicResult(t.name, error_code=error.code, error_message=error.message)
+        for t in request.topics
+    ]
     return CreateTopicsResponse(topics=results)
 
 
 def refuse_create_partitions(request: Any, error: KafkaError) -> Any:
-    from millrace.protocol.messages.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
+    from millrace.protocol.messages.create_partitions import (
+        CreatePartitionsResponse,
+        CreatePartitionsTopicResult,
+    )
 
     results = [CreatePartitionsTopicResult(topic.name, error.code, error.message) for topic in request.topics]
     return CreatePartitionsResponse(results=results)
@@ -43,7 +50,9 @@ def refuse_delete_topics(request: Any, error: KafkaError) -> Any:
 
     named = [(state.name, state.topic_id) for state in request.topics]
     named += [(name, bytes(16)) for name in request.topic_names]
-    return DeleteTopicsResponse(responses=[DeletableTopicResult(*one, error.code, error.message) for one in named])
+    return DeleteTopicsResponse(
+        responses=[DeletableTopicResult(*one, error.code, error.message) for one in named]
+    )
 
 
 def refuse_alter_configs(request: Any, error: KafkaError) -> Any:
@@ -70,7 +79,11 @@ def refuse_incremental(request: Any, error: KafkaError) -> Any:
 
 
 def refuse_elect_leaders(request: Any, error: KafkaError) -> Any:
-    from millrace.protocol.messages.elect_leaders import ElectLeadersResponse, PartitionResult, ReplicaElectionResult
+    from millrace.protocol.messages.elect_leaders import (
+        ElectLeadersResponse,
+        PartitionResult,
+        ReplicaElectionResult,
+    )
 
     said = error.code, error.message
     results = [

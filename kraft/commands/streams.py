@@ -1,7 +1,8 @@
 """Decides what owners ask of streams: open (made when missing), close, trim, and which are open. Pure.
 
-Fences, in order: the broker's epoch (its newest incarnation), the partition's leader and leader epoch, the stream's
-owner and epoch. Kept true: a stream has one owner at a time, and a new one only after the old one closed it.
+Fences, in order: the broker's epoch (its newest incarnation), the partition's leader and leader epoch, the
+stream's owner and epoch. Kept true: a stream has one owner at a time, and a new one only after the old one
+closed it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from millrace.s3stream.ids import StreamId, StreamRole
 def decide_open_partition_streams(image: MetadataImage, request: OpenPartitionStreamsRequest) -> Decision:
     check_broker(image, request.node_id, request.broker_epoch)
     check_leader(image, request)
-    known = {stream.role: stream for stream in image.streams.of_partition(request.topic_id, request.partition_index)}
+    known = {
+        stream.role: stream
+        for stream in image.streams.of_partition(request.topic_id, request.partition_index)
+    }
     next_id = image.streams.next_id
     decision = Decision(OpenPartitionStreamsResponse())
     for role in dict.fromkeys(request.roles):
@@ -39,7 +43,9 @@ def decide_open_partition_streams(image: MetadataImage, request: OpenPartitionSt
             stream = new_stream(next_id, request, StreamRole(role))
             next_id = StreamId(next_id + 1)
             decision.records.append(stream_record(stream))
-        elif not (stream.is_open and (stream.node_id, stream.epoch) == (request.node_id, request.leader_epoch)):
+        elif not (
+            stream.is_open and (stream.node_id, stream.epoch) == (request.node_id, request.leader_epoch)
+        ):
             stream = taken(stream, request)
             decision.records.append(stream_record(stream))
         opened = OpenedPartitionStream(role, stream.stream_id, stream.epoch, stream.start, stream.end)
@@ -92,7 +98,9 @@ def check_role(role: int) -> StreamRole:
 
 def decide_get_opening_streams(image: MetadataImage, request: GetOpeningStreamsRequest) -> Decision:
     check_broker(image, request.node_id, request.broker_epoch)
-    streams = [OpeningStream(s.stream_id, s.epoch, s.start, s.end) for s in image.streams.open_on(request.node_id)]
+    streams = [
+        OpeningStream(s.stream_id, s.epoch, s.start, s.end) for s in image.streams.open_on(request.node_id)
+    ]
     return Decision(GetOpeningStreamsResponse(streams=streams))
 
 

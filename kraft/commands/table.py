@@ -1,8 +1,9 @@
-"""The list of commands that the controller takes: who decides each, what it looks at, whether it makes the log grow.
+"""The list of commands that the controller takes: who decides each, what it looks at, whether it makes the
+log grow.
 
-One table on one screen, by the request's name: deciders and their messages are imported when the first such command
-comes, so that a start pays for what it uses. Not here: deciding (the modules beside this one), refusing (refusals.py), committing
-(controller.py).
+One table on one screen, by the request's name: deciders and their messages are imported when the first such
+command comes, so that a start pays for what it uses. Not here: deciding (the modules beside this one),
+refusing (refusals.py), committing (controller.py).
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Long:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`steps` decides as `decide` does, with a pause after every few hundred of what the request names; a request that names less never pauses."""
+    """`steps` decides as `decide` does, with a pause after every few hundred of what the request names; a
+    request that names less never pauses."""
 
     decide: Callable[[Context, Any], Decision]
     refuse: Callable[[Any, KafkaError], Any]
@@ -75,10 +77,14 @@ ROWS: Final[dict[str, Row]] = {
     # Kafka's own.
     "AllocateProducerIds": Row("brokers.decide_allocate_producer_ids", _plain, is_growing=True),
     "AlterConfigs": Row("configs.decide_alter_configs", _configuring, is_growing=True, has_steps=True),
-    "AlterPartitionReassignments": Row("partitions.decide_alter_partition_reassignments", _plain, has_steps=True),
+    "AlterPartitionReassignments": Row(
+        "partitions.decide_alter_partition_reassignments", _plain, has_steps=True
+    ),
     "BrokerHeartbeat": Row("brokers.decide_heartbeat", _plain),
     "BrokerRegistration": Row("brokers.decide_register_broker", _registering),
-    "CreatePartitions": Row("create_topics.decide_create_partitions", _creating, is_growing=True, has_steps=True),
+    "CreatePartitions": Row(
+        "create_topics.decide_create_partitions", _creating, is_growing=True, has_steps=True
+    ),
     "CreateTopics": Row("create_topics.decide_create_topics", _creating, is_growing=True, has_steps=True),
     "DeleteTopics": Row("delete_topics.decide_delete_topics", _timed, has_steps=True),
     "ElectLeaders": Row("partitions.decide_elect_leaders", _plain, has_steps=True),
@@ -117,7 +123,10 @@ def _long(row: Row) -> Long | None:
     if not row.has_long:
         return None
     module = importlib.import_module(f"millrace.kraft.commands.{row.place.partition('.')[0]}")
-    return Long(module.is_long, lambda context, request: module.decide_in_steps(context.image, request, context.now_ms))
+    return Long(
+        module.is_long,
+        lambda context, request: module.decide_in_steps(context.image, request, context.now_ms),
+    )
 
 
 class CommandTable(Mapping[type, Command]):

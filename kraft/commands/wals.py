@@ -1,7 +1,8 @@
-"""Decides what a node tells of its write-ahead log: which one it appends to, and that an operator accepts a loss. Pure.
+"""Decides what a node tells of its write-ahead log: which one it appends to, and that an operator accepts a
+loss. Pure.
 
-Kept true: a node has one active log in metadata; another one takes its place only when no stream of the node is open,
-so that nothing acknowledged is in the log that goes, or when its loss was accepted.
+Kept true: a node has one active log in metadata; another one takes its place only when no stream of the node
+is open, so that nothing acknowledged is in the log that goes, or when its loss was accepted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.wals import WALS_MAX, NodeWal, WalState, wal_record
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
-from millrace.protocol.messages.accept_wal_loss import AcceptWalLossRequest, AcceptWalLossResponse, LostPartition
+from millrace.protocol.messages.accept_wal_loss import (
+    AcceptWalLossRequest,
+    AcceptWalLossResponse,
+    LostPartition,
+)
 from millrace.protocol.messages.register_node_wal import RegisterNodeWalRequest, RegisterNodeWalResponse
 from millrace.protocol.metadata_records import PartitionChangeRecord
 from millrace.protocol.stream_records import RemoveNodeWalRecord
@@ -36,7 +41,9 @@ def decide_register_node_wal(image: MetadataImage, request: RegisterNodeWalReque
         request.address,
         request.broker_epoch,
         image.brokers.by_id[request.node_id].incarnation_id,
-        request.position if known is None or request.is_loss_accepted else max(request.position, known.position),
+        request.position
+        if known is None or request.is_loss_accepted
+        else max(request.position, known.position),
         WalState.ACTIVE,
     )
     if wal == known:
@@ -45,8 +52,9 @@ def decide_register_node_wal(image: MetadataImage, request: RegisterNodeWalReque
 
 
 def replaced_records(image: MetadataImage, request: RegisterNodeWalRequest) -> list[Any]:
-    """What becomes of the node's active log of another id; and of the oldest that were given up, beyond the bound.
-    Raises KafkaError INVALID_RECORD_STATE where streams are open in it, and its loss is not accepted."""
+    """What becomes of the node's active log of another id; and of the oldest that were given up, beyond the
+    bound. Raises KafkaError INVALID_RECORD_STATE where streams are open in it, and its loss is not
+    accepted."""
     active = image.wals.active(request.node_id)
     others = [wal for wal in image.wals.of_node(request.node_id) if wal.wal_id != request.wal_id]
     given_up = [wal for wal in others if wal.state is WalState.GIVEN_UP]
@@ -71,6 +79,8 @@ def decide_accept_wal_loss(image: MetadataImage, request: AcceptWalLossRequest) 
             continue
         state = topic.partitions[stream.partition]
         decision.records.append(PartitionChangeRecord(stream.partition, stream.topic_id, leader=state.leader))
-        lost = LostPartition(topic.name, stream.topic_id, stream.partition, stream.end, state.leader_epoch + 1)
+        lost = LostPartition(
+            topic.name, stream.topic_id, stream.partition, stream.end, state.leader_epoch + 1
+        )
         decision.response.partitions.append(lost)
     return decision

@@ -2,12 +2,13 @@
 
     image = snapshot + log up to the high watermark
 
-Everything that reaches the published image passes here: what a restart replays, batches of the log as they are committed, the outcome
-that a leader has decided on already (the same records, folded before they were written, so nothing is folded twice), and a
-snapshot of the leader's that takes the place of a log.
+Everything that reaches the published image passes here: what a restart replays, batches of the log as they
+are committed, the outcome that a leader has decided on already (the same records, folded before they were
+written, so nothing is folded twice), and a snapshot of the leader's that takes the place of a log.
 
-Not here: what is committed (raft.py), reading batches (log_store.py), what a record does (delta.py). Kept true: the image's
-offset only grows, batch by batch or decision by decision; subscribers see every change once, in log order.
+Not here: what is committed (raft.py), reading batches (log_store.py), what a record does (delta.py). Kept
+true: the image's offset only grows, batch by batch or decision by decision; subscribers see every change
+once, in log order.
 """
 
 from __future__ import annotations
@@ -53,13 +54,16 @@ class Folding:
     def take(self, header: BatchHeader, view: memoryview) -> None:
         """Folds the batch in; one that lies below the image's end is in it already.
 
-        Raises LogCorrupt for a batch that does not join the image's end, UnknownRecord for a record of a later build.
+        Raises LogCorrupt for a batch that does not join the image's end, UnknownRecord for a record of a
+        later build.
         """
         base, end = header.base_offset, header.last_offset + 1
         if end <= self.end:
             return
         if base != self.end:
-            raise LogCorrupt("the metadata log", 0, f"a batch from offset {base} follows what ends at {self.end}")
+            raise LogCorrupt(
+                "the metadata log", 0, f"a batch from offset {base} follows what ends at {self.end}"
+            )
         if not header.is_control:
             self.delta.apply_all(map(self._reader.read, decode_values(view)))
             self.has_records = True

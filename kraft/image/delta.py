@@ -1,10 +1,11 @@
 """MetadataDelta: records folded into the next image, and what they touched, for those who follow the image.
 
-The one place where a record meets its effect. Live, at restart, from a snapshot and on a follower the same code runs, so
-that replay equals live. Not here: the envelope (records.py), decisions (tables/).
+The one place where a record meets its effect. Live, at restart, from a snapshot and on a follower the same
+code runs, so that replay equals live. Not here: the envelope (records.py), decisions (tables/).
 
-Kept true: the base image is not changed; applying asks no clock and no chance; a record that cannot be applied is a
-programmer's error (an assertion), one that is unknown is refused before anything is applied of it.
+Kept true: the base image is not changed; applying asks no clock and no chance; a record that cannot be
+applied is a programmer's error (an assertion), one that is unknown is refused before anything is applied of
+it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from millrace.s3stream.ids import StreamId
 
 
 class MetadataDelta:
-    """From `base` to the image of `done`. The public fields tell what was touched; order is that of the records."""
+    """From `base` to the image of `done`. The public fields tell what was touched; order is that of the
+    records."""
 
     def __init__(self, base: MetadataImage) -> None:
         self.base = base
@@ -66,7 +68,8 @@ class MetadataDelta:
         fold(self, record)
 
     def adopt(self, objects: Objects) -> None:
-        """What records make of the table as it is after all that was applied so far, instead of applying them."""
+        """What records make of the table as it is after all that was applied so far, instead of applying
+        them."""
         self.objects_changed = True
         self._objects = ObjectsEdit(objects)
 
@@ -274,7 +277,8 @@ def apply_records(
 
 
 def delta_between(base: MetadataImage, image: MetadataImage) -> MetadataDelta:
-    """What may differ between two images, for those who follow the image: whatever is in either counts as changed."""
+    """What may differ between two images, for those who follow the image: whatever is in either counts as
+    changed."""
     delta = MetadataDelta(base)
     delta.features_changed = delta.objects_changed = True
     delta.brokers_changed = {broker.broker_id: None for side in (base, image) for broker in side.brokers}
@@ -282,7 +286,9 @@ def delta_between(base: MetadataImage, image: MetadataImage) -> MetadataDelta:
     for topic in base.topics:
         if topic.topic_id not in delta.topics_changed:
             delta.topics_removed[topic.topic_id] = topic.name
-    delta.configs_changed = {resource: None for side in (base, image) for resource in side.configs.by_resource}
+    delta.configs_changed = {
+        resource: None for side in (base, image) for resource in side.configs.by_resource
+    }
     delta.streams_changed = dict.fromkeys(image.streams.by_id)
     delta.streams_removed = {
         stream_id: None for stream_id in base.streams.by_id if stream_id not in delta.streams_changed

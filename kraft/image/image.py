@@ -1,7 +1,8 @@
-"""MetadataImage: everything the cluster agreed on up to one offset of the metadata log. Immutable, replaced whole.
+"""MetadataImage: everything the cluster agreed on up to one offset of the metadata log. Immutable, replaced
+whole.
 
-Versions share what did not change (sorted_map.py, tables/ranges.py), so that a commit costs microseconds whatever the
-size. Changes are made by a delta (delta.py) alone. Not here: who may read what (the broker).
+Versions share what did not change (sorted_map.py, tables/ranges.py), so that a commit costs microseconds
+whatever the size. Changes are made by a delta (delta.py) alone. Not here: who may read what (the broker).
 
 Kept true: equal offset means equal image, on every node and after every restart.
 """

@@ -1,7 +1,8 @@
 """MetadataPublisher: the committed image, and those who follow it.
 
-Each commit is handed to every subscriber as (delta, image), in log order and in order of subscription, from the loop. A
-subscriber does little and raises nothing: an escape from one ends the process, since the others would fall behind.
+Each commit is handed to every subscriber as (delta, image), in log order and in order of subscription, from
+the loop. A subscriber does little and raises nothing: an escape from one ends the process, since the others
+would fall behind.
 """
 
 from __future__ import annotations
@@ -34,5 +35,6 @@ class MetadataPublisher:
             subscriber(delta, image)
 
     def load(self, image: MetadataImage) -> None:
-        """What a restart found, or an offset moved by control records alone: nothing that a subscriber would act on."""
+        """What a restart found, or an offset moved by control records alone: nothing that a subscriber would
+        act on."""
         self._image = image

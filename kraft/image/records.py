@@ -1,16 +1,19 @@
 """Metadata records as bytes: the envelope around each, and the batches they stand in. Pure.
 
     value    := frame version (uvarint 1) | key (uvarint) | record version (uvarint) | body
-    ours     := the value of a NoOpRecord (key 20, version 0), whose tagged section holds one field: its tag is our
+    ours     := the value of a NoOpRecord (key 20, version 0), whose tagged section holds one field: its tag
+             is our
                 record's key (501 and up), its bytes are our record's version (uvarint) and body
     batch    := Kafka's record batch v2, uncompressed, records without key and headers; offsets are the log's
-    control  := a batch of one record, control bit set, key (version 0, type) and value of protocol/control_records.py
+    control  := a batch of one record, control bit set, key (version 0, type) and value of
+             protocol/control_records.py
 
-A key of our own would do, but for Kafka's tools: its metadata shell steps over a key it does not know, then waits for
-ever for the offsets it did not count. A tagged field that it does not know it keeps in peace.
+A key of our own would do, but for Kafka's tools: its metadata shell steps over a key it does not know, then
+waits for ever for the offsets it did not count. A tagged field that it does not know it keeps in peace.
 
 The versions written are those of metadata.version 30 (4.3-IV0); any declared version is read. Not here: files
-(log_store.py), what records do (delta.py). Kept true: what is written can be read by this build and by Kafka's tools.
+(log_store.py), what records do (delta.py). Kept true: what is written can be read by this build and by
+Kafka's tools.
 """
 
 from __future__ import annotations
@@ -71,7 +74,8 @@ class Proposal:
 
 
 class ValueWriter:
-    """Encodes records; keeps each class's prefix and compiled encoder. Raises ValueError for what cannot be encoded."""
+    """Encodes records; keeps each class's prefix and compiled encoder. Raises ValueError for what cannot be
+    encoded."""
 
     def __init__(self) -> None:
         self._known: dict[type, tuple[bytes, Callable[[Any], bytes], bool]] = {}
@@ -110,7 +114,8 @@ class ValueReader:
         self._known: dict[tuple[int, int], Callable[[Buffer, int], tuple[Any, int]]] = {}
 
     def read(self, value: bytes) -> Any:
-        """Raises UnknownRecord for a type or version that is not ours to read, WireError for bytes that are no record."""
+        """Raises UnknownRecord for a type or version that is not ours to read, WireError for bytes that are
+        no record."""
         try:
             return self._read_tagged(value) if value.startswith(NO_OP_PREFIX) else self._read_plain(value)
         except IndexError:
@@ -154,7 +159,9 @@ def encode_batch(proposals: Sequence[Proposal], base_offset: int, epoch: int) ->
 def encode_batch_in_steps(proposals: Sequence[Proposal], base_offset: int, epoch: int) -> Steps[bytes]:
     """One batch of everything proposed, in order. A small one has no pause."""
     records = [Record(None, value, proposal.time_ms) for proposal in proposals for value in proposal.values]
-    steps = build_batch_in_steps(records, base_offset=base_offset, leader_epoch=epoch, count_a_step=RECORDS_A_STEP)
+    steps = build_batch_in_steps(
+        records, base_offset=base_offset, leader_epoch=epoch, count_a_step=RECORDS_A_STEP
+    )
     return (yield from steps)
 
 
@@ -186,8 +193,8 @@ def encode_snapshot_footer(base_offset: int, epoch: int, time_ms: int) -> bytes:
 def decode_values(view: memoryview) -> list[bytes]:
     """The values of a batch of metadata records that is known to be intact.
 
-    Walks the records by hand: a restart reads a hundred thousand of them, and needs nothing of them but the value.
-    Raises WireError for a batch that is compressed, has keys, or that its records do not fill.
+    Walks the records by hand: a restart reads a hundred thousand of them, and needs nothing of them but the
+    value. Raises WireError for a batch that is compressed, has keys, or that its records do not fill.
     """
     header = BatchHeader(view)
     payload = bytes(view[HEADER_BYTES : header.size_bytes])
@@ -224,7 +231,8 @@ def control_type(view: memoryview) -> int:
 
 
 def first_batch_fault(view: Buffer, position: int, expected_offset: int) -> str | None:
-    """Why no intact batch of the metadata log stands at `position`, by its header alone; None when one may."""
+    """Why no intact batch of the metadata log stands at `position`, by its header alone; None when one
+    may."""
     if len(view) - position < HEADER_BYTES:
         return "cut off"
     header = BatchHeader(view, position)

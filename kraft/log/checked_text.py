@@ -1,4 +1,5 @@
-"""Small text files that end with their own checksum: lines of `name=value`, then `crc32c=1a2b3c4d` of all before it. Pure.
+"""Small text files that end with their own checksum: lines of `name=value`, then `crc32c=1a2b3c4d` of all
+before it. Pure.
 
 Kept true: what a crash or rot left of such a file is none; nothing is read in part.
 """

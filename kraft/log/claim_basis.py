@@ -1,4 +1,5 @@
-"""claim-basis: where a metadata log ended when its start set out to claim the node, until the bucket was compared once the claim was there.
+"""claim-basis: where a metadata log ended when its start set out to claim the node, until the bucket was
+compared once the claim was there.
 
     version=1
     end=12345                where the log ended
@@ -35,7 +36,8 @@ async def write_claim_basis(disk: Disk, log_dir: str, basis: ClaimBasis) -> None
 
 
 async def read_claim_basis(disk: Disk, log_dir: str) -> ClaimBasis | None:
-    """None where the last claim was compared, or there never was one. Raises LogCorrupt for what `write_claim_basis` did not make."""
+    """None where the last claim was compared, or there never was one. Raises LogCorrupt for what
+    `write_claim_basis` did not make."""
     path = f"{log_dir}/{FILE}"
     data = await disk.read_file(path)
     if data is None:

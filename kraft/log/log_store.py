@@ -1,17 +1,19 @@
 """The metadata log on disk, in Kafka's own files: segments, the quorum-state file, the names of snapshots.
 
     <log.dir>/__cluster_metadata-0/
-        00000000000000000000.log                      record batches v2 from that offset on; the last one is written
+        00000000000000000000.log                      record batches v2 from that offset on; the last one is
+                                                      written
         00000000000000012345-0000000007.checkpoint    a snapshot: end offset and epoch (snapshot.py)
         quorum-state                                  JSON: epoch, leader, vote
 
-There are no index files: the log is read from a snapshot's end to its own. One batch at a time is appended and synced, so
-after a power cut at most the last batch is not whole, and nothing lies behind it: such a tail was never acknowledged and
-is cut off. (What is read at a start is synced before anything follows it: the process before may have been killed.) A bad batch
-with an intact one behind it was once whole: that is corruption, and start is refused.
+There are no index files: the log is read from a snapshot's end to its own. One batch at a time is appended
+and synced, so after a power cut at most the last batch is not whole, and nothing lies behind it: such a tail
+was never acknowledged and is cut off. (What is read at a start is synced before anything follows it: the
+process before may have been killed.) A bad batch with an intact one behind it was once whole: that is
+corruption, and start is refused.
 
-Not here: what records mean. Kept true: offsets in a segment and from one to the next are continuous; `end` is durable;
-a segment goes only when a durable snapshot holds what it held.
+Not here: what records mean. Kept true: offsets in a segment and from one to the next are continuous; `end` is
+durable; a segment goes only when a durable snapshot holds what it held.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ MARK_EVERY_BYTES: Final = 64 << 10  # a reader begins at most so far before what
 BATCH_BYTES_MAX: Final = 1 << 30  # a longer length is no length
 SEGMENT_NAME: Final = re.compile(r"(\d{20})\.log")
 SNAPSHOT_NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
-# Where a batch may begin: base offset below 2^48, a length below 2^30, magic 2. Found by a scan for what is still intact.
+# Where a batch may begin: base offset below 2^48, a length below 2^30, magic 2. Found by a scan for what is
+# still intact.
 BATCH_START: Final = re.compile(rb"(?=\x00\x00.{6}[\x00-\x3f].{3}.{4}\x02)", re.DOTALL)
 
 BatchVisitor = Callable[[BatchHeader, memoryview], None]
@@ -95,7 +98,9 @@ class LogStore:
         self._recent_bytes = 0
         # Held by who reads a segment, and by who closes, cuts or removes one.
         self._files = asyncio.Lock()
-        self._epoch = 0  # of the last batch that was read; no checksum covers it, so that it never falls is checked
+        self._epoch = (
+            0  # of the last batch that was read; no checksum covers it, so that it never falls is checked
+        )
 
     @property
     def start(self) -> int:
@@ -110,9 +115,13 @@ class LogStore:
             return QuorumState()
         try:
             found = json.loads(data)
-            return QuorumState(int(found["leaderEpoch"]), int(found["leaderId"]), int(found.get("votedId", -1)))
+            return QuorumState(
+                int(found["leaderEpoch"]), int(found["leaderId"]), int(found.get("votedId", -1))
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise LogCorrupt(f"{self.folder}/{STATE_FILE}", 0, f"not a quorum state: {in_words(error)}") from error
+            raise LogCorrupt(
+                f"{self.folder}/{STATE_FILE}", 0, f"not a quorum state: {in_words(error)}"
+            ) from error
 
     async def save_state(self, state: QuorumState) -> None:
         """Durable on return."""
@@ -125,7 +134,9 @@ class LogStore:
             "currentVoters": [{"voterId": voter} for voter in self.voters],
             "data_version": 0,
         }
-        await self._disk.write_file(f"{self.folder}/{STATE_FILE}", json.dumps(content, separators=(",", ":")).encode())
+        await self._disk.write_file(
+            f"{self.folder}/{STATE_FILE}", json.dumps(content, separators=(",", ":")).encode()
+        )
 
     # Snapshots, by name.
 
@@ -139,7 +150,8 @@ class LogStore:
         return f"{self.folder}/{snapshot.name}"
 
     async def remove_before(self, kept: SnapshotId) -> int:
-        """Forgets snapshots older than `kept` and segments that lie below it; gives the new start of the log."""
+        """Forgets snapshots older than `kept` and segments that lie below it; gives the new start of the
+        log."""
         for snapshot in await self.snapshots():
             if snapshot < kept:
                 await self._disk.remove(self.snapshot_path(snapshot))
@@ -151,9 +163,11 @@ class LogStore:
         return self.start
 
     async def restart_at(self, end: int) -> None:
-        """A durable snapshot of everything below `end` takes the place of the log, which is empty then and goes on from `end`.
+        """A durable snapshot of everything below `end` takes the place of the log, which is empty then and
+        goes on from `end`.
 
-        A crash on the way leaves a log that ends below that snapshot, or none: the next start goes on here."""
+        A crash on the way leaves a log that ends below that snapshot, or none: the next start goes on
+        here."""
         async with self._files:
             await self._close_file()
             while self._segments:
@@ -169,7 +183,8 @@ class LogStore:
     # Opening and reading.
 
     async def list_segments(self) -> list[int]:
-        """Finds the segments and removes what an interrupted write of a snapshot left. Gives their first offsets."""
+        """Finds the segments and removes what an interrupted write of a snapshot left. Gives their first
+        offsets."""
         await self._disk.make_folder(self.folder)
         names = await self._disk.list_folder(self.folder)
         for name in names:
@@ -179,11 +194,12 @@ class LogStore:
         return [segment.base for segment in self._segments]
 
     async def read_all(self, start: int, visit: BatchVisitor) -> None:
-        """Gives every batch from the segment that holds `start` on, in order; cuts a torn tail; then it can be appended.
+        """Gives every batch from the segment that holds `start` on, in order; cuts a torn tail; then it can
+        be appended.
 
-        Earlier segments are kept for an older snapshot and not read. With no segment at all, the log begins at `start`.
-        Raises LogCorrupt where the log begins after `start`, a segment is missing, or one is damaged before
-        the log's tail.
+        Earlier segments are kept for an older snapshot and not read. With no segment at all, the log begins
+        at `start`. Raises LogCorrupt where the log begins after `start`, a segment is missing, or one is
+        damaged before the log's tail.
         """
         if not self._segments:
             self._segments.append(Segment(start, start))
@@ -201,12 +217,15 @@ class LogStore:
             following = None if is_last else self._segments[place + 1].base
             if following is not None and following != segment.end:
                 raise LogCorrupt(
-                    self._path(segment.base), 0, f"ends at offset {segment.end}, the next begins at {following}"
+                    self._path(segment.base),
+                    0,
+                    f"ends at offset {segment.end}, the next begins at {following}",
                 )
         self.end = self._segments[-1].end
         self._file = self._file or await self._disk.open_log(self._path(self._segments[-1].base))
         if self._file.size_bytes:
-            # What a killed process appended and did not sync was read from the page cache. It counts from here on.
+            # What a killed process appended and did not sync was read from the page cache. It counts from
+            # here on.
             await self._file.sync()
         self.size_bytes = sum(self._sizes.values()) + self._file.size_bytes
 
@@ -224,7 +243,9 @@ class LogStore:
         try:
             async for header, view in read_batches(file, path, segment.base, is_last):
                 if header.leader_epoch < self._epoch:
-                    why = f"the batch at offset {offset} is of epoch {header.leader_epoch}, after {self._epoch}"
+                    why = (
+                        f"the batch at offset {offset} is of epoch {header.leader_epoch}, after {self._epoch}"
+                    )
                     raise LogCorrupt(path, valid_bytes, why)
                 self._epoch = header.leader_epoch
                 visit(header, view)
@@ -234,7 +255,10 @@ class LogStore:
             segment.end = offset
             if valid_bytes < file.size_bytes:
                 log.warning(
-                    "%s: cutting a torn tail of %d bytes at offset %d", path, file.size_bytes - valid_bytes, offset
+                    "%s: cutting a torn tail of %d bytes at offset %d",
+                    path,
+                    file.size_bytes - valid_bytes,
+                    offset,
                 )
                 await file.truncate(valid_bytes)
             self._sizes[segment.base] = valid_bytes
@@ -250,9 +274,11 @@ class LogStore:
     # Writing.
 
     async def append(self, batch: bytes, end: int) -> None:
-        """Adds one batch that ends before offset `end`. Durable on return. DiskFull: nothing was added, and it may be
-        tried again once there is room."""
-        if self._is_roll_due or (self._open_file.size_bytes and self._open_file.size_bytes >= self._segment_bytes):
+        """Adds one batch that ends before offset `end`. Durable on return. DiskFull: nothing was added, and
+        it may be tried again once there is room."""
+        if self._is_roll_due or (
+            self._open_file.size_bytes and self._open_file.size_bytes >= self._segment_bytes
+        ):
             async with self._files:
                 await self._roll()
         size_bytes = self._open_file.size_bytes
@@ -275,8 +301,9 @@ class LogStore:
             self._recent_bytes -= len(self._recent.popleft().data)
 
     async def read(self, start: int, end: int, bytes_max: int) -> list[StoredBatch]:
-        """Durable batches of [start, end), in order, from the one that begins at `start` on: one at least where there is one, and then
-        about `bytes_max` of them. Raises LogCorrupt where the log does not hold `start` any more, or cannot be read."""
+        """Durable batches of [start, end), in order, from the one that begins at `start` on: one at least
+        where there is one, and then about `bytes_max` of them. Raises LogCorrupt where the log does not hold
+        `start` any more, or cannot be read."""
         if self._recent and self._recent[0].base <= start:
             return _first_of(self._recent_from(start), end, bytes_max)
         found: list[StoredBatch] = []
@@ -302,7 +329,9 @@ class LogStore:
         """Of the segment that holds `start`."""
         place = bisect_right(self._segments, start, key=lambda segment: segment.base) - 1
         if place < 0:
-            raise LogCorrupt(self.folder, 0, f"offset {start} is asked for, and the log begins at {self.start}")
+            raise LogCorrupt(
+                self.folder, 0, f"offset {start} is asked for, and the log begins at {self.start}"
+            )
         segment, is_last = self._segments[place], place == len(self._segments) - 1
         path = self._path(segment.base)
         offset, position = segment.mark_before(start)
@@ -324,7 +353,8 @@ class LogStore:
         return found
 
     def roll_next(self) -> None:
-        """The next batch begins a segment of its own, so that what is before can go once a snapshot holds it."""
+        """The next batch begins a segment of its own, so that what is before can go once a snapshot holds
+        it."""
         self._is_roll_due = self._segments[-1].end > self._segments[-1].base
 
     async def truncate(self, end: int) -> None:
@@ -424,8 +454,8 @@ class BytesFile:
 async def read_batches(
     file: ReadableFile, path: str, offset: int, may_be_torn: bool, position: int = 0
 ) -> AsyncIterator[tuple[BatchHeader, memoryview]]:
-    """The intact batches of a file, from `offset` on, which lies at byte `position`. Ends before a torn tail, where there may be one;
-    else LogCorrupt. `position` goes on to be that of the first byte held."""
+    """The intact batches of a file, from `offset` on, which lies at byte `position`. Ends before a torn tail,
+    where there may be one; else LogCorrupt. `position` goes on to be that of the first byte held."""
     held, at = b"", 0  # what was read and not given yet is held[at:]
     while True:
         fault, needed_bytes = batch_fault(held, at, offset)
@@ -463,7 +493,8 @@ def batch_fault(held: bytes, at: int, offset: int) -> tuple[str | None, int]:
 
 
 def check_torn(rest: bytes, path: str, position: int, offset: int, fault: str, may_be_torn: bool) -> None:
-    """What follows the last good batch can be the tail of an append that a power cut stopped, or is refused."""
+    """What follows the last good batch can be the tail of an append that a power cut stopped, or is
+    refused."""
     what = f"the batch at offset {offset} has {fault}"
     if not may_be_torn:
         raise LogCorrupt(path, position, f"{what}, and later segments follow")
@@ -473,7 +504,8 @@ def check_torn(rest: bytes, path: str, position: int, offset: int, fault: str, m
 
 
 def find_intact(rest: bytes, position: int, offset: int) -> int | None:
-    """The offset of an intact batch at or behind `position`, whose offset is above `offset`; None when there is none."""
+    """The offset of an intact batch at or behind `position`, whose offset is above `offset`; None when there
+    is none."""
     view = memoryview(rest)
     for match in BATCH_START.finditer(rest, position):
         start = match.start()

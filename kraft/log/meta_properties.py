@@ -1,7 +1,7 @@
 """meta.properties: which cluster and which node a log directory belongs to. Kafka's file, version 1.
 
-Written once, after the metadata log's first segment exists: a directory that has it has, or has lost, a log. Not here:
-what is refused when WAL or bucket belong to another cluster (the broker).
+Written once, after the metadata log's first segment exists: a directory that has it has, or has lost, a log.
+Not here: what is refused when WAL or bucket belong to another cluster (the broker).
 """
 
 from __future__ import annotations

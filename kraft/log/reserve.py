@@ -1,8 +1,9 @@
 """Reserve: room beside the metadata log that is given back when the disk is full.
 
-A full disk must still take deletions, since they are what makes room. So a file of real blocks lies beside the log; when
-an append finds no room, or another write without which a start cannot go on, the file goes and the write is tried again. Until
-it could be made anew, commands that grow the log are refused. Not here: which commands those are (commands.py).
+A full disk must still take deletions, since they are what makes room. So a file of real blocks lies beside
+the log; when an append finds no room, or another write without which a start cannot go on, the file goes and
+the write is tried again. Until it could be made anew, commands that grow the log are refused. Not here: which
+commands those are (commands.py).
 """
 
 from __future__ import annotations
@@ -36,11 +37,16 @@ class Reserve:
 
     async def hold_again(self) -> None:
         """Once there is room for it and for as much again, so that it does not come and go."""
-        if not self.is_held and self._disk.free_bytes(self.path) >= 2 * self._size_bytes and await self.hold():
+        if (
+            not self.is_held
+            and self._disk.free_bytes(self.path) >= 2 * self._size_bytes
+            and await self.hold()
+        ):
             log.warning("the disk of the metadata log has room again: all commands are taken")
 
     async def at_need(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Carries the write out, once more without the reserve where the disk was full. Raises DiskFull when there was none left to give up."""
+        """Carries the write out, once more without the reserve where the disk was full. Raises DiskFull when
+        there was none left to give up."""
         try:
             await write()
         except DiskFull:

@@ -1,4 +1,5 @@
-"""restored-from: what of the bucket's metadata a log directory was restored from, until its first start is through.
+"""restored-from: what of the bucket's metadata a log directory was restored from, until its first start is
+through.
 
     version=1
     end=12345                the highest offset that anything in the bucket named
@@ -7,8 +8,9 @@
     compared=0               1: the bucket was looked at again once the node was claimed, and held no more
     crc32c=1a2b3c4d          of the lines above, with their ends
 
-The first start compares it with the bucket, for whoever had the node may have been at work while it was restored, and then with what the WAL
-holds. Not here: the comparisons (broker/identity/metadata_check.py, broker/identity/unknown_streams.py). docs/formats/restored_from.md draws it.
+The first start compares it with the bucket, for whoever had the node may have been at work while it was
+restored, and then with what the WAL holds. Not here: the comparisons (broker/identity/metadata_check.py,
+broker/identity/unknown_streams.py). docs/formats/restored_from.md draws it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from millrace.protocol.dataclass import dataclass
 from millrace.runtime.disk import Disk
 
 FILE: Final = "restored-from"
-_TEXT: Final = CheckedText(rb"version=1\nend=(\d{1,19})\nepoch=(\d{1,10})\nstream=(\d{1,19})\ncompared=([01])\n")
+_TEXT: Final = CheckedText(
+    rb"version=1\nend=(\d{1,19})\nepoch=(\d{1,10})\nstream=(\d{1,19})\ncompared=([01])\n"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,8 @@ async def write_restored_from(disk: Disk, log_dir: str, found: RestoredFrom) -> 
 
 
 async def read_restored_from(disk: Disk, log_dir: str) -> RestoredFrom | None:
-    """None where the directory was not restored, or a start of it went through since. Raises LogCorrupt for what `write` did not make."""
+    """None where the directory was not restored, or a start of it went through since. Raises LogCorrupt for
+    what `write` did not make."""
     path = f"{log_dir}/{FILE}"
     data = await disk.read_file(path)
     if data is None:

@@ -1,6 +1,7 @@
 """Writes a metadata log directory that begins with one snapshot, as a restore makes it. Durable on return.
 
-Until it is whole a file says so: a directory with it is no log, and is made anew. `meta.properties` comes last, as at a first start.
+Until it is whole a file says so: a directory with it is no log, and is made anew. `meta.properties` comes
+last, as at a first start.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ UNFINISHED: Final = "restore.unfinished"
 
 
 async def holds_something(disk: Disk, log_dir: str) -> str | None:
-    """A file that makes the directory no place for a new log; None where there is none, or what an interrupted restore left."""
+    """A file that makes the directory no place for a new log; None where there is none, or what an
+    interrupted restore left."""
     names = await disk.list_folder(log_dir)
     if UNFINISHED in names:
         return None

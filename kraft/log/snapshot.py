@@ -2,9 +2,9 @@
 
     control batch SnapshotHeader | batches of metadata records, offsets from 0 | control batch SnapshotFooter
 
-The image is immutable, so it is written in slices while the broker goes on: each slice is some milliseconds of work. The
-file gets its name when it is whole and durable. Not here: when to write one (node.py), what it makes superfluous
-(log_store.py). Kept true: loading gives an image equal to the one written.
+The image is immutable, so it is written in slices while the broker goes on: each slice is some milliseconds
+of work. The file gets its name when it is whole and durable. Not here: when to write one (node.py), what it
+makes superfluous (log_store.py). Kept true: loading gives an image equal to the one written.
 """
 
 from __future__ import annotations
@@ -122,7 +122,9 @@ def object_records(image: MetadataImage) -> Iterator[Any]:
         yield run_record(run, shared)
     open_groups = frozenset(image.objects.open_groups.values())
     for group_id, group in image.objects.groups.items():
-        yield StreamSetGroupRecord(group_id, group.node_id, group.purpose, group_id in open_groups, list(group.members))
+        yield StreamSetGroupRecord(
+            group_id, group.node_id, group.purpose, group_id in open_groups, list(group.members)
+        )
     for stream_id, ranges in image.objects.ranges.items():
         packed = pack_holders(ranges.all(image.streams.by_id[stream_id].end))
         yield StreamHoldersRecord(stream_id, packed)
@@ -178,7 +180,8 @@ async def snapshot_parts(image: MetadataImage, time_ms: int) -> AsyncIterator[by
 
 
 async def write_snapshot(disk: Disk, folder: str, image: MetadataImage, time_ms: int) -> SnapshotId:
-    """Durable under its name on return. Cancelled or failed, it leaves at most a file that the next start removes."""
+    """Durable under its name on return. Cancelled or failed, it leaves at most a file that the next start
+    removes."""
     snapshot = SnapshotId(image.offset, image.epoch)
     path = f"{folder}/{snapshot.name}"
     await disk.remove(f"{path}.part")
@@ -196,8 +199,9 @@ async def write_snapshot(disk: Disk, folder: str, image: MetadataImage, time_ms:
 async def receive_snapshot(
     disk: Disk, folder: str, snapshot: SnapshotId, pieces: AsyncIterator[bytes]
 ) -> MetadataImage:
-    """Takes a snapshot that comes from elsewhere, and gives its image. Durable under its name on return; nothing is there under that name
-    when it is not whole. Raises SnapshotCorrupt, UnknownRecord, and what `pieces` raises."""
+    """Takes a snapshot that comes from elsewhere, and gives its image. Durable under its name on return;
+    nothing is there under that name when it is not whole. Raises SnapshotCorrupt, UnknownRecord, and what
+    `pieces` raises."""
     path = f"{folder}/{snapshot.name}"
     await disk.remove(f"{path}.part")
     file = await disk.open_log(f"{path}.part")

@@ -1,4 +1,5 @@
-"""Raft as Kafka does it, as a function of its inputs: messages, ticks and what became durable in; a Ready out.
+"""Raft as Kafka does it, as a function of its inputs: messages, ticks and what became durable in; a Ready
+out.
 
 The caller's loop:
 
@@ -12,16 +13,16 @@ The caller's loop:
         send ready.messages                          (a fetch says that all below its offset is durable)
         apply what is committed, up to ready.commit_end
 
-Persisting may take its time: messages may be stepped, and a later Ready taken, meanwhile. What is said to be durable then counts as far
-as the log still has those very entries.
+Persisting may take its time: messages may be stepped, and a later Ready taken, meanwhile. What is said to be
+durable then counts as far as the log still has those very entries.
 
-Followers pull: a Fetch is the acknowledgement of everything below its offset. Pre-vote: one asks in one's own epoch
-before raising it. A leader whose majority no longer fetches resigns. It serves only what is durable at itself, so that
-what the disk would not take can be dropped unseen.
+Followers pull: a Fetch is the acknowledgement of everything below its offset. Pre-vote: one asks in one's own
+epoch before raising it. A leader whose majority no longer fetches resigns. It serves only what is durable at
+itself, so that what the disk would not take can be dropped unseen.
 
-Not here: bytes, clocks, sockets, chance (`random_below` is handed in), what the payloads mean. Kept true: one leader an epoch
-(a vote is durable before it is sent, and one an epoch); the high watermark never falls; nothing of an earlier epoch is
-committed before the leader's own LeaderChange is.
+Not here: bytes, clocks, sockets, chance (`random_below` is handed in), what the payloads mean. Kept true: one
+leader an epoch (a vote is durable before it is sent, and one an epoch); the high watermark never falls;
+nothing of an earlier epoch is committed before the leader's own LeaderChange is.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class Raft:
         self._messages: list[Message] = []
         self._truncate_to: int | None = None
         self._snapshot: tuple[int, int] | None = None
-        self._wanted: tuple[object, ...] | None = None  # a snapshot, and the log that it is to take the place of
+        self._wanted: tuple[object, ...] | None = (
+            None  # a snapshot, and the log that it is to take the place of
+        )
         self.role: Role
         if state.leader == self.node_id:
             self.role = Resigned(state.epoch, self._election_due())
@@ -126,12 +129,15 @@ class Raft:
 
     def drop_unstable(self) -> None:
         """The disk has no room for what was proposed: nobody has seen it, so it never was."""
-        assert all(not entry.is_control for entry in self.log.unstable), "the epoch's own record cannot be given up"
+        assert all(not entry.is_control for entry in self.log.unstable), (
+            "the epoch's own record cannot be given up"
+        )
         self.log.truncate(self.log.stable_end)
         self._given = self.log.end
 
     def on_persisted(self, entries: Sequence[Entry]) -> None:
-        """These entries of a Ready are durable, and all that were given before them; told in the order of writing."""
+        """These entries of a Ready are durable, and all that were given before them; told in the order of
+        writing."""
         end = self.log.end_of_given(entries)
         if end <= self.log.stable_end:
             return  # a new leader's log has taken their place meanwhile
@@ -141,8 +147,8 @@ class Raft:
             self._advance(self.role)
 
     def wants_snapshot(self, end: int, epoch: int) -> bool:
-        """Whether the snapshot that was asked for still has to take the log's place: a log that has moved since may have been
-        acknowledged to another leader, who says anew what it lacks."""
+        """Whether the snapshot that was asked for still has to take the log's place: a log that has moved
+        since may have been acknowledged to another leader, who says anew what it lacks."""
         return self._wanted == ((end, epoch), self.log.end, self.log.last_epoch)
 
     def on_snapshot_fetched(self, end: int, epoch: int) -> None:
@@ -154,7 +160,8 @@ class Raft:
             self._send_fetch(self.role)
 
     def resign(self) -> None:
-        """Steps down and tells the others, those first who are furthest. A quorum of one has nobody to tell."""
+        """Steps down and tells the others, those first who are furthest. A quorum of one has nobody to
+        tell."""
         role = self.role
         if not isinstance(role, Leader):
             return
@@ -273,7 +280,9 @@ class Raft:
         is_pre_vote = isinstance(role, Prospective)
         for voter in self.voters:
             if voter not in role.votes:
-                self._send(Vote(self.node_id, voter, role.epoch, self.log.last_epoch, self.log.end, is_pre_vote))
+                self._send(
+                    Vote(self.node_id, voter, role.epoch, self.log.last_epoch, self.log.end, is_pre_vote)
+                )
 
     def _count(self, role: Prospective | Candidate) -> None:
         result = count_votes(self.voters, role.votes)
@@ -295,11 +304,14 @@ class Raft:
         is_granted = message.epoch == self.epoch and self._would_grant(message)
         if is_granted and not message.is_pre_vote:
             self._become_unattached(self.epoch, message.source)
-        reply = VoteReply(self.node_id, message.source, self.epoch, self.leader, is_granted, message.is_pre_vote)
+        reply = VoteReply(
+            self.node_id, message.source, self.epoch, self.leader, is_granted, message.is_pre_vote
+        )
         self._send(reply)
 
     def _would_grant(self, message: Vote) -> bool:
-        """In the same epoch. A candidate's log must hold all that ours does; who knows a live leader helps nobody."""
+        """In the same epoch. A candidate's log must hold all that ours does; who knows a live leader helps
+        nobody."""
         role = self.role
         if (message.last_epoch, message.end) < (self.log.last_epoch, self.log.end):
             return False
@@ -314,12 +326,15 @@ class Raft:
         self._send(BeginEpochReply(self.node_id, message.source, self.epoch, self.leader))
 
     def _on_end_epoch(self, message: EndEpoch) -> None:
-        """The further back in the leader's list, the later one stands, so that the first usually wins alone."""
+        """The further back in the leader's list, the later one stands, so that the first usually wins
+        alone."""
         self._observe(message.epoch, message.source, message.source)
         role = self.role
         if message.epoch != self.epoch or not isinstance(role, Follower) or not self.is_voter:
             return
-        place = message.preferred.index(self.node_id) if self.node_id in message.preferred else len(self.voters)
+        place = (
+            message.preferred.index(self.node_id) if self.node_id in message.preferred else len(self.voters)
+        )
         role.has_fetched = False
         role.due = self.now + place * self._settings.retry_ticks
         if place == 0:
@@ -340,7 +355,8 @@ class Raft:
             self._on_fetch_reply(role, message)
 
     def _observe(self, epoch: int, leader: int, source: int) -> None:
-        """Follows what a message says of epochs and leaders. A lower epoch is told of ours by the reply it gets."""
+        """Follows what a message says of epochs and leaders. A lower epoch is told of ours by the reply it
+        gets."""
         if epoch < self.epoch:
             return
         is_known = leader not in (NOBODY, self.node_id)
@@ -357,7 +373,8 @@ class Raft:
         self._answer_parked(role, only_due=True)
         horizon = self.now - self._settings.fetch_ticks * 3 // 2
         alive = sum(
-            voter == self.node_id or max(p.fetched_at, role.since) > horizon for voter, p in role.voters.items()
+            voter == self.node_id or max(p.fetched_at, role.since) > horizon
+            for voter, p in role.voters.items()
         )
         if alive < majority(len(self.voters)):
             self.resign()
@@ -404,7 +421,9 @@ class Raft:
         if end > self.high_watermark and end > role.start:
             self.high_watermark = end
             self._answer_parked(role, only_due=False)
-        elif self.log.stable_end > min((p.parked.offset for p in self._parked(role) if p.parked), default=self.log.end):
+        elif self.log.stable_end > min(
+            (p.parked.offset for p in self._parked(role) if p.parked), default=self.log.end
+        ):
             self._answer_parked(role, only_due=False)
 
     def _parked(self, role: Leader) -> list[Progress]:
@@ -436,7 +455,9 @@ class Raft:
             self._wanted = message.snapshot, self.log.end, self.log.last_epoch
             return
         if message.diverging is not None:
-            self._truncate_at(*message.diverging)  # what remains may still differ: nothing of it is committed by this
+            self._truncate_at(
+                *message.diverging
+            )  # what remains may still differ: nothing of it is committed by this
         else:
             for entry in message.entries:
                 self.log.append(entry)

@@ -1,4 +1,5 @@
-"""Decides DescribeQuorum: leader, voters and observers of the metadata log, as the leader's core knows them. Pure."""
+"""Decides DescribeQuorum: leader, voters and observers of the metadata log, as the leader's core knows them.
+Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ class QuorumView:
             text = "This server does not host this topic-partition."
             return DescribeQuorumResponsePartitionData(index, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), text)
         if not isinstance(role, Leader):
-            return DescribeQuorumResponsePartitionData(index, int(ErrorCode.NOT_LEADER_OR_FOLLOWER), "Not the leader.")
+            return DescribeQuorumResponsePartitionData(
+                index, int(ErrorCode.NOT_LEADER_OR_FOLLOWER), "Not the leader."
+            )
         return DescribeQuorumResponsePartitionData(
             index,
             0,
@@ -65,7 +68,9 @@ class QuorumView:
         )
 
     def _replicas(self, replicas: Mapping[int, Progress], now_ms: int) -> list[ReplicaState]:
-        return [self._replica(replica_id, progress, now_ms) for replica_id, progress in sorted(replicas.items())]
+        return [
+            self._replica(replica_id, progress, now_ms) for replica_id, progress in sorted(replicas.items())
+        ]
 
     def _replica(self, replica_id: int, progress: Progress, now_ms: int) -> ReplicaState:
         if replica_id == self.raft.node_id:

@@ -1,9 +1,10 @@
-"""LogView: what the core knows of the log without holding it: its bounds, where each epoch begins, what is not durable.
+"""LogView: what the core knows of the log without holding it: its bounds, where each epoch begins, what is
+not durable.
 
     snapshot end <= ... start ... stable_end <= end        [stable_end, end) = `unstable`, to be persisted
 
-Not here: bytes (log_store.py). Kept true: epochs and their starts ascend; an epoch is in `epochs` from its first entry on;
-`unstable` is continuous and ends at `end`.
+Not here: bytes (log_store.py). Kept true: epochs and their starts ascend; an epoch is in `epochs` from its
+first entry on; `unstable` is continuous and ends at `end`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from millrace.protocol.dataclass import dataclass
 
 @dataclass(slots=True)
 class Entry:
-    """Records that stand or fall together: [base, base + count) of one epoch. The core never looks into the payload.
+    """Records that stand or fall together: [base, base + count) of one epoch. The core never looks into the
+    payload.
 
     From `propose` the payload is what was proposed; from a fetch it is a batch as the leader's log has it.
     """
@@ -36,15 +38,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class LogHistory:
-    """Where each epoch of a log began, as it was at one moment: tells whether a place in somebody's log is in this one too."""
+    """Where each epoch of a log began, as it was at one moment: tells whether a place in somebody's log is in
+    this one too."""
 
     start: int
     end: int
     epochs: tuple[tuple[int, int], ...]
 
     def has(self, offset: int, epoch: int) -> bool:
-        """Whether this log holds everything below `offset` as the log did whose last record there was of `epoch`. True below `start`,
-        where nobody can tell any more."""
+        """Whether this log holds everything below `offset` as the log did whose last record there was of
+        `epoch`. True below `start`, where nobody can tell any more."""
         if offset <= self.start:
             return True
         following = bisect_right(self.epochs, epoch, key=lambda known: known[0])
@@ -104,13 +107,15 @@ class LogView:
             self.epochs.pop()
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch in the log that is not above `epoch` (0 when there is none), and the offset where it ends."""
+        """The largest epoch in the log that is not above `epoch` (0 when there is none), and the offset where
+        it ends."""
         place = self._epochs_up_to(epoch)
         end = self.epochs[place][1] if place < len(self.epochs) else self.end
         return (self.epochs[place - 1][0] if place else 0), end
 
     def check_fetch(self, offset: int, last_epoch: int) -> tuple[int, int] | str | None:
-        """None: the asker's log is a prefix of ours. A pair: where it diverges. "snapshot": ours begins later."""
+        """None: the asker's log is a prefix of ours. A pair: where it diverges. "snapshot": ours begins
+        later."""
         if offset < self.start:
             return "snapshot"
         if offset == 0 or self.snapshot == (offset, last_epoch):
@@ -130,7 +135,9 @@ class LogView:
         assert self.snapshot is not None
         assert start <= self.snapshot[0], (start, self.snapshot)
         self.start = max(self.start, start)
-        kept = bisect_left(self.epochs, self.start, key=lambda known: known[1]) - 1  # holds the record before start
+        kept = (
+            bisect_left(self.epochs, self.start, key=lambda known: known[1]) - 1
+        )  # holds the record before start
         del self.epochs[: max(kept, 0)]
 
     def restart_at(self, end: int, epoch: int) -> None:

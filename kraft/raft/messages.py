@@ -1,7 +1,8 @@
-"""What voters and observers of the quorum tell one another, as values. The transport maps them to Kafka's RPCs.
+"""What voters and observers of the quorum tell one another, as values. The transport maps them to Kafka's
+RPCs.
 
-Every message carries its sender's epoch; every reply says in addition who leads that epoch, as far as the sender knows
-(-1: nobody). Not here: what is done on one (raft.py). `__repr__` is what transcripts print.
+Every message carries its sender's epoch; every reply says in addition who leads that epoch, as far as the
+sender knows (-1: nobody). Not here: what is done on one (raft.py). `__repr__` is what transcripts print.
 """
 
 from __future__ import annotations
@@ -94,10 +95,11 @@ class Fetch(Message):
 
 @dataclass(slots=True, repr=False)
 class FetchReply(Reply):
-    """Exactly one of: entries of [offset, end) (none when equal), where the asker's log diverges, or a snapshot's id.
+    """Exactly one of: entries of [offset, end) (none when equal), where the asker's log diverges, or a
+    snapshot's id.
 
-    `offset` and `last_epoch` are the fetch's: an asker whose log has moved since knows the answer for a stale one. The
-    core says which offsets; the driver reads the entries and puts them in.
+    `offset` and `last_epoch` are the fetch's: an asker whose log has moved since knows the answer for a stale
+    one. The core says which offsets; the driver reads the entries and puts them in.
     """
 
     offset: int = 0

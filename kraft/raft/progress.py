@@ -1,4 +1,5 @@
-"""What a leader knows of one replica: how far it fetched, and when it last did. Followers pull, so this is all.
+"""What a leader knows of one replica: how far it fetched, and when it last did. Followers pull, so this is
+all.
 
 Not here: when that means a new high watermark, or a lost quorum (raft.py).
 """

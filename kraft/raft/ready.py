@@ -1,4 +1,5 @@
-"""What goes in and out of the core beside messages: the state that survives, the epoch's first record, what is to be done.
+"""What goes in and out of the core beside messages: the state that survives, the epoch's first record, what
+is to be done.
 
 Not here: who produces them (raft.py) and who carries them out (driver.py).
 """

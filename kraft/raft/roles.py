@@ -1,13 +1,15 @@
 """The roles of a replica: each role's own data, which exists only while the role does.
 
     Unattached ──timeout──> Prospective ──majority would vote──> Candidate ──majority voted──> Leader
-        │  ^                     ^  │ refused                        │ refused, timeout          │ quorum lost,
+        │  ^                     ^  │ refused                        │ refused, timeout          │ quorum
+                                                                                                 lost,
         │  └─────────────────────│──┘                                └──> Prospective            │ asked to
         └─leader heard─> Follower ┘ no leader heard for long                                     v
                                                               Prospective <──timeout────── Resigned
 
-A higher epoch, wherever it is heard, makes any of them Unattached in it, or Follower when it names its leader. Prospective
-asks in its own epoch, so that a replica that is cut off does not push the others' epoch up (pre-vote).
+A higher epoch, wherever it is heard, makes any of them Unattached in it, or Follower when it names its
+leader. Prospective asks in its own epoch, so that a replica that is cut off does not push the others' epoch
+up (pre-vote).
 
 Not here: transitions (raft.py). Times are ticks.
 """

@@ -1,7 +1,7 @@
 """Registered brokers: their epochs, endpoints and fences.
 
-A broker's epoch is the offset of its registration record, so a later incarnation always has the higher one: it fences
-the earlier. Not here: sessions and their timing. Kept true: at most one registration an id.
+A broker's epoch is the offset of its registration record, so a later incarnation always has the higher one:
+it fences the earlier. Not here: sessions and their timing. Kept true: at most one registration an id.
 """
 
 from __future__ import annotations

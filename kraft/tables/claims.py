@@ -1,9 +1,10 @@
-"""Claims of ownership by series: which incarnations of a node this metadata log knows to have claimed which number.
+"""Claims of ownership by series: which incarnations of a node this metadata log knows to have claimed which
+number.
 
-An incarnation is recorded here before it puts its claim into the bucket, so that after a crash between the two the
-node knows its own claim when it finds it there. A bucket whose newest claim is not in this table was claimed by
-somebody whose metadata log is newer, or another copy. Not here: the bucket. Kept true: a series keeps the claims of
-its two highest numbers, `CLAIMS_MAX` at most, the oldest go first.
+An incarnation is recorded here before it puts its claim into the bucket, so that after a crash between the
+two the node knows its own claim when it finds it there. A bucket whose newest claim is not in this table was
+claimed by somebody whose metadata log is newer, or another copy. Not here: the bucket. Kept true: a series
+keeps the claims of its two highest numbers, `CLAIMS_MAX` at most, the oldest go first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Dynamic configuration by resource, as stored. What a name means and may hold is in topic_configs.py and the broker's.
+"""Dynamic configuration by resource, as stored. What a name means and may hold is in topic_configs.py and the
+broker's.
 
 Kept true: a resource without values is absent; a topic's values go with the topic.
 """

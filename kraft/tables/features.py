@@ -1,7 +1,7 @@
 """Finalized feature levels, what we support of each, and UpdateFeatures.
 
-Not here: what a level changes (the code that asks for it). Kept true: a finalized level lies within what is supported,
-and metadata.version is finalized before anything else in every log and snapshot.
+Not here: what a level changes (the code that asks for it). Kept true: a finalized level lies within what is
+supported, and metadata.version is finalized before anything else in every log and snapshot.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from millrace.protocol.metadata_records import FeatureLevelRecord
 
 METADATA_VERSION: Final = "metadata.version"
 METADATA_VERSION_LEVEL: Final = 30  # 4.3-IV0: what kraft/image/records.py writes
-# Formats of our own. Level 1: write-ahead logs and incarnations in metadata, the writer in each object's footer, metadata in the bucket.
+# Formats of our own. Level 1: write-ahead logs and incarnations in metadata, the writer in each object's
+# footer, metadata in the bucket.
 MILLRACE_VERSION: Final = "millrace.version"
 MILLRACE_VERSION_LEVEL: Final = 1
 
@@ -32,7 +33,9 @@ class SupportedFeature:
 
 # Only what is truly served: a client takes a finalized level for a promise.
 SUPPORTED: Final = (
-    SupportedFeature(METADATA_VERSION, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
+    SupportedFeature(
+        METADATA_VERSION, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL
+    ),
     SupportedFeature(MILLRACE_VERSION, 0, MILLRACE_VERSION_LEVEL, MILLRACE_VERSION_LEVEL),
     SupportedFeature("kraft.version", 0, 0, 0),
     SupportedFeature("transaction.version", 0, 0, 0),
@@ -55,7 +58,8 @@ class Features:
 
     @property
     def has_identities(self) -> bool:
-        """millrace.version 1 is finalized: write-ahead logs, incarnations and objects' writers are recorded and checked."""
+        """millrace.version 1 is finalized: write-ahead logs, incarnations and objects' writers are recorded
+        and checked."""
         return self.level(MILLRACE_VERSION) >= 1
 
     def with_level(self, name: str, level: int) -> Features:

@@ -1,15 +1,20 @@
 """Objects in the store: prepared, committed, pending deletion; and for every stream who holds what of it.
 
-    prepared --CommitObject, CompactObjects--> committed --its last range dies, or compaction--> pending deletion --file deleted--> gone
-        `-------------------- the deadline passed, or nothing in it was alive --------------------^
+    prepared --CommitObject, CompactObjects--> committed
+        |                                          |
+        |  the deadline passed,                    |  its last range dies, or compaction
+        |  or nothing in it was alive              v
+        `------------------------------------> pending deletion --file deleted--> gone
 
-An object of one stream, its own or a composite, is named with its exact range. What a stream-set object holds stands in its own index alone: here
-stands in which group (stream_set_groups.py) it is, and a stream's range names the group. Each committed object counts the ranges that name it, so
-that a trim or a deletion marks for deletion what it empties in the same commit, without looking at anything else: an object of one stream, and one
-that is alone with a stream's range, at once; those that share ranges when the last of these is trimmed, or when compaction ends them.
+An object of one stream, its own or a composite, is named with its exact range. What a stream-set object holds
+stands in its own index alone: here stands in which group (stream_set_groups.py) it is, and a stream's range
+names the group. Each committed object counts the ranges that name it, so that a trim or a deletion marks for
+deletion what it empties in the same commit, without looking at anything else: an object of one stream, and
+one that is alone with a stream's range, at once; those that share ranges when the last of these is trimmed,
+or when compaction ends them.
 
-Not here: changes (objects_edit.py), commands (object_commands.py, compaction_commands.py). Kept true: an id is in exactly one state; a committed
-object is named by at least one range; ids are given once.
+Not here: changes (objects_edit.py), commands (object_commands.py, compaction_commands.py). Kept true: an id
+is in exactly one state; a committed object is named by at least one range; ids are given once.
 """
 
 from __future__ import annotations
@@ -50,7 +55,9 @@ class StoredObject(NamedTuple):
     order_id: int = 0
     group_id: int = -1
     slot: int = 0
-    writer: int = 0  # token of the incarnation that wrote it, which its footer names; 0: written at millrace.version 0
+    writer: int = (
+        0  # token of the incarnation that wrote it, which its footer names; 0: written at millrace.version 0
+    )
 
     def of_stream(self, stream_id: int, start: int, end: int) -> StoredObject:
         return self._replace(stream_id=stream_id, start=start, end=end)
@@ -123,7 +130,8 @@ class Objects:
         return list(islice(_ids_until(self.deadlines, now_ms), limit))
 
     def pending_deletions_before(self, time_ms: int, limit: int) -> list[ObjectId]:
-        """Objects marked for deletion at or before `time_ms`, the oldest first: whose files may be deleted, then RemoveObjects."""
+        """Objects marked for deletion at or before `time_ms`, the oldest first: whose files may be deleted,
+        then RemoveObjects."""
         return list(islice(_ids_until(self.pending_deletions, time_ms), limit))
 
     @property

@@ -1,6 +1,7 @@
 """ObjectsEdit: records applied to the tables of objects, groups and ranges (objects.py).
 
-Not here: decisions (object_commands.py, compaction_commands.py). Kept true: what is said in objects.py and stream_set_groups.py, after every record.
+Not here: decisions (object_commands.py, compaction_commands.py). Kept true: what is said in objects.py and
+stream_set_groups.py, after every record.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class ObjectsEdit:
     # Records of the log.
 
     def apply_prepare(self, record: PrepareObjectsRecord) -> None:
-        stored = StoredObject(ObjectState.PREPARED, record.deadline_ms, node_id=record.node_id, writer=record.writer)
+        stored = StoredObject(
+            ObjectState.PREPARED, record.deadline_ms, node_id=record.node_id, writer=record.writer
+        )
         for object_id in range(record.first_object_id, record.first_object_id + record.object_count):
             assert ObjectId(object_id) not in self._by_id, object_id
             self._by_id[ObjectId(object_id)] = stored
@@ -95,12 +98,14 @@ class ObjectsEdit:
         lost, _ = finished(self._apply_all_made(record, sources, streams))
         finished(self._end_sources(record, sources, lost))
 
-    def compact(self, record: CompactObjectsRecord, trimmed_ids: Iterable[int], streams: StreamsEdit) -> Steps[str]:
-        """As apply_compaction, in steps, for who decides it: tells what of the sources is wanted and would now be in no object; "" when there
-        is nothing.
+    def compact(
+        self, record: CompactObjectsRecord, trimmed_ids: Iterable[int], streams: StreamsEdit
+    ) -> Steps[str]:
+        """As apply_compaction, in steps, for who decides it: tells what of the sources is wanted and would
+        now be in no object; "" when there is nothing.
 
-        Exact for objects of one stream and for whole groups. Of a group that keeps other objects: every stream that a source has some of
-        is in a made object, or passed over.
+        Exact for objects of one stream and for whole groups. Of a group that keeps other objects: every
+        stream that a source has some of is in a made object, or passed over.
         """
         sources = frozenset((*record.replaced_ids, *record.superseded_ids, *record.linked_ids))
         before = {object_id: self._by_id[ObjectId(object_id)] for object_id in sorted(sources)}
@@ -111,7 +116,9 @@ class ObjectsEdit:
             yield from self._end_sources(record, sources, lost)
         return left
 
-    def _left_behind(self, sources: frozenset[int], before: dict[int, StoredObject], accounted: dict[int, int]) -> str:
+    def _left_behind(
+        self, sources: frozenset[int], before: dict[int, StoredObject], accounted: dict[int, int]
+    ) -> str:
         for object_id, stored in before.items():
             alive = self._by_id[ObjectId(object_id)].alive
             if alive and (stored.group_id < 0 or self._is_emptied(stored.group_id, sources)):
@@ -124,11 +131,17 @@ class ObjectsEdit:
         self, record: CompactObjectsRecord, sources: frozenset[int], lost: Iterable[Holder]
     ) -> Steps[None]:
         others = [one for holder in lost for one in self._named_by(holder) if one not in sources]
-        for number, object_id in enumerate((*record.replaced_ids, *record.superseded_ids, *record.dropped_link_ids)):
+        for number, object_id in enumerate(
+            (*record.replaced_ids, *record.superseded_ids, *record.dropped_link_ids)
+        ):
             if not number % STEP_COUNT:
                 yield
-            keeps_links = len(record.replaced_ids) <= number < len(record.replaced_ids) + len(record.superseded_ids)
-            self._mark_for_deletion(ObjectId(object_id), record.time_ms, was_committed=True, keeps_links=keeps_links)
+            keeps_links = (
+                len(record.replaced_ids) <= number < len(record.replaced_ids) + len(record.superseded_ids)
+            )
+            self._mark_for_deletion(
+                ObjectId(object_id), record.time_ms, was_committed=True, keeps_links=keeps_links
+            )
         for number, object_id in enumerate(record.linked_ids):
             if not number % STEP_COUNT:
                 yield
@@ -186,7 +199,9 @@ class ObjectsEdit:
             home = record.order_id, record.group_id, record.group_slot
             self._by_id[object_id] = stored.in_group(*home)
         else:
-            self._by_id[object_id] = stored.of_stream(record.stream_id, record.start_offset, record.end_offset)
+            self._by_id[object_id] = stored.of_stream(
+                record.stream_id, record.start_offset, record.end_offset
+            )
         self._committed_bytes += record.size_bytes
         self._next_id = ObjectId(max(self._next_id, object_id + 1))
 
@@ -207,7 +222,11 @@ class ObjectsEdit:
     # Steps.
 
     def _place_object(
-        self, record: CommitObjectRecord | MadeObject, node_id: int, purpose: Purpose, spans: list[tuple[int, int, int]]
+        self,
+        record: CommitObjectRecord | MadeObject,
+        node_id: int,
+        purpose: Purpose,
+        spans: list[tuple[int, int, int]],
     ) -> None:
         """The object becomes committed, and lies on its group; no range names it yet."""
         object_id = ObjectId(record.object_id)
@@ -241,7 +260,8 @@ class ObjectsEdit:
             self._open_groups.pop((node_id, purpose))
 
     def _extend(self, stream: StreamState, holder: Holder) -> tuple[bool, bool]:
-        """The stream goes on with `holder`: whether that took a new range, and whether the object was not yet named there."""
+        """The stream goes on with `holder`: whether that took a new range, and whether the object was not yet
+        named there."""
         ranges = self._ranges.get(stream.stream_id)
         if ranges is None:
             self._ranges[stream.stream_id] = StreamRanges.of(stream.end, holder)
@@ -258,8 +278,8 @@ class ObjectsEdit:
     def _apply_all_made(
         self, record: CompactObjectsRecord, sources: frozenset[int], streams: StreamsEdit
     ) -> Steps[tuple[list[Holder], Iterable[int]]]:
-        """Gives those that fewer ranges name, and the streams that are made. Counted once for all, since thousands of ranges change and a few
-        sources are named by them."""
+        """Gives those that fewer ranges name, and the streams that are made. Counted once for all, since
+        thousands of ranges change and a few sources are named by them."""
         changes: dict[Holder, int] = {}
         spans: dict[
             int, list[Span]
@@ -285,7 +305,9 @@ class ObjectsEdit:
 
     def _place_made(self, made: MadeObject, node_id: int) -> Holder:
         is_set = made.kind == ObjectKind.STREAM_SET
-        self._place_object(made, node_id, Purpose.COMPACTION, [] if is_set else list(unpack_ranges(made.ranges)))
+        self._place_object(
+            made, node_id, Purpose.COMPACTION, [] if is_set else list(unpack_ranges(made.ranges))
+        )
         if is_set:
             return in_group(made.group_id, made.group_slot)
         return ungrouped(ObjectId(made.object_id))
@@ -313,7 +335,8 @@ class ObjectsEdit:
                 changes[one] = changes.get(one, 0) + change
 
     def _without(self, sources: frozenset[int]) -> Callable[[Holder], Holder | None]:
-        """For StreamRanges.replaced. What sources alone held keeps their name, so that it is noticed when nobody takes it over."""
+        """For StreamRanges.replaced. What sources alone held keeps their name, so that it is noticed when
+        nobody takes it over."""
 
         def without(holder: Holder) -> Holder | None:
             held_by, slots = holder >> SLOT_BITS, holder & SLOTS
@@ -341,7 +364,9 @@ class ObjectsEdit:
             if not number % STEP_COUNT:
                 yield
             stream, ranges = streams.by_id.get(StreamId(stream_id)), self._ranges.get(StreamId(stream_id))
-            for start, end, holder in ranges.all(stream.end) if stream is not None and ranges is not None else ():
+            for start, end, holder in (
+                ranges.all(stream.end) if stream is not None and ranges is not None else ()
+            ):
                 named = self._named_by(holder)
                 among = [object_id for object_id in named if object_id in sources]
                 if len(among) == len(named):
@@ -399,9 +424,12 @@ class ObjectsEdit:
         keeps_links: bool = False,
         with_links: bool = False,
     ) -> None:
-        """A composite goes with what it links, unless it `keeps_links`. `with_links`: a snapshot says so of one whose kind is forgotten."""
+        """A composite goes with what it links, unless it `keeps_links`. `with_links`: a snapshot says so of
+        one whose kind is forgotten."""
         stored = self._by_id.get(object_id)
-        with_links = with_links or (stored is not None and stored.kind is ObjectKind.COMPOSITE and not keeps_links)
+        with_links = with_links or (
+            stored is not None and stored.kind is ObjectKind.COMPOSITE and not keeps_links
+        )
         self._forget_state(object_id)
         self._by_id[object_id] = StoredObject(
             ObjectState.PENDING_DELETION, time_ms, was_committed=was_committed, with_links=with_links

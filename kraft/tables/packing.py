@@ -1,8 +1,11 @@
-"""Lists of ranges in records of the metadata log, packed: a commit of thousands of ranges takes some 6 bytes each.
+"""Lists of ranges in records of the metadata log, packed: a commit of thousands of ranges takes some 6 bytes
+each.
 
-    ranges of an object     by stream and start:  stream id, less the one before (uvarint) | start (uvarint) | length (uvarint)
-    holders of a stream     by start:  start of the first (uvarint), then for each
-                            (id less the one before, zig-zag) << 4 | slots (uvarint) | length (uvarint; of the last up to the stream's end)
+    ranges of an object     by stream and start:  stream id, less the one before (uvarint) | start (uvarint) |
+                                                  length (uvarint)
+    holders of a stream     by start: start of the first (uvarint), then for each (id less the one before,
+                            zig-zag) << 4 | slots (uvarint) | length (uvarint; of the last up to the stream's
+                            end)
 
 Not here: what they mean (ranges.py, objects.py).
 """

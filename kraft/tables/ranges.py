@@ -1,18 +1,22 @@
 """StreamRanges: who holds what of one stream, as two packed columns, found by bisection.
 
-From its start to its committed end a stream has no gap, so a range ends where the next begins and the last one at the stream's end, which
-is not kept here: 16 bytes a range. Its holder is one number:
+From its start to its committed end a stream has no gap, so a range ends where the next begins and the last
+one at the stream's end, which is not kept here: 16 bytes a range. Its holder is one number:
 
     id << 4            an object of this stream alone
-    id << 4 | slots    a group (stream_set_groups.py): of its up to four stream-set objects those in these slots (bits) may hold parts of the range
+    id << 4 | slots    a group (stream_set_groups.py): of its up to four stream-set objects those in these
+                       slots (bits) may hold parts of the range
 
-A commit to the group that holds the stream's last range adds a slot to that range and no range: the columns stay as they are.
+A commit to the group that holds the stream's last range adds a slot to that range and no range: the columns
+stay as they are.
 
-Versions share their columns: a newer version may be longer (its ranges were appended in place behind what older versions see) or start
-later, and each keeps the holder of its own last range. A version that is not the newest of its columns copies them before it appends, so
-that a line of versions that was given up does no harm.
+Versions share their columns: a newer version may be longer (its ranges were appended in place behind what
+older versions see) or start later, and each keeps the holder of its own last range. A version that is not the
+newest of its columns copies them before it appends, so that a line of versions that was given up does no
+harm.
 
-Kept true: starts ascend; neighbours have different holders' ids, unless a commit of their ranges said otherwise.
+Kept true: starts ascend; neighbours have different holders' ids, unless a commit of their ranges said
+otherwise.
 """
 
 from __future__ import annotations
@@ -78,7 +82,8 @@ class StreamRanges:
         return StreamRanges(self._starts, self._holders, self._head, self._count, holder)
 
     def drop_below(self, offset: int, end: int) -> tuple[StreamRanges | None, list[Holder]]:
-        """Without the ranges that end at or below `offset`, and whose they were. None when none is left. `end`: the stream's."""
+        """Without the ranges that end at or below `offset`, and whose they were. None when none is left.
+        `end`: the stream's."""
         if offset >= end:
             return None, [holder for _, holder in self._pieces(self._head, self._count)]
         head = max(self._head, bisect_right(self._starts, offset, self._head, self._count) - 1)
@@ -91,11 +96,13 @@ class StreamRanges:
     def replaced(
         self, spans: Sequence[Span], stream_end: int, without: Callable[[Holder], Holder | None]
     ) -> tuple[StreamRanges, list[Holder], list[Holder]]:
-        """With the spans' holders in [start, end) of each, where sources held it; and the holders that went and came, one a range.
+        """With the spans' holders in [start, end) of each, where sources held it; and the holders that went
+        and came, one a range.
 
-        `spans`: all of the stream's at once, in order. A range that sources share with others may be cut by several: what is left of it
-        between them is told from what comes next only when all are known.
-        `without(other)`: what is left of a holder when the sources are gone; None when no source is in it, so that it keeps the range.
+        `spans`: all of the stream's at once, in order. A range that sources share with others may be cut by
+        several: what is left of it between them is told from what comes next only when all are known.
+        `without(other)`: what is left of a holder when the sources are gone; None when no source is in it, so
+        that it keeps the range.
         """
         first = max(self._head, bisect_right(self._starts, spans[0][0], self._head, self._count) - 1)
         last = bisect_left(self._starts, min(spans[-1][1], stream_end), first, self._count)
@@ -127,7 +134,8 @@ class StreamRanges:
         return self._spliced(first, last, new), [one[1] for one in old], [one[1] for one in new]
 
     def from_offset(self, offset: int, end: int) -> Iterator[tuple[int, int, Holder]]:
-        """(start, end, holder) of the ranges from the one that holds `offset`; none when none does. `end`: the stream's."""
+        """(start, end, holder) of the ranges from the one that holds `offset`; none when none does. `end`:
+        the stream's."""
         if self.start <= offset < end:
             first = bisect_right(self._starts, offset, self._head, self._count) - 1
             for index, (start, holder) in enumerate(self._pieces(first, self._count), first):

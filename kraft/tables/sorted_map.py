@@ -1,11 +1,12 @@
 """SortedMap: an immutable map in key order whose versions share what did not change.
 
-Keys and values lie in chunks of at most CHUNK_MAX; a version is a list of chunks and a list of their first keys. `edit()`
-gives a mutable map over the same lists that copies a list, or a chunk, the first time it changes, so that a change of one
-entry among 100,000 copies one chunk and one list of a thousand pointers: microseconds. `done()` freezes what is there.
+Keys and values lie in chunks of at most CHUNK_MAX; a version is a list of chunks and a list of their first
+keys. `edit()` gives a mutable map over the same lists that copies a list, or a chunk, the first time it
+changes, so that a change of one entry among 100,000 copies one chunk and one list of a thousand pointers:
+microseconds. `done()` freezes what is there.
 
-Not here: what the keys mean (tables/). Kept true: keys within and between chunks ascend, no chunk is empty, and nothing
-that a frozen map can see is ever written.
+Not here: what the keys mean (tables/). Kept true: keys within and between chunks ascend, no chunk is empty,
+and nothing that a frozen map can see is ever written.
 """
 
 from __future__ import annotations
@@ -93,7 +94,9 @@ class _Chunks(Generic[K, V]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Chunks):
             return NotImplemented
-        return self._count == other._count and all(a == b for a, b in zip(self.items(), other.items(), strict=True))
+        return self._count == other._count and all(
+            a == b for a, b in zip(self.items(), other.items(), strict=True)
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -106,7 +109,9 @@ class SortedMap(_Chunks[K, V]):
 
     __slots__ = ()
 
-    def __init__(self, firsts: list[K] | None = None, chunks: list[_Chunk[K, V]] | None = None, count: int = 0) -> None:
+    def __init__(
+        self, firsts: list[K] | None = None, chunks: list[_Chunk[K, V]] | None = None, count: int = 0
+    ) -> None:
         super().__init__(firsts or [], chunks or [], count)
 
     @classmethod

@@ -1,10 +1,12 @@
 """Stream-set groups: up to four stream-set objects of one node that metadata does not tell apart.
 
-What of a stream lies in a group is one range (ranges.py) with a bit for each object that has some of it: metadata grows by a range a stream
-for every fourth upload, and a reader looks into the indexes of at most four objects, all at once. An object of its own needs no group.
+What of a stream lies in a group is one range (ranges.py) with a bit for each object that has some of it:
+metadata grows by a range a stream for every fourth upload, and a reader looks into the indexes of at most
+four objects, all at once. An object of its own needs no group.
 
-Uploads fill one group after another, compaction fills others. Slots are given in order and never again, so that a bit whose object has gone
-means nothing. Kept true: a node has at most one group for each purpose that is not full; a group has an object that is committed.
+Uploads fill one group after another, compaction fills others. Slots are given in order and never again, so
+that a bit whose object has gone means nothing. Kept true: a node has at most one group for each purpose that
+is not full; a group has an object that is committed.
 """
 
 from __future__ import annotations

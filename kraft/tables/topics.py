@@ -1,8 +1,8 @@
 """Topics and their partitions as the cluster agreed on them.
 
-Not here: who decides (create_topics.py, delete_topics.py, partitions.py), streams. Kept true: names and ids are each
-unique, no two names differ in '.' against '_' alone (their metrics would collide), partitions are numbered from 0 without
-gaps, and a partition's epochs only grow.
+Not here: who decides (create_topics.py, delete_topics.py, partitions.py), streams. Kept true: names and ids
+are each unique, no two names differ in '.' against '_' alone (their metrics would collide), partitions are
+numbered from 0 without gaps, and a partition's epochs only grow.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Write-ahead logs by node: which one a node writes, who owns it, and up to where it is committed.
 
-A node has one active log; one that another node is to recover, or that an operator gave up, stays in the list until
-it holds nothing that anybody needs. Not here: commands, the log itself (wal/). Kept true: at most one active log a
-node, `WALS_MAX` logs a node at most, and a log's position falls only where a loss was accepted: an older copy of it
-goes on from its own end.
+A node has one active log; one that another node is to recover, or that an operator gave up, stays in the list
+until it holds nothing that anybody needs. Not here: commands, the log itself (wal/). Kept true: at most one
+active log a node, `WALS_MAX` logs a node at most, and a log's position falls only where a loss was accepted:
+an older copy of it goes on from its own end.
 """
 
 from __future__ import annotations

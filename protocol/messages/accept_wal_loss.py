@@ -1,7 +1,8 @@
 """AcceptWalLoss (private, key 523): an operator gave up what only a node's write-ahead log held.
 
-The leader epoch of every partition that the node had open rises, so that consumers which check epochs (KIP-320) notice that offsets they
-were told may now mean other records. Answered once that is durable, with what was given up. Not idempotent: each call raises the epochs.
+The leader epoch of every partition that the node had open rises, so that consumers which check epochs
+(KIP-320) notice that offsets they were told may now mean other records. Answered once that is durable, with
+what was given up. Not idempotent: each call raises the epochs.
 """
 
 from __future__ import annotations

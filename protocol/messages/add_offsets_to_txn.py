@@ -1,4 +1,5 @@
-"""AddOffsetsToTxn (key 25): tells the transaction coordinator that a group's offsets will be part of the transaction."""
+"""AddOffsetsToTxn (key 25): tells the transaction coordinator that a group's offsets will be part of the
+transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""AlterConfigs (key 33): replaces the whole configuration of resources. IncrementalAlterConfigs took its place."""
+"""AlterConfigs (key 33): replaces the whole configuration of resources. IncrementalAlterConfigs took its
+place."""
 
 from __future__ import annotations
 

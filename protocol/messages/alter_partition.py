@@ -1,4 +1,5 @@
-"""AlterPartition (key 56): a leader tells the controller of another in-sync set. Of one replica here, and so never sent by our brokers."""
+"""AlterPartition (key 56): a leader tells the controller of another in-sync set. Of one replica here, and so
+never sent by our brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""AlterUserScramCredentials (key 51): sets and removes SCRAM credentials. Clients salt and hash; the password itself never travels."""
+"""AlterUserScramCredentials (key 51): sets and removes SCRAM credentials. Clients salt and hash; the password
+itself never travels."""
 
 from __future__ import annotations
 

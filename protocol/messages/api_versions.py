@@ -1,7 +1,7 @@
 """ApiVersions (key 18): what a broker speaks; the first request on a connection.
 
-The response's header is never tagged, and a request of a version we do not know is answered in version 0, so that
-both sides can agree on anything at all (KIP-511).
+The response's header is never tagged, and a request of a version we do not know is answered in version 0, so
+that both sides can agree on anything at all (KIP-511).
 """
 
 from __future__ import annotations
@@ -55,4 +55,6 @@ class ApiVersionsResponse:
     # -1: unknown; offset of the metadata log otherwise
     finalized_features_epoch: Int64 = wire(-1, since=3, tag=1, ignorable=True)
     finalized_features: list[FinalizedFeatureKey] = array(since=3, tag=2, ignorable=True)
-    zk_migration_ready: bool = wire(False, since=3, tag=3, ignorable=True)  # of controllers of the past; never set
+    zk_migration_ready: bool = wire(
+        False, since=3, tag=3, ignorable=True
+    )  # of controllers of the past; never set

@@ -1,4 +1,5 @@
-"""AssignReplicasToDirs (key 73): a broker tells the controller in which log directory its replicas are (KIP-858)."""
+"""AssignReplicasToDirs (key 73): a broker tells the controller in which log directory its replicas are
+(KIP-858)."""
 
 from __future__ import annotations
 

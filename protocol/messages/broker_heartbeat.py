@@ -1,4 +1,5 @@
-"""BrokerHeartbeat (key 63): a broker lives, how far it has followed the metadata log, and whether it wants to serve or to go."""
+"""BrokerHeartbeat (key 63): a broker lives, how far it has followed the metadata log, and whether it wants to
+serve or to go."""
 
 from __future__ import annotations
 

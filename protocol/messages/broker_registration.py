@@ -36,7 +36,9 @@ class BrokerRegistrationRequest:
     rack: str | None = ""
     is_migrating_zk_broker: bool = wire(False, since=1)  # of the past; never set
     log_dirs: list[Uuid] = array(since=2, ignorable=True)
-    previous_broker_epoch: Int64 = wire(-1, since=3, ignorable=True)  # of a clean shutdown before; -1: there was none
+    previous_broker_epoch: Int64 = wire(
+        -1, since=3, ignorable=True
+    )  # of a clean shutdown before; -1: there was none
 
 
 @dataclass(slots=True)

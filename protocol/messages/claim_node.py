@@ -1,7 +1,8 @@
 """ClaimNode (private, key 521): an incarnation is about to claim a number of a series in the bucket.
 
-Recorded before the claim is put, so that the node knows its own claim when it finds it there after a crash. The claim that
-stands before it is recorded again with it: what the bucket holds is never forgotten here. Sent again it changes nothing.
+Recorded before the claim is put, so that the node knows its own claim when it finds it there after a crash.
+The claim that stands before it is recorded again with it: what the bucket holds is never forgotten here. Sent
+again it changes nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""CloseStreams (private, key 504): the owner of streams lets them go. All it wrote must have been committed before."""
+"""CloseStreams (private, key 504): the owner of streams lets them go. All it wrote must have been committed
+before."""
 
 from __future__ import annotations
 

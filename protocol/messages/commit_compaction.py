@@ -1,6 +1,7 @@
 """CommitCompaction (private, key 508): new objects take the place of others, at once. No stream's end moves.
 
-Sent again it changes nothing: it is known by the objects that it made, and, where it made none, by its sources, which are committed no more.
+Sent again it changes nothing: it is known by the objects that it made, and, where it made none, by its
+sources, which are committed no more.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class CommitCompactionRequest:
     dropped_link_ids: list[Int64] = (
         array()
     )  # were linked by a superseded composite, and by none any more: marked for deletion
-    trimmed_ids: list[Int64] = array()  # streams in stream-set sources that exist, and of which all there was trimmed
+    trimmed_ids: list[Int64] = (
+        array()
+    )  # streams in stream-set sources that exist, and of which all there was trimmed
     incarnation: Uuid = NO_UUID  # as in CommitUpload
 
 
@@ -50,7 +53,8 @@ class CommitCompactionRequest:
 class CommitCompactionResponse:
     VERSIONS = Versions(0, 0, flexible=0)
 
-    # STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED, INVALID_REQUEST; INVALID_RECORD_STATE: metadata has moved on since it
-    # was planned: a source is not committed, an object not prepared, or something wanted would be in no object any more
+    # STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED, INVALID_REQUEST; INVALID_RECORD_STATE: metadata has moved
+    # on since it was planned: a source is not committed, an object not prepared, or something wanted would be
+    # in no object any more
     error_code: Int16 = 0
     error_message: str | None = None

@@ -1,7 +1,8 @@
-"""CommitUpload (private, key 506): what one upload put into the store becomes readable, and its streams' ends move.
+"""CommitUpload (private, key 506): what one upload put into the store becomes readable, and its streams' ends
+move.
 
-Atomic. Each range begins where its stream's committed part ends; a stream that is gone, or a range that is already
-committed, is passed over. Sent again with the same ids it changes nothing.
+Atomic. Each range begins where its stream's committed part ends; a stream that is gone, or a range that is
+already committed, is passed over. Sent again with the same ids it changes nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class CommitUploadRequest:
 class CommitUploadResponse:
     VERSIONS = Versions(0, 0, flexible=0)
 
-    # STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED, INVALID_REQUEST; RESOURCE_NOT_FOUND: an object that is not prepared,
-    # or no longer; OFFSET_OUT_OF_RANGE: a range that would leave a gap; FENCED_LEADER_EPOCH: a stream of another node
+    # STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED, INVALID_REQUEST; RESOURCE_NOT_FOUND: an object that is not
+    # prepared, or no longer; OFFSET_OUT_OF_RANGE: a range that would leave a gap; FENCED_LEADER_EPOCH: a
+    # stream of another node
     error_code: Int16 = 0
     error_message: str | None = None

@@ -6,7 +6,18 @@ One answer for each group asked for: confluent-kafka aborts its process when one
 from __future__ import annotations
 
 from millrace.protocol.dataclass import dataclass
-from millrace.protocol.declare import NO_OPERATIONS, NO_UUID, Int8, Int16, Int32, Uuid, Versions, array, struct, wire
+from millrace.protocol.declare import (
+    NO_OPERATIONS,
+    NO_UUID,
+    Int8,
+    Int16,
+    Int32,
+    Uuid,
+    Versions,
+    array,
+    struct,
+    wire,
+)
 
 
 @dataclass(slots=True)

@@ -1,6 +1,8 @@
-"""ConsumerGroupHeartbeat (key 68): the one request of the consumer group protocol (KIP-848): member says what changed, coordinator what to own.
+"""ConsumerGroupHeartbeat (key 68): the one request of the consumer group protocol (KIP-848): member says what
+changed, coordinator what to own.
 
-A null in the request means unchanged since the last one. From version 1 on members make their own ids (KIP-1082).
+A null in the request means unchanged since the last one. From version 1 on members make their own ids
+(KIP-1082).
 """
 
 from __future__ import annotations

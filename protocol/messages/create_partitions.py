@@ -15,7 +15,9 @@ class CreatePartitionsAssignment:
 class CreatePartitionsTopic:
     name: str = ""
     count: Int32 = 0  # afterwards, not added
-    assignments: list[CreatePartitionsAssignment] | None = array()  # of the new ones; null: the controller's choice
+    assignments: list[CreatePartitionsAssignment] | None = (
+        array()
+    )  # of the new ones; null: the controller's choice
 
 
 @dataclass(slots=True)

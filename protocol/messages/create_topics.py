@@ -49,12 +49,18 @@ class CreatableTopicConfigs:
 class CreatableTopicResult:
     name: str = ""
     topic_id: Uuid = wire(NO_UUID, since=7, ignorable=True)
-    error_code: Int16 = 0  # TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG, ...
+    error_code: Int16 = (
+        0  # TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG, ...
+    )
     error_message: str | None = ""
-    topic_config_error_code: Int16 = wire(0, since=5, tag=0, ignorable=True)  # why configs is null, where it is
+    topic_config_error_code: Int16 = wire(
+        0, since=5, tag=0, ignorable=True
+    )  # why configs is null, where it is
     num_partitions: Int32 = wire(-1, since=5, ignorable=True)
     replication_factor: Int16 = wire(-1, since=5, ignorable=True)
-    configs: list[CreatableTopicConfigs] | None = array(since=5, ignorable=True)  # null: the client may not see them
+    configs: list[CreatableTopicConfigs] | None = array(
+        since=5, ignorable=True
+    )  # null: the client may not see them
 
 
 @dataclass(slots=True)

@@ -1,4 +1,5 @@
-"""DeleteShareGroupState (key 86): the share group's coordinator drops the state of share partitions, at the share coordinator (KIP-932)."""
+"""DeleteShareGroupState (key 86): the share group's coordinator drops the state of share partitions, at the
+share coordinator (KIP-932)."""
 
 from __future__ import annotations
 

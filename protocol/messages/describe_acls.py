@@ -1,6 +1,7 @@
 """DescribeAcls (key 29): lists ACLs that match a filter.
 
-Resource types, operations, permissions and pattern types are the numbers of Kafka's ACL model (broker/auth/acls.py).
+Resource types, operations, permissions and pattern types are the numbers of Kafka's ACL model
+(broker/auth/acls.py).
 """
 
 from __future__ import annotations

@@ -34,7 +34,9 @@ class DescribeConfigsResourceResult:
     name: str = ""
     value: str | None = ""  # null when sensitive or unset
     read_only: bool = False
-    config_source: Int8 = -1  # 1 topic, 2 broker, 3 all brokers, 4 file, 5 default, 6 logger, 7 metrics, 8 group
+    config_source: Int8 = (
+        -1
+    )  # 1 topic, 2 broker, 3 all brokers, 4 file, 5 default, 6 logger, 7 metrics, 8 group
     is_sensitive: bool = False
     synonyms: list[DescribeConfigsSynonym] = array()  # where the value comes from, first the one that won
     # 1 bool, 2 string, 3 int, 4 short, 5 long, 6 double, 7 list, 8 class, 9 password

@@ -1,4 +1,5 @@
-"""DescribeQuorum (key 55): state of the metadata quorum: leader, voters, observers, and how far each has come."""
+"""DescribeQuorum (key 55): state of the metadata quorum: leader, voters, observers, and how far each has
+come."""
 
 from __future__ import annotations
 

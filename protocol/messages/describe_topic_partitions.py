@@ -1,4 +1,5 @@
-"""DescribeTopicPartitions (key 75): partitions of topics, in pages (KIP-966). What Metadata tells, and eligible leaders besides."""
+"""DescribeTopicPartitions (key 75): partitions of topics, in pages (KIP-966). What Metadata tells, and
+eligible leaders besides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""DescribeUserScramCredentials (key 50): which users have SCRAM credentials. The credentials themselves are never told."""
+"""DescribeUserScramCredentials (key 50): which users have SCRAM credentials. The credentials themselves are
+never told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""EndQuorumEpoch (key 54): a leader of the metadata quorum resigns, and says who should be first to ask for votes."""
+"""EndQuorumEpoch (key 54): a leader of the metadata quorum resigns, and says who should be first to ask for
+votes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ class EndQuorumEpochRequestPartitionData:
     partition_index: Int32 = 0
     leader_id: Int32 = 0
     leader_epoch: Int32 = 0
-    preferred_successors: list[Int32] = array(until=0, ignorable=True)  # by id; from version 1 on preferred_candidates
+    preferred_successors: list[Int32] = array(
+        until=0, ignorable=True
+    )  # by id; from version 1 on preferred_candidates
     preferred_candidates: list[ReplicaInfo] = array(since=1, ignorable=True)
 
 

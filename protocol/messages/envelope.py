@@ -1,4 +1,5 @@
-"""Envelope (key 58): a client's request, passed from a broker to the controller with the principal that sent it (KIP-590)."""
+"""Envelope (key 58): a client's request, passed from a broker to the controller with the principal that sent
+it (KIP-590)."""
 
 from __future__ import annotations
 

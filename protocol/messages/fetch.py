@@ -1,7 +1,9 @@
-"""Fetch (key 1): batches from partitions, for consumers, followers of a partition, and replicas of the metadata log.
+"""Fetch (key 1): batches from partitions, for consumers, followers of a partition, and replicas of the
+metadata log.
 
 Hot: fetch_hot.py decodes and encodes it by hand, and is tested against this declaration. Not here: sessions
-(broker/requests/fetch_sessions.py). A response may give records in several buffers; they reach the socket uncopied.
+(broker/requests/fetch_sessions.py). A response may give records in several buffers; they reach the socket
+uncopied.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ class ForgottenTopic:
 
 @dataclass(slots=True)
 class FetchRequest:
-    """With a session, only what changed since the last request of it; session epoch 0 opens one, -1 closes it."""
+    """With a session, only what changed since the last request of it; session epoch 0 opens one, -1 closes
+    it."""
 
     VERSIONS = Versions(4, 18, flexible=12)
 
@@ -116,7 +119,9 @@ class AbortedTransaction:
 @dataclass(slots=True)
 class PartitionData:
     partition_index: Int32 = 0
-    error_code: Int16 = 0  # OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, ...
+    error_code: Int16 = (
+        0  # OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, ...
+    )
     high_watermark: Int64 = 0
     last_stable_offset: Int64 = -1  # below it every transaction is decided
     log_start_offset: Int64 = wire(-1, since=5, ignorable=True)

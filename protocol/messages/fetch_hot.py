@@ -1,13 +1,15 @@
 """Fetch by hand: the request's decoder and the response's encoder, for the path that every record takes.
 
-The declaration is fetch.py; both sides here give what the compiled codec gives, for malformed bytes too, and a test holds
-them to it. Requests with tags (replicas of the metadata log) and responses that tell of divergence, leaders or snapshots
-are left to the compiled codec, and so are requests up to version 11, where nothing was to be won. Layouts by version:
+The declaration is fetch.py; both sides here give what the compiled codec gives, for malformed bytes too, and
+a test holds them to it. Requests with tags (replicas of the metadata log) and responses that tell of
+divergence, leaders or snapshots are left to the compiled codec, and so are requests up to version 11, where
+nothing was to be won. Layouts by version:
 
     request     12 compact with names, 13 and up compact with ids; up to 14 the replica's id leads
     response    4-11 plain, 12 compact with names, 13 and up compact with ids
 
-Kept true: the record bytes of a response are never copied, but for pieces so small that a buffer of their own costs more.
+Kept true: the record bytes of a response are never copied, but for pieces so small that a buffer of their own
+costs more.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ ONE_BUFFER = (bytes, bytearray, memoryview)
 DecodeRequest: TypeAlias = Callable[[Buffer, int], FetchRequest]
 EncodeResponse: TypeAlias = Callable[[int, FetchResponse], list[Buffer]]
 
-# Replica, wait, least and most bytes, isolation, session id and epoch, and the count of topics where it takes one byte.
+# Replica, wait, least and most bytes, isolation, session id and epoch, and the count of topics where it takes
+# one byte.
 _HEAD_V12 = Struct(">iiiibiiB").unpack_from
 _HEAD_V15 = Struct(">iiibiiB").unpack_from  # the replica's id has gone into a tag
 _PARTITION_V12 = Struct(">iiqiqiB")
@@ -68,11 +71,13 @@ def decode_compact(version: int, general: DecodeRequest, frame: Buffer, start: i
     try:
         if version >= 15:
             replica_id = -1
-            max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, count = _HEAD_V15(view, pos)
+            max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, count = _HEAD_V15(
+                view, pos
+            )
             pos += 22
         else:
-            replica_id, max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, count = _HEAD_V12(
-                view, pos
+            replica_id, max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, count = (
+                _HEAD_V12(view, pos)
             )
             pos += 26
         left = [ELEMENTS_AT_ONCE]
@@ -117,7 +122,8 @@ def decode_compact(version: int, general: DecodeRequest, frame: Buffer, start: i
     except READ_ERRORS as error:
         raise WireError(f"FetchRequest: {error}") from error
     return FetchRequest(
-        None, replica_id, NOT_A_REPLICA, max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch,
+        None, replica_id, NOT_A_REPLICA, max_wait_ms, min_bytes, max_bytes, isolation, session_id,
+        session_epoch,
         topics, forgotten, rack_id,
     )  # fmt: skip
 
@@ -168,7 +174,9 @@ def response_encoder(version: int, general: EncodeResponse) -> EncodeResponse:
     return partial(encode_compact, version, general)
 
 
-def encode_plain(version: int, general: EncodeResponse, correlation_id: int, response: FetchResponse) -> list[Buffer]:
+def encode_plain(
+    version: int, general: EncodeResponse, correlation_id: int, response: FetchResponse
+) -> list[Buffer]:
     """Versions 4 to 11."""
     count = len(response.responses)
     if response.node_endpoints or (version < 7 and response.session_id):
@@ -189,22 +197,33 @@ def encode_plain(version: int, general: EncodeResponse, correlation_id: int, res
             count = -1 if aborted is None else len(aborted)
             if version >= 5:
                 offsets = _OFFSETS_V5(
-                    p.partition_index, p.error_code, p.high_watermark, p.last_stable_offset, p.log_start_offset, count
+                    p.partition_index,
+                    p.error_code,
+                    p.high_watermark,
+                    p.last_stable_offset,
+                    p.log_start_offset,
+                    count,
                 )
             else:
-                offsets = _OFFSETS_V4(p.partition_index, p.error_code, p.high_watermark, p.last_stable_offset, count)
+                offsets = _OFFSETS_V4(
+                    p.partition_index, p.error_code, p.high_watermark, p.last_stable_offset, count
+                )
             small.append(offsets)
             if aborted:
                 small += [_ABORTED(one.producer_id, one.first_offset) for one in aborted]
             records = p.records
             length = records_length(records)
-            small.append(_PREFERRED_LENGTH(p.preferred_read_replica, length) if version >= 11 else _COUNT(length))
+            small.append(
+                _PREFERRED_LENGTH(p.preferred_read_replica, length) if version >= 11 else _COUNT(length)
+            )
             if records is not None:
                 small = put_records(out, small, records)
     return finished(out, small, _FRAME, correlation_id)
 
 
-def encode_compact(version: int, general: EncodeResponse, correlation_id: int, response: FetchResponse) -> list[Buffer]:
+def encode_compact(
+    version: int, general: EncodeResponse, correlation_id: int, response: FetchResponse
+) -> list[Buffer]:
     """Versions 12 and up."""
     if response.node_endpoints:
         return general(correlation_id, response)
@@ -256,11 +275,14 @@ def is_rare(partition: PartitionData) -> bool:
 
 
 def aborted_partition(partition: PartitionData) -> list[bytes]:
-    """What goes before the length of records in a compact version, for a partition with aborted transactions."""
+    """What goes before the length of records in a compact version, for a partition with aborted
+    transactions."""
     p = partition
     aborted = p.aborted_transactions or []
     return [
-        _OFFSETS_COMPACT(p.partition_index, p.error_code, p.high_watermark, p.last_stable_offset, p.log_start_offset),
+        _OFFSETS_COMPACT(
+            p.partition_index, p.error_code, p.high_watermark, p.last_stable_offset, p.log_start_offset
+        ),
         uvarint(len(aborted) + 1),
         *(_ABORTED_COMPACT(one.producer_id, one.first_offset) for one in aborted),
         _COUNT(p.preferred_read_replica),
@@ -275,7 +297,8 @@ def records_length(records: Buffer | Sequence[Buffer] | None) -> int:
 
 
 def put_records(out: list[Buffer], small: list[Buffer], records: Buffer | Sequence[Buffer]) -> list[Buffer]:
-    """Moves records to `out` behind what waits, or lets them wait too where they are small. Gives what waits now."""
+    """Moves records to `out` behind what waits, or lets them wait too where they are small. Gives what waits
+    now."""
     for part in (records,) if isinstance(records, ONE_BUFFER) else records:
         if len(part) <= JOINED_BYTES_MAX:
             small.append(part)

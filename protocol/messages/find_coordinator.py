@@ -14,7 +14,9 @@ class FindCoordinatorRequest:
     VERSIONS = Versions(0, 6, flexible=3)
 
     key: str = wire("", until=3)
-    key_type: Int8 = wire(0, since=1)  # 0 group, 1 transactional id, 2 share partition (group:topic id:partition)
+    key_type: Int8 = wire(
+        0, since=1
+    )  # 0 group, 1 transactional id, 2 share partition (group:topic id:partition)
     coordinator_keys: list[str] = array(since=4)
 
 

@@ -1,6 +1,7 @@
 """GetOpeningStreams (private, key 502): the streams a node has open, asked once at its start, for recovery.
 
-That it is answered means that the broker epoch given is the node's newest: what an older one still asks for is refused.
+That it is answered means that the broker epoch given is the node's newest: what an older one still asks for
+is refused.
 """
 
 from __future__ import annotations

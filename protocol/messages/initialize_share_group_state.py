@@ -1,4 +1,5 @@
-"""InitializeShareGroupState (key 83): the share group's coordinator sets up the state of share partitions, at the share coordinator (KIP-932)."""
+"""InitializeShareGroupState (key 83): the share group's coordinator sets up the state of share partitions, at
+the share coordinator (KIP-932)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """JoinGroup (key 11): entering, or entering again, a classic group; answered when the rebalance ends.
 
-Not here: the group's states (broker/coordinators/groups/group.py). Metadata is the embedded protocol's and opaque to us.
+Not here: the group's states (broker/coordinators/groups/group.py). Metadata is the embedded protocol's and
+opaque to us.
 """
 
 from __future__ import annotations

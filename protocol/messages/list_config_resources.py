@@ -1,4 +1,5 @@
-"""ListConfigResources (key 74): names of resources that have configuration. In version 0: client metrics alone, under another name."""
+"""ListConfigResources (key 74): names of resources that have configuration. In version 0: client metrics
+alone, under another name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Metadata (key 3): brokers, topics, partitions and leaders; topics may be made on the way.
 
-Every client opens with it and repeats it after every NOT_LEADER. Not here: what creation is allowed to do, and the
-caching of encoded topics (broker/handlers/metadata.py).
+Every client opens with it and repeats it after every NOT_LEADER. Not here: what creation is allowed to do,
+and the caching of encoded topics (broker/handlers/metadata.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ class MetadataRequestTopic:
 
 @dataclass(slots=True)
 class MetadataRequest:
-    """Version 0 asks for all topics with an empty list; later versions with null, and for none with an empty list."""
+    """Version 0 asks for all topics with an empty list; later versions with null, and for none with an empty
+    list."""
 
     VERSIONS = Versions(0, 13, flexible=9)
 

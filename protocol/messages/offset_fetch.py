@@ -38,7 +38,9 @@ class OffsetFetchRequest:
     # null: all that the group has committed; versions 0 and 1 cannot ask so
     topics: list[OffsetFetchRequestTopic] | None = array(until=7, nullable_since=2)
     groups: list[OffsetFetchRequestGroup] = array(since=8)
-    require_stable: bool = wire(False, since=7)  # answer UNSTABLE_OFFSET_COMMIT where a transaction holds an offset
+    require_stable: bool = wire(
+        False, since=7
+    )  # answer UNSTABLE_OFFSET_COMMIT where a transaction holds an offset
 
 
 @dataclass(slots=True)

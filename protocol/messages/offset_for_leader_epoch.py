@@ -1,4 +1,5 @@
-"""OffsetForLeaderEpoch (key 23): where a leader epoch ended, so that a log that grew under an older one can be cut."""
+"""OffsetForLeaderEpoch (key 23): where a leader epoch ended, so that a log that grew under an older one can
+be cut."""
 
 from __future__ import annotations
 

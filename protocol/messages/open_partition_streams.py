@@ -1,4 +1,5 @@
-"""OpenPartitionStreams (private, key 501): a partition's leader takes its streams, making those that are missing.
+"""OpenPartitionStreams (private, key 501): a partition's leader takes its streams, making those that are
+missing.
 
 All roles asked for are opened in one commit, or none. Asked again by the same owner it gives the same answer.
 """
@@ -34,8 +35,9 @@ class OpenedPartitionStream:
 class OpenPartitionStreamsResponse:
     VERSIONS = Versions(0, 0, flexible=0)
 
-    # STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, FENCED_LEADER_EPOCH,
-    # UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER; LEADER_NOT_AVAILABLE: another owner has not closed them yet
+    # STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION,
+    # FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER; LEADER_NOT_AVAILABLE: another owner
+    # has not closed them yet
     error_code: Int16 = 0
     error_message: str | None = None
     streams: list[OpenedPartitionStream] = array()  # in the order of the roles asked for

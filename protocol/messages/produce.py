@@ -1,7 +1,7 @@
 """Produce (key 0): batches for partitions, in one request for many topics.
 
-Hot: produce_hot.py decodes and encodes it by hand, and is tested against this declaration. Not here: what a batch is
-(protocol/batches.py). Records are a view of the frame and live as long as somebody holds them.
+Hot: produce_hot.py decodes and encodes it by hand, and is tested against this declaration. Not here: what a
+batch is (protocol/batches.py). Records are a view of the frame and live as long as somebody holds them.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Produce by hand: the request's decoder and the response's encoder, for the path that every record takes.
 
-The declaration is produce.py; both sides here give what the compiled codec gives, for every version and for malformed
-bytes too, and a test holds them to it. What is rare (errors with text, leaders told, unknown tags) is left to the
-compiled codec or to small functions off the path. Layouts by version:
+The declaration is produce.py; both sides here give what the compiled codec gives, for every version and for
+malformed bytes too, and a test holds them to it. What is rare (errors with text, leaders told, unknown tags)
+is left to the compiled codec or to small functions off the path. Layouts by version:
 
     request     3-8 plain, 9-12 compact with names, 13 compact with ids
-    response    a partition is index, error, base offset, append time, from 5 on the log's start, from 8 on what is
-                wrong with records (here: nothing), from 9 on tags (here: none)
+    response    a partition is index, error, base offset, append time, from 5 on the log's start, from 8 on
+                what is wrong with records (here: nothing), from 9 on tags (here: none)
 
-Kept true: one pass, no copy of record bytes (views of the frame), every length compared with what remains, and the elements of a request
-bounded in all (`left`; one element alone is not counted, here as in the compiled codec).
+Kept true: one pass, no copy of record bytes (views of the frame), every length compared with what remains,
+and the elements of a request bounded in all (`left`; one element alone is not counted, here as in the
+compiled codec).
 """
 
 from __future__ import annotations
@@ -135,7 +136,8 @@ def decode_compact(by_id: bool, frame: Buffer, pos: int) -> ProduceRequest:
                 index, length = _INDEX_BYTE(view, pos)
                 pos += 5
                 if length > 127:
-                    # Two bytes hold lengths below 16 KiB, three below 2 MiB; the rest is read in the general way.
+                    # Two bytes hold lengths below 16 KiB, three below 2 MiB; the rest is read in the general
+                    # way.
                     second = view[pos]
                     if second < 128:
                         length += (second << 7) - 128
@@ -169,7 +171,8 @@ _PARTITION = Struct(">ihqqq").pack
 
 
 def response_encoder(version: int, general: EncodeResponse) -> EncodeResponse:
-    """The encoder of one version, 3 to 13. `general` is the compiled one, for responses that say more than offsets."""
+    """The encoder of one version, 3 to 13. `general` is the compiled one, for responses that say more than
+    offsets."""
     if version >= 9:
         return partial(encode_compact, general, version >= 13)
     return partial(encode_plain, general, version < 5, b"" if version < 8 else b"\0\0\0\0\xff\xff")
@@ -189,7 +192,9 @@ def encode_plain(
             if is_short:
                 parts.append(_PARTITION_V3(p.index, p.error_code, p.base_offset, p.log_append_time_ms))
             else:
-                parts.append(_PARTITION(p.index, p.error_code, p.base_offset, p.log_append_time_ms, p.log_start_offset))
+                parts.append(
+                    _PARTITION(p.index, p.error_code, p.base_offset, p.log_append_time_ms, p.log_start_offset)
+                )
                 parts.append(faultless)
     if response.node_endpoints:
         return general(correlation_id, response)
@@ -223,7 +228,9 @@ def encode_compact(
             if p.record_errors or p.error_message is not None or p.current_leader is not NO_LEADER:
                 return general(correlation_id, response)
             parts.append(
-                _FAULTLESS(p.index, p.error_code, p.base_offset, p.log_append_time_ms, p.log_start_offset, 1, 0, 0)
+                _FAULTLESS(
+                    p.index, p.error_code, p.base_offset, p.log_append_time_ms, p.log_start_offset, 1, 0, 0
+                )
             )
         parts.append(b"\0")
     parts.append(_THROTTLE_TAGS(response.throttle_time_ms))

@@ -1,4 +1,5 @@
-"""ReadShareGroupState (key 84): the leader of a share partition reads its state from the share coordinator (KIP-932)."""
+"""ReadShareGroupState (key 84): the leader of a share partition reads its state from the share coordinator
+(KIP-932)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""ReadShareGroupStateSummary (key 87): start offsets of share partitions without the states of records, from the share coordinator (KIP-932)."""
+"""ReadShareGroupStateSummary (key 87): start offsets of share partitions without the states of records, from
+the share coordinator (KIP-932)."""
 
 from __future__ import annotations
 

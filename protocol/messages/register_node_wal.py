@@ -1,7 +1,8 @@
 """RegisterNodeWal (private, key 522): a node has opened its write-ahead log and is about to append to it.
 
-Answered once the log's identity is durable in metadata. The node's active log of another id is removed from metadata, or, when its loss was
-accepted, kept as given up. Sent again it changes nothing. At millrace.version 0 nothing is recorded.
+Answered once the log's identity is durable in metadata. The node's active log of another id is removed from
+metadata, or, when its loss was accepted, kept as given up. Sent again it changes nothing. At millrace.version
+0 nothing is recorded.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ class RegisterNodeWalRequest:
 class RegisterNodeWalResponse:
     VERSIONS = Versions(0, 0, flexible=0)
 
-    error_code: Int16 = (
-        0  # STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED, INVALID_RECORD_STATE: streams are open in another log
-    )
+    # STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED, INVALID_RECORD_STATE: streams are open in another log
+    error_code: Int16 = 0
     error_message: str | None = None

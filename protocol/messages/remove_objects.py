@@ -1,4 +1,5 @@
-"""RemoveObjects (private, key 507): the files of objects pending deletion are gone from the store; their ids may be forgotten."""
+"""RemoveObjects (private, key 507): the files of objects pending deletion are gone from the store; their ids
+may be forgotten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""SaslHandshake (key 17): chooses the SASL mechanism; version 1 is followed by SaslAuthenticate, version 0 by bare tokens.
+"""SaslHandshake (key 17): chooses the SASL mechanism; version 1 is followed by SaslAuthenticate, version 0 by
+bare tokens.
 
 It never became flexible.
 """

@@ -57,7 +57,9 @@ class ShareFetchRequest:
     max_bytes: Int32 = INT32_MAX
     max_records: Int32 = 0
     batch_size: Int32 = 0
-    share_acquire_mode: Int8 = wire(0, since=2, ignorable=True)  # 0 whole batches, 1 never more than max_records
+    share_acquire_mode: Int8 = wire(
+        0, since=2, ignorable=True
+    )  # 0 whole batches, 1 never more than max_records
     is_renew_ack: bool = wire(False, since=2)  # some of the acknowledgements below prolong the lock
     topics: list[FetchTopic] = array()
     forgotten_topics_data: list[ForgottenTopic] = array()

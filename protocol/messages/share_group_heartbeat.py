@@ -1,4 +1,5 @@
-"""ShareGroupHeartbeat (key 76): a member of a share group says what changed, the coordinator what it reads from (KIP-932).
+"""ShareGroupHeartbeat (key 76): a member of a share group says what changed, the coordinator what it reads
+from (KIP-932).
 
 A null in the request means unchanged since the last one.
 """

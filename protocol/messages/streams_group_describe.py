@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from millrace.protocol.dataclass import dataclass
-from millrace.protocol.declare import NO_OPERATIONS, Int8, Int16, Int32, Int64, UInt16, Versions, array, struct, wire
+from millrace.protocol.declare import (
+    NO_OPERATIONS,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    UInt16,
+    Versions,
+    array,
+    struct,
+    wire,
+)
 
 
 @dataclass(slots=True)

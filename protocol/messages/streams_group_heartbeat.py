@@ -1,4 +1,5 @@
-"""StreamsGroupHeartbeat (key 88): the one request of the streams group protocol (KIP-1071): topology and tasks up, assignment down.
+"""StreamsGroupHeartbeat (key 88): the one request of the streams group protocol (KIP-1071): topology and
+tasks up, assignment down.
 
 A null means unchanged since the last one, in both directions.
 """

@@ -1,4 +1,5 @@
-"""StreamsGroupTopologyDescriptionUpdate (key 93): a member uploads the full description of its topology, for those who look on (KIP-1331)."""
+"""StreamsGroupTopologyDescriptionUpdate (key 93): a member uploads the full description of its topology, for
+those who look on (KIP-1331)."""
 
 from __future__ import annotations
 

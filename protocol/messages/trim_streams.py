@@ -1,4 +1,5 @@
-"""TrimStreams (private, key 503): moves the starts of streams forward, by their owner. What lies below may be deleted."""
+"""TrimStreams (private, key 503): moves the starts of streams forward, by their owner. What lies below may be
+deleted."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ class TrimStreamsRequest:
 @dataclass(slots=True)
 class TrimmedStream:
     stream_id: Int64 = 0
-    error_code: Int16 = 0  # RESOURCE_NOT_FOUND: no such stream; FENCED_LEADER_EPOCH: not the owner, or not open
+    error_code: Int16 = (
+        0  # RESOURCE_NOT_FOUND: no such stream; FENCED_LEADER_EPOCH: not the owner, or not open
+    )
 
 
 @dataclass(slots=True)

@@ -1,4 +1,5 @@
-"""UnregisterController (key 94): an admin removes the registration of a controller that will not come back (KIP-1312)."""
+"""UnregisterController (key 94): an admin removes the registration of a controller that will not come back
+(KIP-1312)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Vote (key 52): a candidate asks a voter of the metadata quorum, with pre-vote from version 2 on (KIP-996)."""
+"""Vote (key 52): a candidate asks a voter of the metadata quorum, with pre-vote from version 2 on
+(KIP-996)."""
 
 from __future__ import annotations
 

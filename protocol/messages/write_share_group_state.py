@@ -1,4 +1,5 @@
-"""WriteShareGroupState (key 85): the leader of a share partition writes its state to the share coordinator (KIP-932)."""
+"""WriteShareGroupState (key 85): the leader of a share partition writes its state to the share coordinator
+(KIP-932)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""WriteTxnMarkers (key 27): commit and abort markers, from the transaction coordinator to the leaders of partitions, or from an admin who aborts."""
+"""WriteTxnMarkers (key 27): commit and abort markers, from the transaction coordinator to the leaders of
+partitions, or from an admin who aborts."""
 
 from __future__ import annotations
 

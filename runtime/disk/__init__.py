@@ -1,8 +1,9 @@
-"""Disk as the broker sees it: block files for the WAL, log files for metadata, small files, folders and a lock.
+"""Disk as the broker sees it: block files for the WAL, log files for metadata, small files, folders and a
+lock.
 
-Interfaces only. `disk_uring.py` and `disk_thread.py` implement BlockFile, `disk_posix.py` the rest, `tests/sim/disk.py`
-all of it with faults. Writes raise OSError subclasses wrapped as `DiskFull` (Exhausted) or `DiskFailed` (Unavailable);
-after DiskFailed the outcome of the write is unknown.
+Interfaces only. `disk_uring.py` and `disk_thread.py` implement BlockFile, `disk_posix.py` the rest,
+`tests/sim/disk.py` all of it with faults. Writes raise OSError subclasses wrapped as `DiskFull` (Exhausted)
+or `DiskFailed` (Unavailable); after DiskFailed the outcome of the write is unknown.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ UNREADABLE_BYTES_MAX = 16 << 20  # who reads around bad sectors stops there: tha
 
 
 class DiskFull(Exhausted):
-    """ENOSPC or EDQUOT; nothing is known of what was written. Arguments: path, reason, and where they are known the bytes that were wanted and
-    those that were free (-1 where a limit of the user's or of one file is what was met)."""
+    """ENOSPC or EDQUOT; nothing is known of what was written. Arguments: path, reason, and where they are
+    known the bytes that were wanted and those that were free (-1 where a limit of the user's or of one file
+    is what was met)."""
 
     def __init__(self, path: str, reason: str, wanted_bytes: int = 0, free_bytes: int = -1) -> None:
         super().__init__(path, reason, wanted_bytes, free_bytes)
@@ -36,7 +38,8 @@ class DiskFull(Exhausted):
 
 
 class DiskFailed(Unavailable):
-    """EIO and the like: the outcome is unknown. Terminal for the file it happened on. Arguments: path, reason."""
+    """EIO and the like: the outcome is unknown. Terminal for the file it happened on. Arguments: path,
+    reason."""
 
     def __str__(self) -> str:
         return ": ".join(map(str, self.args))
@@ -62,19 +65,22 @@ class BlockFile(Protocol):
     is_direct: bool  # False: writes go through the page cache, synchronously
 
     def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]:
-        """Starts one write now (plain def); the future completes when the bytes are durable. Several may be in flight,
-        and they may complete in any order. `buffer` is page-aligned, and must not change or go until then."""
+        """Starts one write now (plain def); the future completes when the bytes are durable. Several may be
+        in flight, and they may complete in any order. `buffer` is page-aligned, and must not change or go
+        until then."""
         ...
 
     def read_at(self, position: int, length: int) -> Awaitable[bytes]: ...
 
     async def resize(self, size_bytes: int) -> None:
-        """Grows with reserved blocks that read as zeros, or cuts; durable on return. A device keeps its size."""
+        """Grows with reserved blocks that read as zeros, or cuts; durable on return. A device keeps its
+        size."""
         ...
 
     async def reserve(self, key: int, old_key: int) -> bool:
-        """Makes the device refuse the writes of every other machine, if it can; whether it does. `old_key`: see disk_reserve.py. Held until
-        `close`, or until another takes it over: then our writes fail. Raises DiskLocked. A file has its lock alone: False."""
+        """Makes the device refuse the writes of every other machine, if it can; whether it does. `old_key`:
+        see disk_reserve.py. Held until `close`, or until another takes it over: then our writes fail. Raises
+        DiskLocked. A file has its lock alone: False."""
         ...
 
     async def close(self) -> None: ...
@@ -111,8 +117,9 @@ class Disk(Protocol):
     """Paths are absolute or relative to the process; all folders given are created by `make_folder` first."""
 
     async def open_block(self, path: str, size_bytes: int, *, direct: str = "prefer") -> BlockFile:
-        """Opens or creates. `direct`: prefer | require | never. A new file's blocks read as zeros and its space is reserved
-        (DiskFull now rather than later); an existing one keeps its size (`size_bytes` of the result tells)."""
+        """Opens or creates. `direct`: prefer | require | never. A new file's blocks read as zeros and its
+        space is reserved (DiskFull now rather than later); an existing one keeps its size (`size_bytes` of
+        the result tells)."""
         ...
 
     async def open_log(self, path: str) -> LogFile: ...
@@ -122,7 +129,8 @@ class Disk(Protocol):
         ...
 
     async def write_file(self, path: str, data: bytes) -> None:
-        """Replaces the file atomically; durable on return (temporary file, sync, rename, sync of the folder)."""
+        """Replaces the file atomically; durable on return (temporary file, sync, rename, sync of the
+        folder)."""
         ...
 
     async def list_folder(self, path: str) -> list[str]:
@@ -148,7 +156,8 @@ class Disk(Protocol):
         ...
 
     async def reserve(self, path: str, size_bytes: int) -> None:
-        """Makes a file of real, allocated blocks: room that can be given back by removing it when the disk is full."""
+        """Makes a file of real, allocated blocks: room that can be given back by removing it when the disk is
+        full."""
         ...
 
     def free_bytes(self, path: str) -> int: ...
@@ -166,6 +175,7 @@ class Disk(Protocol):
         ...
 
     def lock_holder(self, path: str) -> str:
-        """The pid of whoever holds the lock, as text, or "". Only looks: nobody who wants the lock is kept from it. Of a process that it may not
-        look into it is told that it holds the lock when it says so in the file and lives."""
+        """The pid of whoever holds the lock, as text, or "". Only looks: nobody who wants the lock is kept
+        from it. Of a process that it may not look into it is told that it holds the lock when it says so in
+        the file and lives."""
         ...

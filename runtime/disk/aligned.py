@@ -1,9 +1,9 @@
 """Page-aligned memory for direct I/O: arenas of anonymous memory and the pool they come from.
 
-An arena is handed to one writer, filled once from front to back, and given back with `retire` when nothing more
-will be written to it. Readers may still hold views of it, for seconds or minutes: the pool probes, and hands an
-arena out again only when no memoryview of it lives. It is not an allocator of single buffers and it does not
-bound what views pin: whoever holds views is charged for them.
+An arena is handed to one writer, filled once from front to back, and given back with `retire` when nothing
+more will be written to it. Readers may still hold views of it, for seconds or minutes: the pool probes, and
+hands an arena out again only when no memoryview of it lives. It is not an allocator of single buffers and it
+does not bound what views pin: whoever holds views is charged for them.
 
 Invariant: two owners never hold the same arena, and an arena with a live view is never handed out.
 """
@@ -33,7 +33,8 @@ def aligned_memory(size_bytes: int) -> mmap.mmap:
         return mmap.mmap(-1, size_bytes)
     memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if size_bytes >= HUGE_PAGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
-        # First touches of fresh memory were a quarter of the broker's CPU at full rate; a large page is one fault for 512.
+        # First touches of fresh memory were a quarter of the broker's CPU at full rate; a large page is one
+        # fault for 512.
         with suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
@@ -50,7 +51,8 @@ class Arena:
         self.view = memoryview(self.memory)
 
     def is_viewed(self) -> bool:
-        """Whether any view lives, but for the writer's own. Resizing to the same size is refused exactly then."""
+        """Whether any view lives, but for the writer's own. Resizing to the same size is refused exactly
+        then."""
         self.view.release()
         try:
             self.memory.resize(self.size_bytes)
@@ -65,8 +67,9 @@ class Arena:
 class ArenaMaker:
     """Makes a few arenas ahead of their use, in a thread, with every page touched.
 
-    First touches are the dearest part of memory: on a virtual machine whose host gives pages out lazily 140 us for 64 KiB, more than all
-    else that a produce request of that size costs. The thread waits in the kernel and leaves the interpreter to others.
+    First touches are the dearest part of memory: on a virtual machine whose host gives pages out lazily 140
+    us for 64 KiB, more than all else that a produce request of that size costs. The thread waits in the
+    kernel and leaves the interpreter to others.
     """
 
     def __init__(self, arena_bytes: int, ahead_count: int) -> None:
@@ -77,7 +80,8 @@ class ArenaMaker:
         self._threads: ThreadPoolExecutor | None = None
 
     def take(self) -> Arena:
-        """Never waits: where none is ready it is made here and now. Nothing is made ahead before the first is taken."""
+        """Never waits: where none is ready it is made here and now. Nothing is made ahead before the first is
+        taken."""
         try:
             arena = self._made.popleft()
             self._asked_count -= 1
@@ -118,8 +122,9 @@ def _touch(arena: Arena) -> None:
 
 
 class ArenaPool:
-    """Arenas of one size. One that nobody views any more is used again before a new one is made: memory that was touched before is many
-    times cheaper. What was not needed between two sweeps goes back to the system by halves."""
+    """Arenas of one size. One that nobody views any more is used again before a new one is made: memory that
+    was touched before is many times cheaper. What was not needed between two sweeps goes back to the system
+    by halves."""
 
     def __init__(self, arena_bytes: int = ARENA_BYTES, *, ahead_count: int = 0) -> None:
         """`ahead_count`: so many new ones are made ready in a thread, once new ones are needed at all."""
@@ -157,7 +162,8 @@ class ArenaPool:
             self._retired.append(arena)
 
     def sweep(self) -> None:
-        """Looks at every retired arena, and gives back half of those that nobody needed since the last time."""
+        """Looks at every retired arena, and gives back half of those that nobody needed since the last
+        time."""
         del self._free[: (self._unneeded_count + 1) // 2]
         self._probe(len(self._retired))
         self._unneeded_count = len(self._free)

@@ -48,7 +48,8 @@ class DrivenBlockFile(ABC):
         return await self._off_loop(reserve_descriptor, self._descriptor, key, old_key)
 
     async def _off_loop(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """A thread goes on where whoever waits for it is cancelled: `close` waits for it, or it would work on whichever file has the number next."""
+        """A thread goes on where whoever waits for it is cancelled: `close` waits for it, or it would work on
+        whichever file has the number next."""
         under_way = self._loop.run_in_executor(None, partial(call, *args, **kwargs))
         self._calls[under_way] = None
         under_way.add_done_callback(self._calls.pop)

@@ -1,9 +1,10 @@
-"""Opens the descriptor under a block file: direct where that works, preallocated, locked, checked by a first read.
+"""Opens the descriptor under a block file: direct where that works, preallocated, locked, checked by a first
+read.
 
 Blocking system calls only; `disk_posix.py` runs this off the loop. What the descriptor promises: a write that
-returns is durable (O_DSYNC; on macOS the writer adds F_FULLFSYNC), and no other process has the file open here.
-Direct I/O is given up, unless required, where the file system refuses it with EINVAL or where it means nothing
-(tmpfs takes the flag and is memory).
+returns is durable (O_DSYNC; on macOS the writer adds F_FULLFSYNC), and no other process has the file open
+here. Direct I/O is given up, unless required, where the file system refuses it with EINVAL or where it means
+nothing (tmpfs takes the flag and is memory).
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class BlockDescriptor:
 
 
 def disk_error(error: OSError, path: str, wanted_bytes: int = 0) -> DiskFull | DiskFailed:
-    """The project's error for an OSError. `wanted_bytes`: how many were to be written or reserved, where that is known."""
+    """The project's error for an OSError. `wanted_bytes`: how many were to be written or reserved, where that
+    is known."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         free_bytes = -1
         if error.errno == errno.ENOSPC:
@@ -74,7 +76,9 @@ def nearest_present(path: str) -> str:
     return path
 
 
-def open_block_descriptor(path: str, size_bytes: int, direct: str, open_fd: OpenFd = os.open) -> BlockDescriptor:
+def open_block_descriptor(
+    path: str, size_bytes: int, direct: str, open_fd: OpenFd = os.open
+) -> BlockDescriptor:
     """Opens or creates. Raises DiskFull, DiskFailed, DiskLocked, DirectRefused."""
     is_ours = not os.path.exists(path)
     try:
@@ -120,8 +124,9 @@ def _open(path: str, size_bytes: int, open_fd: OpenFd, *, is_direct: bool, is_ou
 
 
 def _lock(fd: int, path: str) -> None:
-    """The lock is the open file's, so it outlives a killed process until the kernel has finished that process's writes:
-    nobody reads the file while they may still land. That takes milliseconds, which the next process waits for."""
+    """The lock is the open file's, so it outlives a killed process until the kernel has finished that
+    process's writes: nobody reads the file while they may still land. That takes milliseconds, which the next
+    process waits for."""
     deadline = time.monotonic() + _LOCK_WAIT_S
     while True:
         try:
@@ -170,8 +175,8 @@ def allocate(fd: int, start: int, end: int) -> None:
 
 
 def resize_descriptor(descriptor: BlockDescriptor, size_bytes: int) -> None:
-    """Grows with reserved space or cuts; durable on return. A device keeps its size, and so does what cannot grow: what was reserved of it by
-    then is given back, or it would be all that the disk has."""
+    """Grows with reserved space or cuts; durable on return. A device keeps its size, and so does what cannot
+    grow: what was reserved of it by then is given back, or it would be all that the disk has."""
     if descriptor.is_device or size_bytes == descriptor.size_bytes:
         return
     try:
@@ -234,7 +239,8 @@ def _read_into(descriptor: BlockDescriptor, position: int, view: memoryview) -> 
 
 
 def sync_folder(path: str) -> None:
-    """Names in it are durable on return, as far as the file system knows of that: some refuse it for folders."""
+    """Names in it are durable on return, as far as the file system knows of that: some refuse it for
+    folders."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -246,8 +252,9 @@ def sync_folder(path: str) -> None:
 
 
 def sync_name(path: str, *, is_new: bool) -> None:
-    """Also of a file that is there: who made it may have been killed before its name was durable. Whose folder may not be read was made for us,
-    and its name is its maker's business. Of what a link names: its own folder."""
+    """Also of a file that is there: who made it may have been killed before its name was durable. Whose
+    folder may not be read was made for us, and its name is its maker's business. Of what a link names: its
+    own folder."""
     try:
         sync_folder(os.path.dirname(os.path.realpath(path)))
     except PermissionError:

@@ -1,4 +1,5 @@
-"""A file or device that is looked at and not touched: read-only, and told whether a process has it open for writing. Blocking; for commands."""
+"""A file or device that is looked at and not touched: read-only, and told whether a process has it open for
+writing. Blocking; for commands."""
 
 from __future__ import annotations
 
@@ -47,8 +48,8 @@ class PeekFile:
         return bytes(found)
 
     def read_around(self, position: int, length: int) -> tuple[bytes, Sequence[int]]:
-        """As `read_at`, with zeros for blocks that the device cannot read, and their places. Both in whole blocks. Raises DiskFailed where there
-        are too many of them."""
+        """As `read_at`, with zeros for blocks that the device cannot read, and their places. Both in whole
+        blocks. Raises DiskFailed where there are too many of them."""
         try:
             return self.read_at(position, length), ()
         except DiskFailed:

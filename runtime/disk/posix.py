@@ -1,8 +1,10 @@
-"""The real disk: block files by io_uring or by a thread, log files and small files by system calls off the loop.
+"""The real disk: block files by io_uring or by a thread, log files and small files by system calls off the
+loop.
 
-Cold operations run on the loop's own executor, one system call or a short run of them at a time. Writes of a log
-file keep the order of the calls even when several are under way, since each is given its place when it is asked for.
-After a failed sync a log file refuses everything: the kernel may have dropped what it could not write.
+Cold operations run on the loop's own executor, one system call or a short run of them at a time. Writes of a
+log file keep the order of the calls even when several are under way, since each is given its place when it is
+asked for. After a failed sync a log file refuses everything: the kernel may have dropped what it could not
+write.
 """
 
 from __future__ import annotations
@@ -48,16 +50,20 @@ async def _off_loop(path: str, call: Callable[P, T], *args: P.args, **kwargs: P.
 
 
 async def _held(opening: asyncio.Future[T], close: Callable[[T], None]) -> T:
-    """What a cancelled caller will not see is closed when the thread has it: it holds a descriptor, and may hold a lock."""
+    """What a cancelled caller will not see is closed when the thread has it: it holds a descriptor, and may
+    hold a lock."""
     try:
         return await asyncio.shield(opening)
     except asyncio.CancelledError:
-        opening.add_done_callback(lambda done: None if done.cancelled() or done.exception() else close(done.result()))
+        opening.add_done_callback(
+            lambda done: None if done.cancelled() or done.exception() else close(done.result())
+        )
         raise
 
 
 class PosixDisk:
-    """`driver`: auto | uring | thread. `open_fd` is `os.open`, or what a test puts in its place to refuse flags."""
+    """`driver`: auto | uring | thread. `open_fd` is `os.open`, or what a test puts in its place to refuse
+    flags."""
 
     def __init__(self, *, driver: str = "auto", open_fd: OpenFd = os.open) -> None:
         self._driver = driver
@@ -137,8 +143,8 @@ class PosixDisk:
 
 
 class PosixLock:
-    """flock on a file of its own, which holds the pid for whoever is refused. Kept true: who has it has the file of that name, for a holder
-    may remove it before he lets go."""
+    """flock on a file of its own, which holds the pid for whoever is refused. Kept true: who has it has the
+    file of that name, for a holder may remove it before he lets go."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -188,7 +194,8 @@ def _is_still_there(fd: int, path: str) -> bool:
 
 
 def _lock_holder(path: str) -> str:
-    """A flock that is tried is taken for an instant, so it is not tried: the file names a process, and that process has it open, or not."""
+    """A flock that is tried is taken for an instant, so it is not tried: the file names a process, and that
+    process has it open, or not."""
     try:
         with open(path, "rb") as file:
             pid = file.read(32).decode("ascii", "replace").strip()
@@ -200,7 +207,11 @@ def _lock_holder(path: str) -> str:
     if not pid.isdigit():
         return ""
     try:
-        return pid if any(_is_open_as(f"/proc/{pid}/fd/{fd}", wanted) for fd in os.listdir(f"/proc/{pid}/fd")) else ""
+        return (
+            pid
+            if any(_is_open_as(f"/proc/{pid}/fd/{fd}", wanted) for fd in os.listdir(f"/proc/{pid}/fd"))
+            else ""
+        )
     except OSError:
         return pid if _is_alive(int(pid)) else ""  # it is gone, another user's, or there is no /proc
 
@@ -291,7 +302,11 @@ def write_all(fd: int, parts: list[Buffer], position: int) -> None:
     for first in range(0, len(parts), _PARTS_MAX):
         views = [memoryview(part).cast("B") for part in parts[first : first + _PARTS_MAX] if len(part)]
         while views:
-            count = os.pwritev(fd, views, position) if hasattr(os, "pwritev") else os.pwrite(fd, views[0], position)
+            count = (
+                os.pwritev(fd, views, position)
+                if hasattr(os, "pwritev")
+                else os.pwrite(fd, views[0], position)
+            )
             position += count
             while views and count >= len(views[0]):
                 count -= len(views.pop(0))

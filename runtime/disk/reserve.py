@@ -1,11 +1,14 @@
-"""Persistent reservations of a block device, by the kernel's generic ioctls (linux/pr.h): SCSI, NVMe and multipath devices have them.
+"""Persistent reservations of a block device, by the kernel's generic ioctls (linux/pr.h): SCSI, NVMe and
+multipath devices have them.
 
-A device that several machines see lets only those write whose key is registered, once one of them holds the reservation ("write exclusive,
-registrants only"; registrants, since the paths of a multipath device are several to the device and one to us). Taking it over removes the old
-holder's registration and aborts its commands that are under way: what it writes from then on fails there, on its own machine, whatever
-it believes of itself.
+A device that several machines see lets only those write whose key is registered, once one of them holds the
+reservation ("write exclusive, registrants only"; registrants, since the paths of a multipath device are
+several to the device and one to us). Taking it over removes the old holder's registration and aborts its
+commands that are under way: what it writes from then on fails there, on its own machine, whatever it believes
+of itself.
 
-Blocking system calls only. They need CAP_SYS_ADMIN on older kernels. A partition has none: the whole device is reserved or nothing.
+Blocking system calls only. They need CAP_SYS_ADMIN on older kernels. A partition has none: the whole device
+is reserved or nothing.
 """
 
 from __future__ import annotations
@@ -51,10 +54,11 @@ class DeviceReservation:
         self.key = 0
 
     def take(self, key: int, old_key: int) -> bool:
-        """True: from now on the device refuses everybody else's writes. False: it has no reservations, or we no right to them.
+        """True: from now on the device refuses everybody else's writes. False: it has no reservations, or we
+        no right to them.
 
-        `old_key` is the last known holder's, 0 when there was none; then a device that somebody holds is left to them. Raises DiskLocked for
-        that, and when another takes it at the same time.
+        `old_key` is the last known holder's, 0 when there was none; then a device that somebody holds is left
+        to them. Raises DiskLocked for that, and when another takes it at the same time.
         """
         if not sys.platform.startswith("linux") and self._ioctl is fcntl.ioctl:
             return False
@@ -73,14 +77,16 @@ class DeviceReservation:
         if not old_key:
             return False
         if self._call(PR_PREEMPT_ABORT, _PREEMPT.pack(old_key, key, WRITE_EXCLUSIVE_REGISTRANTS, 0)) == 0:
-            # Some devices let go of the reservation when the preempted key was only registered: ask for it once more.
+            # Some devices let go of the reservation when the preempted key was only registered: ask for it
+            # once more.
             return self._call(PR_RESERVE, wanted) == 0
-        # The holder is not the last owner that the log knows of: it reserved the device and ended before it wrote its name. It has written
-        # nothing else either, so there is nothing of its to abort.
+        # The holder is not the last owner that the log knows of: it reserved the device and ended before it
+        # wrote its name. It has written nothing else either, so there is nothing of its to abort.
         if self._call(PR_CLEAR, _CLEAR.pack(key, 0, 0)) != 0:
             return False
         return (
-            self._call(PR_REGISTER, _REGISTER.pack(0, key, IGNORE_KEY, 0)) == 0 and self._call(PR_RESERVE, wanted) == 0
+            self._call(PR_REGISTER, _REGISTER.pack(0, key, IGNORE_KEY, 0)) == 0
+            and self._call(PR_RESERVE, wanted) == 0
         )
 
     def release(self) -> None:
@@ -94,7 +100,8 @@ class DeviceReservation:
                 pass
 
     def _call(self, request: int, argument: bytes) -> int:
-        """0, or the device's status when it refuses, or -1 where there is no such thing. Raises OSError for what is broken."""
+        """0, or the device's status when it refuses, or -1 where there is no such thing. Raises OSError for
+        what is broken."""
         try:
             return self._ioctl(self._fd, request, bytearray(argument))
         except OSError as error:

@@ -1,8 +1,8 @@
 """Block file on one dedicated writer thread: the way where io_uring is not to be had.
 
-Writes are done one after the other in the order they were asked for; the thread spends its life in system calls
-that release the interpreter. Completions come back through `call_soon_threadsafe`, several in one wake-up when
-they pile up.
+Writes are done one after the other in the order they were asked for; the thread spends its life in system
+calls that release the interpreter. Completions come back through `call_soon_threadsafe`, several in one
+wake-up when they pile up.
 """
 
 from __future__ import annotations

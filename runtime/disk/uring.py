@@ -1,11 +1,14 @@
-"""An io_uring of one thread by plain system calls: writes in, (tag, result) pairs out, an eventfd that says when.
+"""An io_uring of one thread by plain system calls: writes in, (tag, result) pairs out, an eventfd that says
+when.
 
-Layout and numbers are the kernel's ABI (include/uapi/linux/io_uring.h), equal on every architecture. It uses no
-binding: PyPI's `liburing` takes only `bytes` for a write, and its Iovec never releases the export of a memoryview, so
-that no arena could ever be seen free again. It knows no files and no futures; `disk_uring.py` does.
+Layout and numbers are the kernel's ABI (include/uapi/linux/io_uring.h), equal on every architecture. It uses
+no binding: PyPI's `liburing` takes only `bytes` for a write, and its Iovec never releases the export of a
+memoryview, so that no arena could ever be seen free again. It knows no files and no futures; `disk_uring.py`
+does.
 
-Memory order: this thread writes an entry and enters the kernel itself, so submission needs no barrier. Completions
-may be posted by another CPU: the eventfd is read, or the kernel entered, before the queue is looked at.
+Memory order: this thread writes an entry and enters the kernel itself, so submission needs no barrier.
+Completions may be posted by another CPU: the eventfd is read, or the kernel entered, before the queue is
+looked at.
 """
 
 from __future__ import annotations
@@ -102,8 +105,8 @@ class Uring:
             raise UringRefused(code, os.strerror(code))
 
     def write(self, fd: int, position: int, address: int, length: int, tag: int) -> None:
-        """Hands one write to the kernel now. The caller keeps the memory, and at most `entries` writes outstanding.
-        Raises OSError where the kernel did not take it: the memory is the caller's again."""
+        """Hands one write to the kernel now. The caller keeps the memory, and at most `entries` writes
+        outstanding. Raises OSError where the kernel did not take it: the memory is the caller's again."""
         words = self._words
         tail = words[self._submit_tail]
         at = (tail & self._submit_mask) * _SQE.size
@@ -115,7 +118,9 @@ class Uring:
             code = ctypes.get_errno()
             if code not in (errno.EINTR, errno.EAGAIN, errno.EBUSY):
                 break
-        words[self._submit_tail] = tail  # the kernel took nothing, and never shall: the caller may let go of the memory
+        words[self._submit_tail] = (
+            tail  # the kernel took nothing, and never shall: the caller may let go of the memory
+        )
         raise OSError(code, os.strerror(code))
 
     def reap(self) -> list[tuple[int, int]]:
@@ -128,7 +133,9 @@ class Uring:
         head, tail = words[self._complete_head], words[self._complete_tail]
         found = []
         while head != tail:
-            tag, result, _ = _CQE.unpack_from(self._rings, self._cqes + (head & self._complete_mask) * _CQE.size)
+            tag, result, _ = _CQE.unpack_from(
+                self._rings, self._cqes + (head & self._complete_mask) * _CQE.size
+            )
             found.append((tag, result))
             head = (head + 1) & _MASK
         words[self._complete_head] = head

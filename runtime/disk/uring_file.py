@@ -1,7 +1,8 @@
-"""Block file over io_uring: a write is one system call on the loop's thread, its completion one eventfd wake-up.
+"""Block file over io_uring: a write is one system call on the loop's thread, its completion one eventfd
+wake-up.
 
-Chosen at open where the kernel allows it; `disk_thread.py` is the fallback with the same promises. Durability is the
-descriptor's (O_DSYNC). A buffer is held here until its write has completed.
+Chosen at open where the kernel allows it; `disk_thread.py` is the fallback with the same promises. Durability
+is the descriptor's (O_DSYNC). A buffer is held here until its write has completed.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ class UringBlockFile(DrivenBlockFile):
                 failure = OSError(-result, os.strerror(-result))
                 future.set_exception(disk_error(failure, self._descriptor.path))
             else:
-                future.set_exception(DiskFailed(self._descriptor.path, f"short write: {result} of {len(buffer)} bytes"))
+                future.set_exception(
+                    DiskFailed(self._descriptor.path, f"short write: {result} of {len(buffer)} bytes")
+                )
         while self._waiting and len(self._outstanding) < _ENTRIES:
             self._submit(*self._waiting.popleft())
         drained = self._drained

@@ -1,8 +1,9 @@
-"""The object store as the broker sees it: whole-object puts, ranged gets, conditional puts, multipart, list, delete.
+"""The object store as the broker sees it: whole-object puts, ranged gets, conditional puts, multipart, list,
+delete.
 
-Interfaces and errors. A `put` returns when the object survives a power cut. Names are '/'-separated keys without a
-leading slash. Errors by remedy: StoreUnavailable (5xx, 503, timeouts, connection loss: outcome unknown), StoreFull,
-ObjectMissing, PreconditionFailed (another writer was first), StoreDenied, BytesChanged.
+Interfaces and errors. A `put` returns when the object survives a power cut. Names are '/'-separated keys
+without a leading slash. Errors by remedy: StoreUnavailable (5xx, 503, timeouts, connection loss: outcome
+unknown), StoreFull, ObjectMissing, PreconditionFailed (another writer was first), StoreDenied, BytesChanged.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class StoreConflict(StoreUnavailable):
 
 
 class StoreContradicts(SaidByStore, Unavailable):
-    """The store says one thing to a conditional put and another to a read, time after time. Arguments: key, what it says."""
+    """The store says one thing to a conditional put and another to a read, time after time. Arguments: key,
+    what it says."""
 
 
 class StoreFull(SaidByStore, Exhausted):
@@ -52,7 +54,8 @@ class ObjectMissing(SaidByStore, Corrupt):
 
 
 class BytesChanged(Corrupt):
-    """What was to be put is no longer what was handed over: it changed in memory. What is stored, if anything, is as it was before."""
+    """What was to be put is no longer what was handed over: it changed in memory. What is stored, if
+    anything, is as it was before."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
@@ -60,7 +63,8 @@ class BytesChanged(Corrupt):
 
     def __str__(self) -> str:
         return (
-            f"{self.key}: its bytes changed in memory while they were put, and none of the changed ones were stored: start again, for the log has "
+            f"{self.key}: its bytes changed in memory while they were put, and none of the changed ones were "
+            "stored: start again, for the log has "
             "what was acknowledged; if it happens again, have this machine's memory tested"
         )
 
@@ -89,8 +93,9 @@ class FolderDenied(StoreDenied):
 
 
 Keys = list[str]  # inside a store class, `list` is its own verb
-# Writable views of bytes, end - start in all: memory for one attempt at a read. One that was given up (late, cancelled) may still write into its own,
-# and holds them until it no longer does; so each attempt is given others.
+# Writable views of bytes, end - start in all: memory for one attempt at a read. One that was given up (late,
+# cancelled) may still write into its own, and holds them until it no longer does; so each attempt is given
+# others.
 Lend = Callable[[], Sequence[memoryview]]
 
 
@@ -105,14 +110,15 @@ class MultipartUpload(Protocol):
     """Parts of at least 5 MiB but for the last; nothing is visible before `complete`."""
 
     def put_part(self, parts: Sequence[Buffer], number: int | None = None) -> Coroutine[Any, Any, None]:
-        """A plain def: parts are numbered from 0 in the order of the calls; several may be in flight. `number` sends a
-        part again whose outcome is unknown, in the same length."""
+        """A plain def: parts are numbered from 0 in the order of the calls; several may be in flight.
+        `number` sends a part again whose outcome is unknown, in the same length."""
         ...
 
     async def complete(self, *, if_absent: bool = False) -> None:
-        """The object is visible and durable on return. ObjectMissing when the upload is gone and must be made anew. `if_absent`:
-        PreconditionFailed when the key exists, and nothing is changed then; it may be an earlier call's own, which nobody tells here.
-        A store that has no such condition for uploads completes without."""
+        """The object is visible and durable on return. ObjectMissing when the upload is gone and must be made
+        anew. `if_absent`: PreconditionFailed when the key exists, and nothing is changed then; it may be an
+        earlier call's own, which nobody tells here. A store that has no such condition for uploads completes
+        without."""
         ...
 
     async def abort(self) -> None:
@@ -122,7 +128,8 @@ class MultipartUpload(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedUpload:
-    """A multipart upload that was neither completed nor aborted. `began_ms` is by the store's clock; `abort` is as MultipartUpload's."""
+    """A multipart upload that was neither completed nor aborted. `began_ms` is by the store's clock; `abort`
+    is as MultipartUpload's."""
 
     key: str
     began_ms: int
@@ -135,23 +142,26 @@ class ObjectStore(Protocol):
         ...
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
-        """As put; PreconditionFailed when the key exists. Recognises its own earlier attempt by content: equal bytes under
-        the key count as put by this writer, so a writer puts something of its own (epoch, incarnation) into them."""
+        """As put; PreconditionFailed when the key exists. Recognises its own earlier attempt by content:
+        equal bytes under the key count as put by this writer, so a writer puts something of its own (epoch,
+        incarnation) into them."""
         ...
 
     async def replace(self, key: str, parts: Sequence[Buffer], before: bytes) -> None:
-        """As put, in place of an object that is exactly `before`; PreconditionFailed when it is another, or none. Equal bytes that are there
-        already count as put by this writer. For small objects. A store that knows no If-Match, and a directory that another process
-        writes to, compare and put in two steps."""
+        """As put, in place of an object that is exactly `before`; PreconditionFailed when it is another, or
+        none. Equal bytes that are there already count as put by this writer. For small objects. A store that
+        knows no If-Match, and a directory that another process writes to, compare and put in two steps."""
         ...
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
-        """Bytes [start, end), start < end; what lies beyond the object is cut. ObjectMissing when there is none."""
+        """Bytes [start, end), start < end; what lies beyond the object is cut. ObjectMissing when there is
+        none."""
         ...
 
     async def get_into(self, key: str, start: int, end: int, lend: Lend) -> tuple[Sequence[memoryview], int]:
-        """As get_range, into memory of the caller's: the views that `lend` gave the attempt that was answered, filled one after the other,
-        and how many bytes there were; fewer than asked for where the object ends."""
+        """As get_range, into memory of the caller's: the views that `lend` gave the attempt that was
+        answered, filled one after the other, and how many bytes there were; fewer than asked for where the
+        object ends."""
         ...
 
     async def get(self, key: str) -> bytes: ...
@@ -169,8 +179,8 @@ class ObjectStore(Protocol):
     async def start_multipart(self, key: str) -> MultipartUpload: ...
 
     def list_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]:
-        """Of keys that begin so, whoever began them; a key may have several. None where the store sweeps them itself. StoreDenied where it
-        cannot list them, or lets nobody."""
+        """Of keys that begin so, whoever began them; a key may have several. None where the store sweeps them
+        itself. StoreDenied where it cannot list them, or lets nobody."""
         ...
 
     async def close(self) -> None: ...
@@ -178,10 +188,12 @@ class ObjectStore(Protocol):
 
 @runtime_checkable
 class KeepsRoom(Protocol):
-    """A bare store that keeps the last of its room for small objects without which no deletion can make more: a directory."""
+    """A bare store that keeps the last of its room for small objects without which no deletion can make more:
+    a directory."""
 
     def for_data(self) -> ObjectStore:
-        """The same store for puts of data, which leave that room alone whatever their size. Closing either closes both."""
+        """The same store for puts of data, which leave that room alone whatever their size. Closing either
+        closes both."""
         ...
 
 

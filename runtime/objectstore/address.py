@@ -3,10 +3,10 @@
     0@s3://BUCKET?endpoint=http://127.0.0.1:9000&region=us-east-1&pathStyle=true&accessKey=...&secretKey=...
     0@file:///DIR?mode=640          0@mem://
 
-The number is the bucket's id (only 0 for now). A scheme names an implementation: a third one is one line of OPENERS.
-The WAL's addresses have the same shape and are parsed here too, opened in wal. Values are percent-decoded; `+` stands
-for itself, since secret keys contain it. Secrets never show in a repr or an error (addresswords.py). Not here: wrappers (retry,
-meter), which the caller puts around what it opens.
+The number is the bucket's id (only 0 for now). A scheme names an implementation: a third one is one line of
+OPENERS. The WAL's addresses have the same shape and are parsed here too, opened in wal. Values are
+percent-decoded; `+` stands for itself, since secret keys contain it. Secrets never show in a repr or an error
+(addresswords.py). Not here: wrappers (retry, meter), which the caller puts around what it opens.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class StoreAddress:
     options: Mapping[str, str]
 
     def __str__(self) -> str:
-        options = (f"{shown_name(name, S3_OPTIONS)}={shown_value(name, value)}" for name, value in self.options.items())
+        options = (
+            f"{shown_name(name, S3_OPTIONS)}={shown_value(name, value)}"
+            for name, value in self.options.items()
+        )
         shown = "&".join(options)
         return f"{self.bucket_id}@{self.scheme}://{self.shown_target}{'?' if shown else ''}{shown}"
 
@@ -86,9 +89,12 @@ class StoreAddress:
         return None if not value else value == "true"
 
     def unknown_options(self, more: Collection[str] = ()) -> list[str]:
-        """As they are shown: those that neither the store of this scheme reads nor whoever asks, who reads `more`."""
+        """As they are shown: those that neither the store of this scheme reads nor whoever asks, who reads
+        `more`."""
         known = self.store_options
-        return [shown_name(name, S3_OPTIONS) for name in self.options if name not in known and name not in more]
+        return [
+            shown_name(name, S3_OPTIONS) for name in self.options if name not in known and name not in more
+        ]
 
     @property
     def store_options(self) -> Sequence[str]:
@@ -128,11 +134,13 @@ def _check_bucket(address: StoreAddress) -> None:
     bucket, _, prefix = address.target.rstrip("/").partition("/")
     if not _BUCKET.fullmatch(bucket):
         raise AddressError(
-            f"{address.shown_target!r} is no bucket's name, which is made of letters, digits, dots, hyphens and underscores, in {address}"
+            f"{address.shown_target!r} is no bucket's name, which is made of letters, digits, dots, hyphens "
+            f"and underscores, in {address}"
         )
     if prefix:
         raise AddressError(
-            f"what follows the bucket would be a prefix within it, which is not supported, in {address}: a cluster has a bucket to itself, "
+            f"what follows the bucket would be a prefix within it, which is not supported, in {address}: a "
+            "cluster has a bucket to itself, "
             f"say s3://{bucket}"
         )
 
@@ -144,13 +152,17 @@ def _check_endpoint(address: StoreAddress) -> None:
     try:
         parts = urlsplit(endpoint)
         is_sound = (
-            parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and "@" not in endpoint
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and parts.port != 0
+            and "@" not in endpoint
         )
     except ValueError:  # a port that is none
         is_sound = False
     if not is_sound or not endpoint.isprintable() or " " in endpoint:
         raise AddressError(
-            f"endpoint={shown_server(endpoint)} is not where a server listens, as in http://127.0.0.1:9000, in {address}: keys go into accessKey "
+            f"endpoint={shown_server(endpoint)} is not where a server listens, as in http://127.0.0.1:9000, "
+            f"in {address}: keys go into accessKey "
             "and secretKey"
         )
 
@@ -191,7 +203,10 @@ async def _open_s3(address: StoreAddress, clock: Clock) -> ObjectStore:
     )
     try:
         return await S3ObjectStore.open(settings)
-    except (BotoCoreError, ValueError) as error:  # what the client does not take: a region, a profile, an endpoint
+    except (
+        BotoCoreError,
+        ValueError,
+    ) as error:  # what the client does not take: a region, a profile, an endpoint
         raise AddressError(f"{address} cannot be used: {' '.join(str(error).split())}") from error
 
 
@@ -207,7 +222,8 @@ def _mode_of(address: StoreAddress) -> int | None:
         return None
     if re.fullmatch("0?[67][0-7][0-7]", text) is None:
         raise AddressError(
-            f"mode={shown_value('mode', text)} is no mode of files that their owner reads and writes, as in mode=640, in {address}"
+            f"mode={shown_value('mode', text)} is no mode of files that their owner reads and writes, as in "
+            f"mode=640, in {address}"
         )
     return int(text, 8) & 0o666
 

@@ -1,7 +1,9 @@
-"""How an address is shown: by what is known to be no secret, for a key may stand anywhere in one that was mistyped.
+"""How an address is shown: by what is known to be no secret, for a key may stand anywhere in one that was
+mistyped.
 
-Shown whole: numbers, the words of the options in PLAIN, where a server listens, a bucket's name, a path. Of all else its beginning, as far as
-it is of that kind, or nothing. Not here: what an address means (storeaddress.py).
+Shown whole: numbers, the words of the options in PLAIN, where a server listens, a bucket's name, a path. Of
+all else its beginning, as far as it is of that kind, or nothing. Not here: what an address means
+(storeaddress.py).
 """
 
 from __future__ import annotations
@@ -11,7 +13,17 @@ from collections.abc import Collection
 
 HIDDEN = "***"
 # The WAL's are among them: what they mean is said in wal/.
-PLAIN = ("region", "pathStyle", "authType", "checksumAlgorithm", "kind", "fence", "hedge", "reservation", "corruption")
+PLAIN = (
+    "region",
+    "pathStyle",
+    "authType",
+    "checksumAlgorithm",
+    "kind",
+    "fence",
+    "hedge",
+    "reservation",
+    "corruption",
+)
 _SECRET_NAME = re.compile(r"secret|token|pass|pwd|credential|key", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z][A-Za-z_.-]{0,23}")
 _WORD = re.compile(r"[A-Za-z0-9._-]{0,32}")

@@ -2,11 +2,12 @@
 
     parts (and their sum, where it is known) -> Body -> attempt, attempt, ...   each under that one sum
 
-Whoever asks more than once makes the body before the first attempt, and hands the same one to each: the retry wrapper, and above it the uploader and
-the object WAL, which ask again and send a late put twice. A store that takes checksums is sent this one, also the second time; before a further
-attempt the bytes are summed again, so that a change in memory is found where the store does not look. Not here: what a store does with the sum.
-Kept true: the sum is computed once, or not at all where whoever made the bytes knows it; what no longer has it is never handed on as though it were
-whole.
+Whoever asks more than once makes the body before the first attempt, and hands the same one to each: the retry
+wrapper, and above it the uploader and the object WAL, which ask again and send a late put twice. A store that
+takes checksums is sent this one, also the second time; before a further attempt the bytes are summed again,
+so that a change in memory is found where the store does not look. Not here: what a store does with the sum.
+Kept true: the sum is computed once, or not at all where whoever made the bytes knows it; what no longer has
+it is never handed on as though it were whole.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Body(tuple[Buffer, ...]):
         return sum(map(len, self))
 
     async def crc(self) -> int:
-        """CRC32C of the bytes as they were when this was first asked, or when they were made, where that is known."""
+        """CRC32C of the bytes as they were when this was first asked, or when they were made, where that is
+        known."""
         if self._crc is None:
             crc = await self._sum()
             if self._crc is None:  # nobody else was first meanwhile
@@ -74,7 +76,8 @@ class Body(tuple[Buffer, ...]):
 
 
 def body_of(parts: Sequence[Buffer], crc: int | None = None) -> Body:
-    """Itself, where it is one already: it keeps its sum. `crc`: the CRC32C of the parts, where it is known from making them."""
+    """Itself, where it is one already: it keeps its sum. `crc`: the CRC32C of the parts, where it is known
+    from making them."""
     if isinstance(parts, Body):
         assert crc is None, "a body has its sum"
         return parts

@@ -1,12 +1,17 @@
-"""Objects as files of one folder: the blocking half of the directory store. Nothing here belongs on the event loop.
+"""Objects as files of one folder: the blocking half of the directory store. Nothing here belongs on the event
+loop.
 
-A key is a path below the folder; no part of it begins with a dot, so that `.new` is free for files being written.
-What it keeps true: a file that has a key's name is whole and synced, and its name is synced once the call returned.
+A key is a path below the folder; no part of it begins with a dot, so that `.new` is free for files being
+written. What it keeps true: a file that has a key's name is whole and synced, and its name is synced once the
+call returned.
 
-    write    `.new/PID-N`, locked; fsync; rename to its key (or link, when it must be first); fsync of the folders
-    crash    `.new/PID-N` remains without its lock: swept at the next start, which never touches a living writer's
+    write    `.new/PID-N`, locked; fsync; rename to its key (or link, when it must be first); fsync of the
+             folders
+    crash    `.new/PID-N` remains without its lock: swept at the next start, which never touches a living
+             writer's
 
-Unfinished files lie in one folder, not beside their target, so that a start looks at them and not at every object.
+Unfinished files lie in one folder, not beside their target, so that a start looks at them and not at every
+object.
 
 Not here: how bytes get into a file (objectfolder_write.py).
 """
@@ -49,11 +54,13 @@ _READ_BYTES_MAX = 1 << 30  # a single pread gives at most 2 GiB less a page
 _SYNCED_MAX = 10_000
 _ATTEMPTS_MAX = 100  # at names and folders that other processes take or remove at the same instant
 
-# Free bytes of the file system that data never takes: the metadata log on the same disk must still be able to record the deletions
-# that make room. Above what it keeps in reserve for that, and the same again (kraft/log/reserve.py), so that it has these before puts go on.
+# Free bytes of the file system that data never takes: the metadata log on the same disk must still be able to
+# record the deletions that make room. Above what it keeps in reserve for that, and the same again
+# (kraft/log/reserve.py), so that it has these before puts go on.
 KEPT_FREE_BYTES = 32 << 20
-# What goes on making room is put itself: what compaction keeps of objects that are dead but for a little, pieces of metadata, claims. Such
-# a put, small and of a whole object, leaves this much and may take the rest of what is kept.
+# What goes on making room is put itself: what compaction keeps of objects that are dead but for a little,
+# pieces of metadata, claims. Such a put, small and of a whole object, leaves this much and may take the rest
+# of what is kept.
 KEPT_FROM_SMALL_BYTES = KEPT_FREE_BYTES * 3 // 4
 SMALL_BYTES_MAX = 256 << 10
 
@@ -88,7 +95,8 @@ def kept_by(size_bytes: int) -> int:
 
 
 def check_key(key: str) -> None:
-    """ValueError for a key that would leave the folder, meet our unfinished files, or not fit a file system."""
+    """ValueError for a key that would leave the folder, meet our unfinished files, or not fit a file
+    system."""
     parts = key.split("/")
     is_sound = all(part and part[0] != "." and len(part.encode()) <= _PART_BYTES_MAX for part in parts)
     if not is_sound or "\0" in key or len(key.encode()) > KEY_BYTES_MAX:
@@ -97,15 +105,16 @@ def check_key(key: str) -> None:
 
 class ObjectFolder:
     def __init__(self, root: str, calls: SystemCalls, mode: int | None = None) -> None:
-        """`mode`: of files; folders may be entered by whom files may be read by. Without one they are their owner's alone, and what the process
-        is told to keep back (umask) is kept back."""
+        """`mode`: of files; folders may be entered by whom files may be read by. Without one they are their
+        owner's alone, and what the process is told to keep back (umask) is kept back."""
         self._mode = mode
         self._root = os.path.abspath(root)
         self._new = f"{self._root}/{NEW_FOLDER}"
         self._root_id = (-1, -1)  # of the folder that was prepared: its device and number
         self._calls = calls
         self._numbers = itertools.count()
-        # Folders two or more above an object whose own names are known to be synced. Such a folder is never removed.
+        # Folders two or more above an object whose own names are known to be synced. Such a folder is never
+        # removed.
         self._synced: set[str] = set()
         self._writing_bytes = 0  # of writes under way, whose room is spoken for
         self._writer = FileWriter(calls)
@@ -113,7 +122,8 @@ class ObjectFolder:
         self._replacing = threading.Lock()
 
     def prepare(self) -> None:
-        """Makes the folder and sweeps the unfinished files of writers that are gone. ValueError where no folder can be."""
+        """Makes the folder and sweeps the unfinished files of writers that are gone. ValueError where no
+        folder can be."""
         try:
             self._make_folder(self._root)
             Path(self._new).mkdir(mode=0o700, exist_ok=True)
@@ -134,7 +144,8 @@ class ObjectFolder:
                 _sweep(file.path)
 
     def _make_folder(self, path: str) -> None:
-        """With those above it, each with the mode that the store's folders have; what is there keeps its own."""
+        """With those above it, each with the mode that the store's folders have; what is there keeps its
+        own."""
         missing = []
         while not os.path.isdir(path):
             missing.append(path)
@@ -160,7 +171,8 @@ class ObjectFolder:
     def write(
         self, key: str, parts: Sequence[Buffer], *, is_first: bool = False, kept_bytes: int = KEPT_FREE_BYTES
     ) -> None:
-        """Durable on return. `is_first`: PreconditionFailed when the key exists, unless with these very bytes. `kept_bytes`: see kept_by."""
+        """Durable on return. `is_first`: PreconditionFailed when the key exists, unless with these very
+        bytes. `kept_bytes`: see kept_by."""
         new = self.create(key)
         try:
             self.write_at(new, parts, 0, kept_bytes)
@@ -173,8 +185,8 @@ class ObjectFolder:
             self.discard(new)
 
     def replace(self, key: str, content: bytes, before: bytes) -> None:
-        """Durable on return. PreconditionFailed when the object is not `before`, nor `content` already. One at a time in this process;
-        another process's may come between."""
+        """Durable on return. PreconditionFailed when the object is not `before`, nor `content` already. One
+        at a time in this process; another process's may come between."""
         with self._replacing:
             if self._is_content(key, [before]):
                 self.write(key, [content], kept_bytes=kept_by(len(content)))
@@ -205,17 +217,19 @@ class ObjectFolder:
         raise OSError(errno.EEXIST, "no free name for a new file", self._new)
 
     def _has_made_new(self) -> bool:
-        """Of a folder for unfinished files that is gone: whoever removes empty folders takes it. Not where the whole folder is gone or
-        another one, for its volume may not be mounted."""
+        """Of a folder for unfinished files that is gone: whoever removes empty folders takes it. Not where
+        the whole folder is gone or another one, for its volume may not be mounted."""
         if _id_of(self._root) != self._root_id:
             return False
         with suppress(FileExistsError):
             os.mkdir(self._new, 0o700)
         return True
 
-    def write_at(self, new: NewFile, parts: Sequence[Buffer], position: int, kept_bytes: int = KEPT_FREE_BYTES) -> None:
-        """Writes all of `parts` from `position` on; not yet durable. Threads may write different places at once. ENOSPC, with nothing
-        written, when it would leave less than `kept_bytes` free."""
+    def write_at(
+        self, new: NewFile, parts: Sequence[Buffer], position: int, kept_bytes: int = KEPT_FREE_BYTES
+    ) -> None:
+        """Writes all of `parts` from `position` on; not yet durable. Threads may write different places at
+        once. ENOSPC, with nothing written, when it would leave less than `kept_bytes` free."""
         size_bytes = sum(map(len, parts))
         self._take_room(new, size_bytes, kept_bytes)
         try:
@@ -235,18 +249,22 @@ class ObjectFolder:
             if not is_enough:
                 self._writing_bytes -= size_bytes
         if not is_enough:
-            sizes = f"{size_bytes} bytes wanted, {free_bytes} free, of which {kept_bytes} are kept for metadata"
+            sizes = (
+                f"{size_bytes} bytes wanted, {free_bytes} free, of which {kept_bytes} are kept for metadata"
+            )
             raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} ({sizes})", new.path)
 
     def publish(self, new: NewFile, *, is_first: bool = False) -> None:
-        """Gives the file its key, durably. FileExistsError when `is_first` and another is there. May be called again when the
-        outcome is unknown; a file that was discarded, or whose sync failed, is missing for good: a second sync would
-        lie."""
+        """Gives the file its key, durably. FileExistsError when `is_first` and another is there. May be
+        called again when the outcome is unknown; a file that was discarded, or whose sync failed, is missing
+        for good: a second sync would lie."""
         with new.lock:
             if not new.is_published:
                 check_open(new)
                 self._writer.sync(new)
-                self._place(new.path, self._path(new.key), self._calls.link if is_first else self._calls.rename)
+                self._place(
+                    new.path, self._path(new.key), self._calls.link if is_first else self._calls.rename
+                )
                 new.is_published = True
         self._sync_name(new.key)
 
@@ -268,8 +286,8 @@ class ObjectFolder:
                 close_new(new)
 
     def read(self, key: str, start: int, end: int | None) -> bytes:
-        """Bytes [start, end), to the end of the object when that is None. A file is never changed in place, so one open
-        sees one object."""
+        """Bytes [start, end), to the end of the object when that is None. A file is never changed in place,
+        so one open sees one object."""
         with self._opened(key) as (fd, size_bytes):
             end = size_bytes if end is None else end
             pieces: list[bytes] = []
@@ -284,8 +302,9 @@ class ObjectFolder:
     def read_into(
         self, key: str, start: int, views: Sequence[memoryview], call_bytes_max: int = _READ_BYTES_MAX
     ) -> int:
-        """Fills the views, one after the other, from `start` on; how many bytes there were. With the fewest calls: each takes the interpreter
-        from the loop when it returns. With `call_bytes_max` no more than so many are asked of the device at a time, nor by the kernel ahead."""
+        """Fills the views, one after the other, from `start` on; how many bytes there were. With the fewest
+        calls: each takes the interpreter from the loop when it returns. With `call_bytes_max` no more than so
+        many are asked of the device at a time, nor by the kernel ahead."""
         left = [view for view in views if len(view)]
         came = 0
         with self._opened(key) as (fd, _):
@@ -326,7 +345,9 @@ class ObjectFolder:
         except (FileNotFoundError, NotADirectoryError):
             return None
         return (
-            ObjectEntry(key, status.st_size, status.st_mtime_ns // 1_000_000) if stat.S_ISREG(status.st_mode) else None
+            ObjectEntry(key, status.st_size, status.st_mtime_ns // 1_000_000)
+            if stat.S_ISREG(status.st_mode)
+            else None
         )
 
     def scan(self, prefix: str, after: str) -> Iterator[ObjectEntry]:
@@ -374,7 +395,9 @@ class ObjectFolder:
         for name in names:
             key = f"{folder}/{name}" if folder else name
             if name.endswith("/"):
-                if (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key)):
+                if (key.startswith(prefix) or prefix.startswith(key)) and (
+                    key > after or after.startswith(key)
+                ):
                     yield from self._scan_folder(key[:-1], prefix, after)
             elif key > after and key.startswith(prefix) and (entry := self.head(key)) is not None:
                 yield entry
@@ -385,7 +408,8 @@ class ObjectFolder:
             return folder != self._root and folder not in self._synced and _remove_if_empty(folder)
 
     def _sync_name(self, key: str) -> None:
-        """Makes the key's name durable: its folder, the folder above (the first may be new), and once those higher up."""
+        """Makes the key's name durable: its folder, the folder above (the first may be new), and once those
+        higher up."""
         if "/" not in key:
             self._sync_folder(self._root)
             return

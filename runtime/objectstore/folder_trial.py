@@ -1,9 +1,10 @@
-"""A folder that a store is tried in, so that it is afterwards as it was: what was there is noted before, and what was made is removed after.
+"""A folder that a store is tried in, so that it is afterwards as it was: what was there is noted before, and
+what was made is removed after.
 
-The store removes its objects; folders it keeps, since a later put may need them (objectfolder.py). Here those go that were not there before: of the
-trial's keys, with what a call that was cancelled put there after all, of unfinished files, and the folder itself with what above it was made for it.
-One that somebody has put something into meanwhile stays.
-Blocking.
+The store removes its objects; folders it keeps, since a later put may need them (objectfolder.py). Here those
+go that were not there before: of the trial's keys, with what a call that was cancelled put there after all,
+of unfinished files, and the folder itself with what above it was made for it. One that somebody has put
+something into meanwhile stays. Blocking.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from millrace.runtime.objectstore.folder import NEW_FOLDER
 
 
 class FolderTrial:
-    """Made before the store is opened. `made` are the folders that will have been made for it, the highest first."""
+    """Made before the store is opened. `made` are the folders that will have been made for it, the highest
+    first."""
 
     def __init__(self, root: str, prefix: str) -> None:
         self._root = os.path.abspath(root)

@@ -1,12 +1,15 @@
 """A file of the directory store while it is written: small writes through the page cache, large ones past it.
 
-Readers of history have a cache of their own, one number bounds the node's memory, and memory that is used again at once was measured five
-times cheaper than fresh memory (on a virtual machine, whose host gives pages out at their first touch and takes them back when they are free). So
-a large write is gathered in memory that was used before and written with O_DIRECT. Through the page cache a page is found, copied into,
-mapped to the disk, written and given back: 23 us of CPU for 64 KiB, against 13 us, and 10 where a write is 2 MiB. Where the system refuses
-direct I/O, at the opening or at a write, the same bytes go through the page cache a few MiB at a time, are synced and leave it.
+Readers of history have a cache of their own, one number bounds the node's memory, and memory that is used
+again at once was measured five times cheaper than fresh memory (on a virtual machine, whose host gives pages
+out at their first touch and takes them back when they are free). So a large write is gathered in memory that
+was used before and written with O_DIRECT. Through the page cache a page is found, copied into, mapped to the
+disk, written and given back: 23 us of CPU for 64 KiB, against 13 us, and 10 where a write is 2 MiB. Where the
+system refuses direct I/O, at the opening or at a write, the same bytes go through the page cache a few MiB at
+a time, are synced and leave it.
 
-What does not begin or end at a page's edge goes through the page cache beside the direct writes; the two never touch the same page.
+What does not begin or end at a page's edge goes through the page cache beside the direct writes; the two
+never touch the same page.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ class SystemCalls(Protocol):
 
 
 class NewFile:
-    """A file being written; nothing of it shows under its key before `publish`. Its lock tells the sweep that it lives."""
+    """A file being written; nothing of it shows under its key before `publish`. Its lock tells the sweep that
+    it lives."""
 
     def __init__(self, fd: int, path: str, key: str) -> None:
         self.fd = fd  # -1 once closed
@@ -52,8 +56,8 @@ class NewFile:
         self.path = path
         self.key = key
         self.is_published = False
-        # Held while a descriptor is used: a cancelled call goes on in its thread, and must not meet the number in another
-        # file's hands.
+        # Held while a descriptor is used: a cancelled call goes on in its thread, and must not meet the
+        # number in another file's hands.
         self.lock = threading.Lock()
 
 
@@ -207,7 +211,8 @@ class FileWriter:
 
 
 def stage_bytes(position: int, left_bytes: int) -> int:
-    """What the next write from `position` takes: up to a page's edge first, then whole pages, then the rest."""
+    """What the next write from `position` takes: up to a page's edge first, then whole pages, then the
+    rest."""
     to_edge = -position % PAGE_BYTES
     if to_edge:
         return min(to_edge, left_bytes)

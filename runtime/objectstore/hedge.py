@@ -1,12 +1,14 @@
-"""Wrapper: a GET that takes longer than almost all others of its size lately is sent a second time; the first answer counts, the other is cancelled.
+"""Wrapper: a GET that takes longer than almost all others of its size lately is sent a second time; the first
+answer counts, the other is cancelled.
 
     sent --p99 of its size class--> sent again --either answers--> done
 
-A store's slowest answers are chance more often than load: a second attempt is likely to be quick. When it is load, more requests make it worse, so
-there is a budget: one hedge for so many GETs, and only a few under way. Under the retry wrapper, above the meter: each attempt is counted, and one
-that was cancelled shows as cancelled. Whoever bounds traffic is told of the second one's bytes, which do not wait. ObjectMissing is an answer.
-An attempt that fails while the other is under way is forgotten.
-Not here: writes, which are not sent twice at once.
+A store's slowest answers are chance more often than load: a second attempt is likely to be quick. When it is
+load, more requests make it worse, so there is a budget: one hedge for so many GETs, and only a few under way.
+Under the retry wrapper, above the meter: each attempt is counted, and one that was cancelled shows as
+cancelled. Whoever bounds traffic is told of the second one's bytes, which do not wait. ObjectMissing is an
+answer. An attempt that fails while the other is under way is forgotten. Not here: writes, which are not sent
+twice at once.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from typing import Any, TypeVar
 
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Unavailable
-from millrace.runtime.objectstore import Keys, Lend, MultipartUpload, ObjectEntry, ObjectStore, UnfinishedUpload
+from millrace.runtime.objectstore import (
+    Keys,
+    Lend,
+    MultipartUpload,
+    ObjectEntry,
+    ObjectStore,
+    UnfinishedUpload,
+)
 
 T = TypeVar("T")
 
@@ -85,7 +94,8 @@ class HedgingObjectStore:
         self.hedges = Hedges()
 
     def told(self, on_hedge: Callable[[int], None]) -> HedgingObjectStore:
-        """The same store and budget for one who is told how many bytes each second attempt of its own asks for."""
+        """The same store and budget for one who is told how many bytes each second attempt of its own asks
+        for."""
         other = self.over(self._store)
         other._on_hedge = on_hedge
         return other
@@ -112,7 +122,9 @@ class HedgingObjectStore:
         hedges.times.note(size_bytes, loop.time() - began)
         return answer
 
-    async def _hedged(self, ask: Callable[[], Coroutine[Any, Any, T]], late_after_s: float, size_bytes: int) -> T:
+    async def _hedged(
+        self, ask: Callable[[], Coroutine[Any, Any, T]], late_after_s: float, size_bytes: int
+    ) -> T:
         hedges = self.hedges
         first: asyncio.Future[T] = asyncio.ensure_future(ask())
         attempts = [first]
@@ -168,7 +180,8 @@ class HedgingObjectStore:
 
 
 async def _first_answer(attempts: Sequence[asyncio.Future[T]]) -> asyncio.Future[T]:
-    """The first that is not Unavailable; the last one, when all are. In the order of the attempts when several are done."""
+    """The first that is not Unavailable; the last one, when all are. In the order of the attempts when
+    several are done."""
     left = list(attempts)
     while True:
         await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)

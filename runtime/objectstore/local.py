@@ -1,9 +1,10 @@
-"""The object store over a directory, for one machine: each key a file. Blocking work runs in a few threads of its own.
+"""The object store over a directory, for one machine: each key a file. Blocking work runs in a few threads of
+its own.
 
-Not here: how a file becomes durable, what a full disk keeps (objectfolder.py), retries. Several processes may share a directory. What it
-keeps true: `put` returns when the object survives a power cut; a reader sees an object whole or not at all; after an
-error other than StoreFull at the first byte the outcome is unknown. A cancelled call goes on in its thread, and its
-outcome is unknown too.
+Not here: how a file becomes durable, what a full disk keeps (objectfolder.py), retries. Several processes may
+share a directory. What it keeps true: `put` returns when the object survives a power cut; a reader sees an
+object whole or not at all; after an error other than StoreFull at the first byte the outcome is unknown. A
+cancelled call goes on in its thread, and its outcome is unknown too.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from millrace.runtime.steps import line_of
 
 _T = TypeVar("_T")
 
-# The calls wait on the disk and release the interpreter; more threads than this would only queue at the device.
+# The calls wait on the disk and release the interpreter; more threads than this would only queue at the
+# device.
 _THREADS = 4
-# A device serves in order: a durable write waits for all that was asked of it before. Beside the WAL's, reads ask for no more than 128 KiB in all.
+# A device serves in order: a durable write waits for all that was asked of it before. Beside the WAL's, reads
+# ask for no more than 128 KiB in all.
 _GENTLE_THREADS = 2
 _GENTLE_CALL_BYTES = 64 << 10
 _PAGE_ENTRIES = 1000
@@ -80,7 +83,9 @@ class LocalObjectStore:
         views = lend()  # the thread holds them, also when nobody waits for it any more
         if line_of(asyncio.get_running_loop()).is_writing:
             bound = _GENTLE_CALL_BYTES
-            return views, await self._run(key, lambda: self._folder.read_into(key, start, views, bound), self._gentle)
+            return views, await self._run(
+                key, lambda: self._folder.read_into(key, start, views, bound), self._gentle
+            )
         return views, await self._run(key, lambda: self._folder.read_into(key, start, views))
 
     async def get(self, key: str) -> bytes:
@@ -128,10 +133,14 @@ class LocalObjectStore:
 
 
 class LocalMultipart:
-    """One file, its parts written where they belong as they come. Abandoned without `abort`, it is swept at the next start."""
+    """One file, its parts written where they belong as they come. Abandoned without `abort`, it is swept at
+    the next start."""
 
     def __init__(
-        self, folder: ObjectFolder, new: NewFile, run: Callable[[str, Callable[[], Any]], Coroutine[Any, Any, Any]]
+        self,
+        folder: ObjectFolder,
+        new: NewFile,
+        run: Callable[[str, Callable[[], Any]], Coroutine[Any, Any, Any]],
     ) -> None:
         self._folder = folder
         self._new = new

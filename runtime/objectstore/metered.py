@@ -1,8 +1,8 @@
 """Wrapper: tells a meter of every operation on a store: which, how it ended, bytes each way, how long.
 
-Beneath the retry wrapper it sees attempts, above it what callers waited for. Not here: what becomes of the numbers
-(metrics.py). A listing counts once for every thousand entries, as stores bill it; the time its reader takes is not
-charged to it.
+Beneath the retry wrapper it sees attempts, above it what callers waited for. Not here: what becomes of the
+numbers (metrics.py). A listing counts once for every thousand entries, as stores bill it; the time its reader
+takes is not charged to it.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class StoreMeter(Protocol):
     def on_operation(
         self, operation: str, outcome: str, sent_bytes: int, received_bytes: int, elapsed_ms: float
     ) -> None:
-        """`operation`: put, put_if_absent, replace, get, head, list, list_uploads, delete, and the multipart_ ones: start, part, complete, abort.
-        `outcome`: ok, missing, lost, unavailable, full, denied, cancelled, error."""
+        """`operation`: put, put_if_absent, replace, get, head, list, list_uploads, delete, and the multipart_
+        ones: start, part, complete, abort. `outcome`: ok, missing, lost, unavailable, full, denied,
+        cancelled, error."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""What a store really does, asked with throw-away objects: can its conditional puts be relied on, do its verbs keep what they promise, how
-fast is it. For the doctor, and for a start that relies on conditions.
+"""What a store really does, asked with throw-away objects: can its conditional puts be relied on, do its
+verbs keep what they promise, how fast is it. For the doctor, and for a start that relies on conditions.
 
-Works on any ObjectStore through its verbs alone; what only S3 has is asked in objectstore_s3_probe.py. Every probe keeps below the prefix it
-is given and leaves nothing there when it succeeds; `sweep` removes the rest.
+Works on any ObjectStore through its verbs alone; what only S3 has is asked in objectstore_s3_probe.py. Every
+probe keeps below the prefix it is given and leaves nothing there when it succeeds; `sweep` removes the rest.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`instead` is what the broker does without the property; empty when it cannot do without. `advice`: what can be done about it here."""
+    """`instead` is what the broker does without the property; empty when it cannot do without. `advice`: what
+    can be done about it here."""
 
     name: str
     verdict: Verdict
@@ -72,8 +73,8 @@ async def find_out(name: str, instead: str, asked: Awaitable[str]) -> Finding:
 
 
 async def conditional_put_fault(store: ObjectStore, prefix: str) -> str | None:
-    """Why put_if_absent cannot be relied on here, in words that follow "the store"; None when it can. Raises what the store raises when it
-    does not answer at all."""
+    """Why put_if_absent cannot be relied on here, in words that follow "the store"; None when it can. Raises
+    what the store raises when it does not answer at all."""
     try:
         await probe_put_if_absent(store, prefix)
     except Unmet as error:
@@ -87,8 +88,8 @@ async def conditional_put_fault(store: ObjectStore, prefix: str) -> str | None:
 
 
 async def brief_condition_fault(store: ObjectStore, prefix: str) -> str | None:
-    """As conditional_put_fault, by two puts and a deletion: whether the condition is kept at all, which every start wants to know. That of many
-    at once one wins is asked once in the life of a bucket."""
+    """As conditional_put_fault, by two puts and a deletion: whether the condition is kept at all, which every
+    start wants to know. That of many at once one wins is asked once in the life of a bucket."""
     key = f"{prefix}condition"
     try:
         await store.put_if_absent(key, [b"first"])
@@ -117,7 +118,11 @@ async def probe_put_if_absent(store: ObjectStore, prefix: str) -> str:
     if await store.get(key) != b"first":
         raise Unmet("refuses a conditional put and does it all the same")
     await store.delete([key])
-    winners = [won for won in await asyncio.gather(*(_create(store, key, n) for n in range(RACERS))) if won is not None]
+    winners = [
+        won
+        for won in await asyncio.gather(*(_create(store, key, n) for n in range(RACERS)))
+        if won is not None
+    ]
     content = await store.get(key)
     await store.delete([key])
     if len(winners) != 1 or content != b"racer %d" % winners[0]:
@@ -162,8 +167,8 @@ async def probe_ranges(store: ObjectStore, prefix: str) -> str:
 
 
 async def probe_list(store: ObjectStore, prefix: str) -> str:
-    """In the order of bytes, by prefix, beyond a key; what was just put is in it, what was just deleted is not.
-    Else raises Unmet."""
+    """In the order of bytes, by prefix, beyond a key; what was just put is in it, what was just deleted is
+    not. Else raises Unmet."""
     keys = [f"{prefix}l/{name}" for name in ("1", "10", "2", "a-b", "a/b", "a/c", "b", "\u00e9")]
     for key in reversed(keys):
         await store.put(key, [b"x"])

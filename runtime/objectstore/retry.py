@@ -1,13 +1,15 @@
-"""Wrapper: repeats what the store did not answer, with exponential backoff and full jitter, a given number of times or for ever.
+"""Wrapper: repeats what the store did not answer, with exponential backoff and full jitter, a given number of
+times or for ever.
 
-Only Unavailable is repeated, and a timeout is Unavailable: the outcome of what it cut off is unknown, so every verb
-must bear being done twice. They do: a put puts the same bytes, a delete of what is gone succeeds, and `put_if_absent`
-knows by content an object that an earlier attempt of ours had put (each store compares when it loses), so a writer
-that must be told from others puts something of its own into the bytes. Buffers must not change before the call
-returns, for they may be sent again: their sum is known before the first attempt, every attempt goes out under it, and one that would send
-other bytes ends in BytesChanged instead (objectstore_body.py). A part of a multipart upload is repeated under its own number; of a delete,
-only the keys that were refused. A gate, where there is one, is passed before each attempt. Not here: what a store's errors mean
-(each store maps its own).
+Only Unavailable is repeated, and a timeout is Unavailable: the outcome of what it cut off is unknown, so
+every verb must bear being done twice. They do: a put puts the same bytes, a delete of what is gone succeeds,
+and `put_if_absent` knows by content an object that an earlier attempt of ours had put (each store compares
+when it loses), so a writer that must be told from others puts something of its own into the bytes. Buffers
+must not change before the call returns, for they may be sent again: their sum is known before the first
+attempt, every attempt goes out under it, and one that would send other bytes ends in BytesChanged instead
+(objectstore_body.py). A part of a multipart upload is repeated under its own number; of a delete, only the
+keys that were refused. A gate, where there is one, is passed before each attempt. Not here: what a store's
+errors mean (each store maps its own).
 """
 
 from __future__ import annotations
@@ -40,8 +42,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """`attempts_max` None is for ever. The wait before attempt n+1 is drawn from [0, min(first * 2**(n-1), longest)).
-    `attempt_timeout_ms` bounds one attempt whatever its size, so it must leave time for the largest put."""
+    """`attempts_max` None is for ever. The wait before attempt n+1 is drawn from [0, min(first * 2**(n-1),
+    longest)). `attempt_timeout_ms` bounds one attempt whatever its size, so it must leave time for the
+    largest put."""
 
     attempts_max: int | None = 8
     first_wait_ms: int = 100
@@ -58,7 +61,8 @@ class StoreGate(Protocol):
     """Stands before every attempt: for who bounds traffic, or slows down when the store wants it."""
 
     async def enter(self, sent_bytes: int, received_bytes: int) -> None:
-        """Waits until so much may be sent and received; the time is not charged to the attempt. Unavailable counts as a failed attempt."""
+        """Waits until so much may be sent and received; the time is not charged to the attempt. Unavailable
+        counts as a failed attempt."""
         ...
 
     def on_end(self, sent_bytes: int, error: Unavailable | None) -> None:
@@ -183,8 +187,8 @@ class RetryingObjectStore(Retries):
         return await self.attempt("head", lambda: self._store.head(key))
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectEntry]:
-        """After a failure the listing goes on beyond the last key it gave. Progress starts the count afresh. A page that does not come
-        within an attempt's time is a failure like any other."""
+        """After a failure the listing goes on beyond the last key it gave. Progress starts the count afresh.
+        A page that does not come within an attempt's time is a failure like any other."""
         failures = 0
         while True:
             entries = aiter(self._store.list(prefix, after))
@@ -199,10 +203,13 @@ class RetryingObjectStore(Retries):
                 await self._wait("list", failures, error)
 
     async def delete(self, keys: Sequence[str]) -> Keys:
-        """Keys that the store refuses one by one are asked for again, alone, a few times at most: those it still refuses are given back."""
+        """Keys that the store refuses one by one are asked for again, alone, a few times at most: those it
+        still refuses are given back."""
         left = await self._delete_once(keys)
         for failures in range(1, REFUSED_KEY_REPEATS + 1):
-            if not left or not await self._may_repeat("delete", failures, StoreUnavailable(left[0], "not deleted")):
+            if not left or not await self._may_repeat(
+                "delete", failures, StoreUnavailable(left[0], "not deleted")
+            ):
                 break
             left = await self._delete_once(left)
         return left
@@ -211,7 +218,8 @@ class RetryingObjectStore(Retries):
         return await self.attempt("delete", lambda: self._store.delete(keys))
 
     async def start_multipart(self, key: str) -> RetryingMultipart:
-        """An attempt that was cut off may leave an upload without parts behind: `list_uploads` shows those."""
+        """An attempt that was cut off may leave an upload without parts behind: `list_uploads` shows
+        those."""
         upload = await self.attempt("multipart_start", lambda: self._store.start_multipart(key))
         return RetryingMultipart(upload, self, key)
 
@@ -226,8 +234,11 @@ class RetryingObjectStore(Retries):
     async def close(self) -> None:
         await self._store.close()
 
-    async def attempt_put(self, operation: str, key: str, body: Body, call: Callable[[], Awaitable[None]]) -> None:
-        """The same for what sends bytes: their sum is known before they wait for the gate, and they are never others."""
+    async def attempt_put(
+        self, operation: str, key: str, body: Body, call: Callable[[], Awaitable[None]]
+    ) -> None:
+        """The same for what sends bytes: their sum is known before they wait for the gate, and they are never
+        others."""
 
         async def call_with_sum() -> None:
             await body.begin(key)
@@ -259,7 +270,9 @@ class RetryingMultipart:
         await self._store.attempt("multipart_abort", self._upload.abort)
 
     async def _repeat(self, first: Coroutine[Any, Any, None], body: Body, number: int) -> None:
-        attempts = itertools.chain([first], (self._upload.put_part(body, number) for _ in itertools.repeat(None)))
+        attempts = itertools.chain(
+            [first], (self._upload.put_part(body, number) for _ in itertools.repeat(None))
+        )
         try:
             await self._store.attempt_put("multipart_part", self._key, body, lambda: next(attempts))
         finally:

@@ -1,4 +1,5 @@
-"""Bounds and paces what is tried again because a store's condition was lost: a key that is another's, or that the store says is.
+"""Bounds and paces what is tried again because a store's condition was lost: a key that is another's, or that
+the store says is.
 
     rounds = Rounds()
     while True:
@@ -6,9 +7,10 @@
         if not await rounds.again():
             raise contradiction(key, what a put was told, what a read is told, rounds.count)
 
-The first rounds follow at once, for a race that was lost is looked at again without delay; later ones wait ever longer. A race is decided
-within a few of them: who is not through by the last one stands before a store that says one thing to a put and another to a read.
-Not here: what does not answer (objectstore_retry.py), what is put (its callers).
+The first rounds follow at once, for a race that was lost is looked at again without delay; later ones wait
+ever longer. A race is decided within a few of them: who is not through by the last one stands before a store
+that says one thing to a put and another to a read. Not here: what does not answer (objectstore_retry.py),
+what is put (its callers).
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""The object store over S3 and what speaks like it. Imported only when an address names it: it costs half a second.
+"""The object store over S3 and what speaks like it. Imported only when an address names it: it costs half a
+second.
 
-Puts, parts and gets go through objectstore_s3_http.py; lists, deletions, multipart's beginning and end through aiobotocore, which also
-finds credentials and the bucket's address. One call is one request: botocore's own retries are off, since the retry wrapper above knows
-which outcomes may be repeated. (aiohttp may still resend a request on a connection that the server had closed; `put_if_absent` bears
-that like any repeat, by comparing what it finds.) Bodies are sent as views with our own CRC32C, which the store checks before it
-acknowledges; a put that is repeated keeps the sum of its first attempt (objectstore_body.py). What a store lacks is found by asking it
-once: checksum headers, deleting many at once (objectstore_s3_delete.py). Not here: waiting, counting, what an error means
-(objectstore_s3_errors.py). Cancelled, an outcome is unknown.
+Puts, parts and gets go through objectstore_s3_http.py; lists, deletions, multipart's beginning and end
+through aiobotocore, which also finds credentials and the bucket's address. One call is one request:
+botocore's own retries are off, since the retry wrapper above knows which outcomes may be repeated. (aiohttp
+may still resend a request on a connection that the server had closed; `put_if_absent` bears that like any
+repeat, by comparing what it finds.) Bodies are sent as views with our own CRC32C, which the store checks
+before it acknowledges; a put that is repeated keeps the sum of its first attempt (objectstore_body.py). What
+a store lacks is found by asking it once: checksum headers, deleting many at once (objectstore_s3_delete.py).
+Not here: waiting, counting, what an error means (objectstore_s3_errors.py). Cancelled, an outcome is unknown.
 """
 
 from __future__ import annotations
@@ -56,9 +58,9 @@ _NOT_KNOWN = ("NotImplemented", "InvalidArgument", "InvalidRequest", "Unsupporte
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
-    """`path_style` None lets the client choose by the endpoint. Without keys the usual chain is asked: environment, profile,
-    container, instance, web identity. `has_checksums` False is for stores that take the header and do wrong with it; one that refuses it
-    is noticed."""
+    """`path_style` None lets the client choose by the endpoint. Without keys the usual chain is asked:
+    environment, profile, container, instance, web identity. `has_checksums` False is for stores that take the
+    header and do wrong with it; one that refuses it is noticed."""
 
     bucket: str
     endpoint: str | None = None
@@ -89,8 +91,8 @@ class S3ObjectStore:
 
     @staticmethod
     async def open(settings: S3Settings, session: AioSession | None = None) -> S3ObjectStore:
-        """Makes the client; sends the store nothing. Raises StoreUnavailable while a source of credentials does not answer, StoreDenied where they
-        are incomplete."""
+        """Makes the client; sends the store nothing. Raises StoreUnavailable while a source of credentials
+        does not answer, StoreDenied where they are incomplete."""
         session = session or AioSession()
         session.register_component("data_loader", _LOADER)
         stack = AsyncExitStack()
@@ -127,7 +129,8 @@ class S3ObjectStore:
         await self._put(key, parts, {})
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
-        """When it loses it reads what won: these very bytes are an earlier attempt's, whose answer was lost."""
+        """When it loses it reads what won: these very bytes are an earlier attempt's, whose answer was
+        lost."""
         try:
             await self._put(key, parts, {"if-none-match": "*"})
         except PreconditionFailed:
@@ -231,7 +234,8 @@ class S3ObjectStore:
         return S3Multipart(self, key, await self._create_upload(key, request), has_checksums=False)
 
     async def list_uploads(self, prefix: str) -> AsyncIterator[UnfinishedUpload]:
-        """What a store lists beside the prefix, or without a date, is left out. Some list none, or only those of one whole key."""
+        """What a store lists beside the prefix, or without a date, is left out. Some list none, or only those
+        of one whole key."""
         request = {"Bucket": self._bucket, "Prefix": prefix}
         while True:
             with self._call(prefix):
@@ -241,7 +245,9 @@ class S3ObjectStore:
                     upload = S3Multipart(self, found["Key"], found["UploadId"], has_checksums=False)
                     yield UnfinishedUpload(found["Key"], _wall_ms(found["Initiated"]), upload.abort)
             following = {
-                name: str(page[f"Next{name}"]) for name in ("KeyMarker", "UploadIdMarker") if page.get(f"Next{name}")
+                name: str(page[f"Next{name}"])
+                for name in ("KeyMarker", "UploadIdMarker")
+                if page.get(f"Next{name}")
             }
             if not page.get("IsTruncated") or not following or following.items() <= request.items():
                 return
@@ -262,7 +268,11 @@ class S3ObjectStore:
         query = {"partNumber": str(number + 1), "uploadId": upload_id}
         with self._call(key):
             etag = await self.http.put(key, parts, sum(map(len, parts)), headers, query)
-        return {"PartNumber": number + 1, "ETag": etag, **({"ChecksumCRC32C": checksum} if has_checksums else {})}
+        return {
+            "PartNumber": number + 1,
+            "ETag": etag,
+            **({"ChecksumCRC32C": checksum} if has_checksums else {}),
+        }
 
     async def complete_upload(
         self, key: str, upload_id: str, parts: Sequence[dict[str, Any]], *, if_absent: bool = False
@@ -278,7 +288,8 @@ class S3ObjectStore:
                 if len(error.args) < 2 or error.args[1] not in _NOT_KNOWN:
                     raise
                 log.warning(
-                    "the store takes no condition for the end of a multipart upload (%s): large objects are put without",
+                    "the store takes no condition for the end of a multipart upload (%s): large objects are "
+                    "put without",
                     error,
                 )
                 self.has_conditional_completion = False
@@ -300,7 +311,8 @@ class S3ObjectStore:
             yield
 
     async def _put(self, key: str, parts: Sequence[Buffer], headers: dict[str, str]) -> None:
-        """Once without the checksum where the store refuses the first one it sees: then it knows none, and is sent no more."""
+        """Once without the checksum where the store refuses the first one it sees: then it knows none, and is
+        sent no more."""
         body = body_of(parts)
         refusal: StoreDenied | None = None
         if self.has_checksums:
@@ -332,14 +344,16 @@ class S3ObjectStore:
     def _leave_out_checksums(self, error: StoreDenied) -> None:
         if self.has_checksums:
             log.warning(
-                "the store refuses checksum headers (%s): it is sent none from now on; objects have their own", error
+                "the store refuses checksum headers (%s): it is sent none from now on; objects have their "
+                "own",
+                error,
             )
         self.has_checksums = False
         self.bulk_delete.leave_out_checksums()
 
     async def _say_why(self, key: str, refusal: StoreDenied) -> None:
-        """An answer to a HEAD has no body, and so no word but its status, which does not tell a clock that is wrong from missing rights: a
-        request that is answered with a body raises what it says."""
+        """An answer to a HEAD has no body, and so no word but its status, which does not tell a clock that is
+        wrong from missing rights: a request that is answered with a body raises what it says."""
         status = refusal.args[1:3]
         if len(status) == 2 and str(status[0]) == str(status[1]):
             with suppress(ObjectMissing):
@@ -371,7 +385,8 @@ class S3ObjectStore:
 
 
 class S3Multipart:
-    """Left without `complete` or `abort` (a crash), its parts stay in the store until somebody aborts it, or a rule of the bucket does."""
+    """Left without `complete` or `abort` (a crash), its parts stay in the store until somebody aborts it, or
+    a rule of the bucket does."""
 
     def __init__(self, store: S3ObjectStore, key: str, upload_id: str, *, has_checksums: bool) -> None:
         self._store = store
@@ -387,8 +402,8 @@ class S3Multipart:
         return self._send(number, parts)
 
     async def complete(self, *, if_absent: bool = False) -> None:
-        """An upload that is gone was completed by an attempt whose answer was lost, if the object is there in its size. Under the
-        condition that is not believed: it may be another's, and the caller looks."""
+        """An upload that is gone was completed by an attempt whose answer was lost, if the object is there in
+        its size. Under the condition that is not believed: it may be another's, and the caller looks."""
         assert len(self._sent) == len(self._sizes), "complete before every part was written"
         parts = [self._sent[number] for number in sorted(self._sent)]
         try:
@@ -428,7 +443,8 @@ def new_client(session: AioSession, settings: S3Settings) -> Any:
 
 
 async def bucket_url(client: Any, bucket: str) -> str:
-    """Where the client would send a request for the bucket's objects, by its rules for regions, styles and endpoints. Sends none."""
+    """Where the client would send a request for the bucket's objects, by its rules for regions, styles and
+    endpoints. Sends none."""
     seen: list[str] = []
 
     def intercept(params: dict[str, Any], **_: Any) -> tuple[SimpleNamespace, dict[str, Any]]:
@@ -468,7 +484,8 @@ def _client_config(settings: S3Settings) -> AioConfig:
         connect_timeout=settings.connect_timeout_ms / 1000,
         read_timeout=settings.read_timeout_ms / 1000,
         retries={"total_max_attempts": 1, "mode": "standard"},
-        # Sums of our own go along with what we put; the client computes one only where the call demands it (objectstore_s3_delete.py).
+        # Sums of our own go along with what we put; the client computes one only where the call demands it
+        # (objectstore_s3_delete.py).
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={"addressing_style": style, "payload_signing_enabled": False},
@@ -477,13 +494,14 @@ def _client_config(settings: S3Settings) -> AioConfig:
 
 
 def drop_expect(params: dict[str, Any], **_: Any) -> None:
-    """Without 100-continue: a round trip saved on every put, at the price of a body sent in vain when the store refuses."""
+    """Without 100-continue: a round trip saved on every put, at the price of a body sent in vain when the
+    store refuses."""
     params["headers"].pop("Expect", None)
 
 
 def stay_in_region(params: dict[str, Any], **_: Any) -> None:
-    """A bucket that is elsewhere is refused, as where its objects are put and read. The client would look for it, and without end where the answer
-    does not name a region."""
+    """A bucket that is elsewhere is refused, as where its objects are put and read. The client would look for
+    it, and without end where the answer does not name a region."""
     params["context"].setdefault("s3_redirect", {})["redirected"] = True
 
 

@@ -1,11 +1,12 @@
-"""Deleting many objects in one request, as far as a store can: under a CRC32, as stores of today like it; else under Content-MD5, which older ones
-insist on; else not at all.
+"""Deleting many objects in one request, as far as a store can: under a CRC32, as stores of today like it;
+else under Content-MD5, which older ones insist on; else not at all.
 
     CRC32 --refused--> Content-MD5 --refused--> none: who deletes goes one by one
 
-A 200 that is no DeleteResult (a proxy's page, say), or one whose errors name no keys that were asked for, says nothing of any key: these go one
-by one, this time. What a store refuses is found by asking it, and kept for the life of the process. S3 demands one of the two, also of who wants
-no checksums: so a store that is sent none elsewhere is sent Content-MD5. Not here: deleting one by one, waiting.
+A 200 that is no DeleteResult (a proxy's page, say), or one whose errors name no keys that were asked for,
+says nothing of any key: these go one by one, this time. What a store refuses is found by asking it, and kept
+for the life of the process. S3 demands one of the two, also of who wants no checksums: so a store that is
+sent none elsewhere is sent Content-MD5. Not here: deleting one by one, waiting.
 """
 
 from __future__ import annotations
@@ -60,13 +61,15 @@ class BulkDelete:
             self.way = Way.MD5
 
     async def delete(self, keys: Sequence[str]) -> Keys | None:
-        """The keys that could not be deleted, or None where the store does not delete many at once, or did not say what it did."""
+        """The keys that could not be deleted, or None where the store does not delete many at once, or did
+        not say what it did."""
         while (way := self.way) is not Way.NONE:
             try:
                 return await self._ask(keys)
             except StrangeAnswer as error:
                 log.warning(
-                    "the store's answer to a bulk deletion is not understood: %s. Its keys are deleted one by one",
+                    "the store's answer to a bulk deletion is not understood: %s. Its keys are deleted one "
+                    "by one",
                     error,
                 )
                 return None

@@ -1,12 +1,15 @@
-"""Which remedy an S3 answer calls for. The table stands apart from the client, so that it can be read and tested whole.
+"""Which remedy an S3 answer calls for. The table stands apart from the client, so that it can be read and
+tested whole.
 
 status or code                                         raised as
 NoSuchKey, NoSuchUpload, any other 404                 ObjectMissing
 412                                                    PreconditionFailed
 507, XMinioStorageFull                                 StoreFull
 409                                                    StoreConflict, a StoreUnavailable
-408, 429, 5xx, and the codes of _AGAIN            StoreUnavailable: the outcome is unknown, or will change, as a clock that is
-                                                       set and a token that is renewed do: a broker outlives both
+408, 429, 5xx, and the codes of _AGAIN            StoreUnavailable: the outcome is unknown, or will change, as
+                                                  a clock that is
+                                                       set and a token that is renewed do: a broker outlives
+                                                       both
 no answer: connection, timeout, answer cut off         StoreUnavailable
 200 from somebody else, such as a proxy's own page     StoreUnavailable: nothing is known of what was asked
 NoSuchBucket                                           BucketMissing, a StoreDenied
@@ -77,7 +80,8 @@ _AGAIN = frozenset(
 # What somebody has to do before it is answered otherwise: told with every attempt.
 _TO_DO = {
     "RequestTimeTooSkewed": "this machine's clock and the store's are too far apart: set the clock",
-    "ExpiredToken": "the session token has expired: keys that are renewed by themselves will be, others take a start with new ones",
+    "ExpiredToken": "the session token has expired: keys that are renewed by themselves will be, others take "
+    "a start with new ones",
 }
 _AGAIN_STATUS = (408, 409, 429)
 _NO_ANSWER = (
@@ -128,7 +132,8 @@ def s3_error(error: BaseException, key: str) -> BaseException:
 
 
 def _connection_words(error: BaseException) -> str:
-    """Without the clients' own form, in which an address is followed by what TLS would be asked for, wanted or not."""
+    """Without the clients' own form, in which an address is followed by what TLS would be asked for, wanted
+    or not."""
     inner = error.kwargs.get("error") if isinstance(error, BotoCoreError) else error
     if not isinstance(inner, aiohttp.ClientConnectorError):
         return f"{type(error).__name__}: {error}"

@@ -1,16 +1,20 @@
-"""Ranged GETs whose bytes go from the socket into memory of the caller's: a small HTTP/1.1 client for this one kind of request.
+"""Ranged GETs whose bytes go from the socket into memory of the caller's: a small HTTP/1.1 client for this
+one kind of request.
 
-aiohttp, which all else goes through, hands bodies on in pieces that are copied twice more on their way, each time into fresh memory. Here the
-kernel writes where the reader wants it.
+aiohttp, which all else goes through, hands bodies on in pieces that are copied twice more on their way, each
+time into fresh memory. Here the kernel writes where the reader wants it.
 
-    idle ─► head: 16 KiB of its own, the first of the body with it ─► body: straight into the views ─► idle, or closed
+    idle ─► head: 16 KiB of its own, the first of the body with it ─► body: straight into the views ─► idle,
+    or closed
 
-Bodies come faster than the loop turns: a socket holds megabytes, and uvloop reads on while a read fills what it was given. So a read takes
-RECEIVED_BYTES_MAX at most, and a connection that has more waits in line with the others, one read a turn of the loop (steps.py).
+Bodies come faster than the loop turns: a socket holds megabytes, and uvloop reads on while a read fills what
+it was given. So a read takes RECEIVED_BYTES_MAX at most, and a connection that has more waits in line with
+the others, one read a turn of the loop (steps.py).
 
-A refusal is read as far as it tells something, a body without its length not at all, and the connection closed. A connection that the store had
-closed while it was idle costs one more attempt on a new one. Not here: signing, proxies, what a refusal means (objectstore_s3_http.py),
-retries. Cancelled, the connection is closed, and nothing more is written into the views.
+A refusal is read as far as it tells something, a body without its length not at all, and the connection
+closed. A connection that the store had closed while it was idle costs one more attempt on a new one. Not
+here: signing, proxies, what a refusal means (objectstore_s3_http.py), retries. Cancelled, the connection is
+closed, and nothing more is written into the views.
 """
 
 from __future__ import annotations
@@ -40,7 +44,8 @@ class ConnectionEnded(ConnectionError):
 
 
 class Reply:
-    """An answer: its status and headers (lower case), and either the views with how much of them was filled, or the content of a refusal."""
+    """An answer: its status and headers (lower case), and either the views with how much of them was filled,
+    or the content of a refusal."""
 
     __slots__ = ("came_bytes", "content", "headers", "status", "views")
 
@@ -209,7 +214,9 @@ class GetConnection(asyncio.BufferedProtocol):
         reply.content += self._head[: self._head_used]
         self._head_used = 0
         size_bytes = reply.size_bytes
-        is_whole = len(reply.content) >= size_bytes if size_bytes is not None else b"</Error>" in reply.content
+        is_whole = (
+            len(reply.content) >= size_bytes if size_bytes is not None else b"</Error>" in reply.content
+        )
         if is_whole or len(reply.content) >= REFUSAL_BYTES_MAX:
             self._settle(reply)
             self.abort()
@@ -238,7 +245,9 @@ class GetConnection(asyncio.BufferedProtocol):
             answer.set_result(reply)  # its end was the connection's
         else:
             is_unused = reply is None and not self._head_used
-            answer.set_exception(ConnectionEnded(str(exc or "the connection was closed"), is_unused=is_unused))
+            answer.set_exception(
+                ConnectionEnded(str(exc or "the connection was closed"), is_unused=is_unused)
+            )
 
 
 def parse_head(head: bytes) -> Reply:
@@ -247,7 +256,9 @@ def parse_head(head: bytes) -> Reply:
     version, _, rest = first.partition(" ")
     if version not in ("HTTP/1.1", "HTTP/1.0") or not rest[:3].isdecimal():
         raise ValueError(first[:100])
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    headers = {
+        name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
     if version == "HTTP/1.0":
         headers.setdefault("connection", "close")
     return Reply(int(rest[:3]), headers)
@@ -279,7 +290,8 @@ class GetPool:
         self._all: dict[GetConnection, None] = {}
 
     async def get(self, request: bytes, lend: Lend) -> Reply:
-        """`request` as it goes over the wire. Raises OSError (time-outs are one of them) when there is no answer."""
+        """`request` as it goes over the wire. Raises OSError (time-outs are one of them) when there is no
+        answer."""
         async with self._gate:
             while True:
                 connection, is_fresh = await self._connect()
@@ -327,7 +339,11 @@ class GetPool:
         async with asyncio.timeout(self._connect_timeout_s):
             name = None if self._context is None else self._host
             _, connection = await loop.create_connection(
-                partial(GetConnection, self._line), self._host, self._port, ssl=self._context, server_hostname=name
+                partial(GetConnection, self._line),
+                self._host,
+                self._port,
+                ssl=self._context,
+                server_hostname=name,
             )
         self._all[connection] = None
         return connection, True

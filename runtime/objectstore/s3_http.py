@@ -1,9 +1,11 @@
-"""Requests with bodies to S3, on plain aiohttp under a signature of our own: puts, parts and ranged gets, which are nearly all there are.
+"""Requests with bodies to S3, on plain aiohttp under a signature of our own: puts, parts and ranged gets,
+which are nearly all there are.
 
-The client library spends most of its time on a request in hooks, copies of parameters and XML; seldom verbs (lists, deletions,
-multipart's beginning and end) stay with it, and so does finding credentials and the bucket's address. One call is one request. What goes
-out is signed without its body (UNSIGNED-PAYLOAD): over TLS the connection guards it, over plain HTTP the CRC32C in a signed header does;
-a body that has neither is hashed and signed. Not here: what an error means (objectstore_s3_errors.py), retries. Cancelled, an outcome is
+The client library spends most of its time on a request in hooks, copies of parameters and XML; seldom verbs
+(lists, deletions, multipart's beginning and end) stay with it, and so does finding credentials and the
+bucket's address. One call is one request. What goes out is signed without its body (UNSIGNED-PAYLOAD): over
+TLS the connection guards it, over plain HTTP the CRC32C in a signed header does; a body that has neither is
+hashed and signed. Not here: what an error means (objectstore_s3_errors.py), retries. Cancelled, an outcome is
 unknown; the connection is closed, never reused.
 """
 
@@ -28,7 +30,14 @@ from millrace.runtime.disk import Buffer
 from millrace.runtime.objectstore import Lend, StoreDate, StoreDenied, fill
 from millrace.runtime.objectstore.s3_errors import check_put, s3_refusal
 from millrace.runtime.objectstore.s3_get import GetPool
-from millrace.runtime.objectstore.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD, Keys, Signer, quoted_path, quoted_query
+from millrace.runtime.objectstore.sigv4 import (
+    EMPTY_SHA256,
+    UNSIGNED_PAYLOAD,
+    Keys,
+    Signer,
+    quoted_path,
+    quoted_query,
+)
 
 # A body up to this size goes out as one piece of bytes, a larger one in pieces of about this size.
 CHUNK_BYTES: Final = 256 << 10
@@ -143,15 +152,19 @@ class S3Http:
         return answer.content
 
     async def get_into(self, key: str, byte_range: str, lend: Lend) -> tuple[Sequence[memoryview], int]:
-        """A range of the object, straight into the views; BeyondEnd as `get`. Through a proxy, or of a store that does not say
-        how long its answers are, it is copied there."""
+        """A range of the object, straight into the views; BeyondEnd as `get`. Through a proxy, or of a store
+        that does not say how long its answers are, it is copied there."""
         if self._proxy is not None or not self._has_lengths:
             return fill(lend(), await self.get(key, byte_range))
         path = f"{self._path}/{quoted_path(key)}"
         headers = {"range": byte_range}
-        signed = self._signer.sign("GET", self._host, path, "", headers, EMPTY_SHA256, await self._keys(), self._now())
+        signed = self._signer.sign(
+            "GET", self._host, path, "", headers, EMPTY_SHA256, await self._keys(), self._now()
+        )
         lines = "".join([f"{name}: {value}\r\n" for name, value in signed.items()])
-        reply = await self._gets.get(f"GET {path} HTTP/1.1\r\nhost: {self._host}\r\n{lines}\r\n".encode(), lend)
+        reply = await self._gets.get(
+            f"GET {path} HTTP/1.1\r\nhost: {self._host}\r\n{lines}\r\n".encode(), lend
+        )
         if reply.is_found and not reply.is_plain:
             self._has_lengths = False
             return await self.get_into(key, byte_range, lend)
@@ -194,18 +207,23 @@ class S3Http:
         body: bytes | _Body | None = None,
         payload: str = EMPTY_SHA256,
     ) -> Answer:
-        """One request, whatever the answer says. Without a key it is about the bucket. Raises what aiohttp does when there is none."""
+        """One request, whatever the answer says. Without a key it is about the bucket. Raises what aiohttp
+        does when there is none."""
         path = f"{self._path}/{quoted_path(key)}" if key else self._path or "/"
         asked = quoted_query(query or {})
         keys = await self._keys()
         signed = self._signer.sign(method, self._host, path, asked, headers or {}, payload, keys, self._now())
-        signed["host"] = self._host  # as it was signed: aiohttp would leave out a port that is the scheme's own
+        signed["host"] = (
+            self._host
+        )  # as it was signed: aiohttp would leave out a port that is the scheme's own
         url = URL(f"{self._origin}{path}{'?' if asked else ''}{asked}", encoded=True)
         async with self._session.request(
             method, url, headers=signed, data=body, allow_redirects=False, proxy=self._proxy
         ) as answer:
             self.note_date(answer.headers)
-            content = await (answer.read() if answer.status < 300 else answer.content.read(_REFUSAL_BYTES_MAX))
+            content = await (
+                answer.read() if answer.status < 300 else answer.content.read(_REFUSAL_BYTES_MAX)
+            )
             return Answer(answer.status, answer.headers, content)
 
     def _refusal(self, answer: Answer, key: str) -> Exception:
@@ -214,7 +232,9 @@ class S3Http:
             return BeyondEnd()
         region = answer.headers.get("x-amz-bucket-region", "")
         if region and region != self._region and answer.status in (301, 307, 400):
-            return StoreDenied(key, f"the bucket is in the region {region}, not {self._region}: say region={region}")
+            return StoreDenied(
+                key, f"the bucket is in the region {region}, not {self._region}: say region={region}"
+            )
         return s3_refusal(answer.status, code, key, answer.message)
 
     def _now(self) -> str:
@@ -232,7 +252,8 @@ def _digest(parts: Sequence[Buffer]) -> str:
 
 
 class _Body:
-    """Begins anew each time it is iterated: aiohttp repeats by itself what a connection closed by the other side swallowed."""
+    """Begins anew each time it is iterated: aiohttp repeats by itself what a connection closed by the other
+    side swallowed."""
 
     def __init__(self, parts: Sequence[Buffer]) -> None:
         self._parts = parts
@@ -243,7 +264,8 @@ class _Body:
 
 
 def chunks(parts: Sequence[Buffer]) -> Iterator[Buffer]:
-    """Small neighbours joined, large parts as slices: neither a call per entry nor a write that must be buffered whole."""
+    """Small neighbours joined, large parts as slices: neither a call per entry nor a write that must be
+    buffered whole."""
     small: list[Buffer] = []
     small_bytes = 0
     for part in parts:

@@ -1,7 +1,8 @@
-"""What only S3 has, asked request by request, so that it is the server that is judged and not the client's remedies. Deleting many at once alone is
-asked as the broker asks it, remedies included.
+"""What only S3 has, asked request by request, so that it is the server that is judged and not the client's
+remedies. Deleting many at once alone is asked as the broker asks it, remedies included.
 
-Conditions on ETags, checksum headers, pages of a listing, bulk deletion, the server's clock. The findings have the form of objectstore_probe.py.
+Conditions on ETags, checksum headers, pages of a listing, bulk deletion, the server's clock. The findings
+have the form of objectstore_probe.py.
 """
 
 from __future__ import annotations
@@ -42,16 +43,24 @@ class S3Probe:
     async def findings(self) -> AsyncIterator[Finding]:
         yield await find_out(
             "If-Match",
-            "the name of the newest metadata snapshot is compared and put in two steps, by the one writer there is",
+            "the name of the newest metadata snapshot is compared and put in two steps, by the one writer "
+            "there is",
             self.match(),
         )
-        sent_none = "checksums are left out (set checksumAlgorithm=none to say so); objects carry their own CRC32C, which readers verify"
+        sent_none = (
+            "checksums are left out (set checksumAlgorithm=none to say so); objects carry their own "
+            "CRC32C, which readers verify"
+        )
         yield await find_out("checksum header taken", sent_none, self.checksum_taken())
         not_held = "a body that changes on its way is found by its first reader, not by the store"
         yield await find_out("wrong checksum refused", not_held, self.checksum_held())
         yield await find_out("list pages", "", self.pages())
-        found = await find_out("bulk delete", "objects are deleted one by one, 16 at a time", self.bulk_delete())
-        yield replace(found, instead="") if found.verdict is Verdict.WRONG else found  # the broker would not notice
+        found = await find_out(
+            "bulk delete", "objects are deleted one by one, 16 at a time", self.bulk_delete()
+        )
+        yield (
+            replace(found, instead="") if found.verdict is Verdict.WRONG else found
+        )  # the broker would not notice
 
     async def match(self) -> str:
         """If-Match takes the right ETag and no other. Raises Unmet where it is ignored, the store's refusal
@@ -125,7 +134,8 @@ class S3Probe:
         return f"four keys in one request, one of them missing, under {bulk.way.value}{after}"
 
     async def clock(self) -> Finding:
-        """From the date of whatever the store answers: what is wrong with the clock may be all that it ever says."""
+        """From the date of whatever the store answers: what is wrong with the clock may be all that it ever
+        says."""
         began = time.time()
         harmless = "nothing depends on it but signatures"
         try:
@@ -137,7 +147,9 @@ class S3Probe:
         except (TypeError, ValueError):
             return Finding("clock", Verdict.UNKNOWN, "the server sends no Date", harmless)
         seen = (
-            f"ours is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}" if abs(skew_s) >= 1.5 else "the same"
+            f"ours is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}"
+            if abs(skew_s) >= 1.5
+            else "the same"
         )
         if abs(skew_s) < SKEW_WARNED_S:
             return Finding("clock", Verdict.YES, seen)

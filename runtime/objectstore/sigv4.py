@@ -1,8 +1,8 @@
 """AWS Signature Version 4 over headers, for S3: what each request carries to prove who sent it. Pure.
 
-The client library's own signer gives the same (tested against it) at twenty times the work: a key derived anew for each request, and
-its own types around method, address and headers. Here the derived key is kept for the day and everything is strings. Not here: where
-keys come from, what is sent.
+The client library's own signer gives the same (tested against it) at twenty times the work: a key derived
+anew for each request, and its own types around method, address and headers. Here the derived key is kept for
+the day and everything is strings. Not here: where keys come from, what is sent.
 
 Kept true: what is signed is what is sent: path and query arrive percent-encoded and go out as they are.
 """
@@ -45,8 +45,8 @@ class Signer:
         keys: Keys,
         stamp: str,
     ) -> dict[str, str]:
-        """`headers` (lower case names) with what proves them added. `query` is sorted by name; `payload` is the body's SHA-256 in hex
-        or UNSIGNED_PAYLOAD; `stamp` is the time as 20130524T000000Z."""
+        """`headers` (lower case names) with what proves them added. `query` is sorted by name; `payload` is
+        the body's SHA-256 in hex or UNSIGNED_PAYLOAD; `stamp` is the time as 20130524T000000Z."""
         signed = {**headers, "x-amz-content-sha256": payload, "x-amz-date": stamp}
         if keys.token:
             signed["x-amz-security-token"] = keys.token
@@ -58,7 +58,8 @@ class Signer:
         text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{sha256(request.encode()).hexdigest()}"
         signature = hmac.digest(self._key(keys.secret_key, stamp[:8]), text.encode(), "sha256").hex()
         signed["authorization"] = (
-            f"AWS4-HMAC-SHA256 Credential={keys.access_key}/{scope}, SignedHeaders={names}, Signature={signature}"
+            f"AWS4-HMAC-SHA256 Credential={keys.access_key}/{scope}, SignedHeaders={names}, "
+            f"Signature={signature}"
         )
         return signed
 
@@ -77,4 +78,6 @@ def quoted_path(path: str) -> str:
 
 
 def quoted_query(values: Mapping[str, str]) -> str:
-    return "&".join(f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}" for name, value in sorted(values.items()))
+    return "&".join(
+        f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}" for name, value in sorted(values.items())
+    )

@@ -1,9 +1,11 @@
 """Wrapper: knows whether a store answers, and puts its name on what it says.
 
-    store -> unanswered -> unanswered: "the WAL's store does not answer (get, attempt 2): KEY: SlowDown: 503" -> answered: ""
+    store -> unanswered -> unanswered: "the WAL's store does not answer (get, attempt 2): KEY: SlowDown: 503"
+        -> answered: ""
 
-For who has to say what a start waits for, where those who ask again do so deep within a log, and for who has to say whose store refused. Beneath
-what repeats, so that it sees every attempt. Not here: repeating, logs. A refusal is an answer.
+For who has to say what a start waits for, where those who ask again do so deep within a log, and for who has
+to say whose store refused. Beneath what repeats, so that it sees every attempt. Not here: repeating, logs. A
+refusal is an answer.
 """
 
 from __future__ import annotations

@@ -1,14 +1,19 @@
-"""A look at the stream-set objects that are aged: when there is one, how far it came, what is worth writing anew. Pure.
+"""A look at the stream-set objects that are aged: when there is one, how far it came, what is worth writing
+anew. Pure.
 
-    aged objects, the oldest first ──► as many as fit into memory ──► their indexes ──► all of them, or the first half that is worth it,
-                                                                                        or the first of its halves, down to one object
+    aged objects, the oldest first ──► as many as fit into memory ──► their indexes
+        ──► all of them, or the first half that is worth it,
+                                                                                        or the first of its
+                                                                                        halves, down to one
+                                                                                        object
 
-They are worth it when half of what they hold goes: because it was trimmed or deleted, or because its stream has enough in them for an object
-that is never copied again. What is little stays where it is, however old: an object for each stream would be a request for each. So each byte that
-is copied to stay is paid for by one that goes, and no more than half of an aged object is wanted by nobody for long.
+They are worth it when half of what they hold goes: because it was trimmed or deleted, or because its stream
+has enough in them for an object that is never copied again. What is little stays where it is, however old: an
+object for each stream would be a request for each. So each byte that is copied to stay is paid for by one
+that goes, and no more than half of an aged object is wanted by nobody for long.
 
-A look passes each object once, and reads no more than its index when there is nothing to do. The next one begins an interval later, if
-something changed or got old.
+A look passes each object once, and reads no more than its index when there is nothing to do. The next one
+begins an interval later, if something changed or got old.
 """
 
 from __future__ import annotations
@@ -29,7 +34,9 @@ class AgedLook:
     def __init__(self, settings: CompactionSettings) -> None:
         self._settings = settings
         self._ended_ms: int | None = None
-        self._passed: int | None = None  # the order id of the newest object that this look has passed; None: no look
+        self._passed: int | None = (
+            None  # the order id of the newest object that this look has passed; None: no look
+        )
         self._is_wanted = True
 
     def on_round(self) -> None:
@@ -51,7 +58,8 @@ class AgedLook:
         return found
 
     def on_passed(self, objects: Sequence[StreamSetInfo], plan: SetPlan | None) -> None:
-        """The plan for them was carried out, and what it left out for it lies behind them is still to come; None: nothing was worth it."""
+        """The plan for them was carried out, and what it left out for it lies behind them is still to come;
+        None: nothing was worth it."""
         last_id = objects[-1].object_id if plan is None else plan.source_ids[-1]
         self._passed = next(one.order_id for one in objects if one.object_id == last_id)
 
@@ -67,7 +75,9 @@ class AgedLook:
         return None if due_ms is None else max(due_ms, ended_ms + interval_ms)
 
 
-def plan_aged(sources: Sequence[SourceIndex], bounds: Bounds, settings: CompactionSettings) -> Steps[SetPlan | None]:
+def plan_aged(
+    sources: Sequence[SourceIndex], bounds: Bounds, settings: CompactionSettings
+) -> Steps[SetPlan | None]:
     """For the sources, or those neighbours among them that are worth it; None when none are."""
     weights: list[Weight] = []
     for source in sources:
@@ -81,7 +91,9 @@ def plan_aged(sources: Sequence[SourceIndex], bounds: Bounds, settings: Compacti
         plan = yield from plan_sets(sources[first:end], bounds, settings, split_bytes=settings.small_bytes)
         if plan is not None:
             return plan
-        start = first + 1  # within limits it would have been the first alone, which loses nothing: those behind it may
+        start = (
+            first + 1
+        )  # within limits it would have been the first alone, which loses nothing: those behind it may
 
 
 class Weight:
@@ -97,7 +109,9 @@ class Weight:
 def _weigh(source: SourceIndex, bounds: Bounds) -> Steps[Weight]:
     by_stream: dict[StreamId, int] = {}
     all_bytes = 0
-    for number, (stream_id, start, delta, _, _, size_bytes) in enumerate(ROW.iter_unpack(source.index.encoded)):
+    for number, (stream_id, start, delta, _, _, size_bytes) in enumerate(
+        ROW.iter_unpack(source.index.encoded)
+    ):
         if not number % STEP_ROWS:
             yield
         all_bytes += size_bytes
@@ -108,7 +122,8 @@ def _weigh(source: SourceIndex, bounds: Bounds) -> Steps[Weight]:
 
 
 def _find_worth(weights: Sequence[Weight], split_bytes: int) -> Steps[slice | None]:
-    """The first that are, of all, of their halves, of the halves of those: without those at both ends that lose nothing."""
+    """The first that are, of all, of their halves, of the halves of those: without those at both ends that
+    lose nothing."""
     waiting = [(0, len(weights))]
     while waiting:
         start, end = waiting.pop()
@@ -119,7 +134,9 @@ def _find_worth(weights: Sequence[Weight], split_bytes: int) -> Steps[slice | No
             yield
         if 2 * sum(stays) <= sum(one.all_bytes for one in weights[start:end]):
             losing = [
-                start + place for place, size_bytes in enumerate(stays) if size_bytes < weights[start + place].all_bytes
+                start + place
+                for place, size_bytes in enumerate(stays)
+                if size_bytes < weights[start + place].all_bytes
             ]
             return slice(losing[0], losing[-1] + 1)
         middle = (start + end) // 2
@@ -140,4 +157,6 @@ def _joined(weights: Sequence[Weight]) -> Steps[dict[StreamId, int]]:
 
 def _stays_bytes(one: Weight, by_stream: Mapping[StreamId, int], split_bytes: int) -> int:
     """Of streams that have too little in all of them."""
-    return sum(size_bytes for stream_id, size_bytes in one.by_stream.items() if by_stream[stream_id] < split_bytes)
+    return sum(
+        size_bytes for stream_id, size_bytes in one.by_stream.items() if by_stream[stream_id] < split_bytes
+    )

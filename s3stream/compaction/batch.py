@@ -2,8 +2,9 @@
 
     compaction of a stream ──► ids, commit ──► batch ──(full, or the round ends)──► one commit
 
-A commit is taken or refused whole. One that is refused is made again part by part, each with the ids that are in it: what metadata has moved on from
-refuses its own part alone. Bounded by objects, and by bytes, which would be written in vain if the process ended before the commit.
+A commit is taken or refused whole. One that is refused is made again part by part, each with the ids that are
+in it: what metadata has moved on from refuses its own part alone. Bounded by objects, and by bytes, which
+would be written in vain if the process ended before the commit.
 """
 
 from __future__ import annotations
@@ -52,7 +53,12 @@ class Part:
     @property
     def objects_count(self) -> int:
         made = self.commit
-        gone = len(made.compacted_ids) + len(made.superseded_ids) + len(made.linked_ids) + len(made.dropped_link_ids)
+        gone = (
+            len(made.compacted_ids)
+            + len(made.superseded_ids)
+            + len(made.linked_ids)
+            + len(made.dropped_link_ids)
+        )
         return gone + len(made.stream_objects)
 
     @property
@@ -97,7 +103,9 @@ class Batch:
             await commit(self._work, part.ids, part.commit)
         except (CompactionRefused, UploadExpired) as error:
             if is_told:
-                named = [one.range.stream_id for one in part.commit.stream_objects] or part.commit.compacted_ids[:9]
+                named = [
+                    one.range.stream_id for one in part.commit.stream_objects
+                ] or part.commit.compacted_ids[:9]
                 log.info("compaction of %s is put off: %s: %s", named, type(error).__name__, error)
                 self._work.counts.skip("refused" if isinstance(error, CompactionRefused) else "expired")
             return False

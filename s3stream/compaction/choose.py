@@ -1,16 +1,17 @@
 """Which objects to merge now. Pure.
 
-Merging everything with everything at each look would write old bytes again and again. So an object is merged with others of about its size:
-from the newest back, a run grows as long as the next older object is not much larger than the largest so far. A run of stream-set objects
-has eight at least, so that each byte is written twice among sixty uploads of equal size and three times among five hundred; what stays
-unmerged is seven of each size at most:
+Merging everything with everything at each look would write old bytes again and again. So an object is merged
+with others of about its size: from the newest back, a run grows as long as the next older object is not much
+larger than the largest so far. A run of stream-set objects has eight at least, so that each byte is written
+twice among sixty uploads of equal size and three times among five hundred; what stays unmerged is seven of
+each size at most:
 
     ages ->   64M 8M 1M 1M 1M 1M 1M 1M 1M 1M     run of eight: they become 8M
               64M 8M 8M                          too short a run
               64M 8M 8M 8M 8M 8M 8M 8M 8M        the last eight become 64M
 
-Only neighbours in order of age are merged: what is between two objects is never older or newer than their merger. An object that cannot be
-read now is quarantined, and parts its neighbours.
+Only neighbours in order of age are merged: what is between two objects is never older or newer than their
+merger. An object that cannot be read now is quarantined, and parts its neighbours.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ GROWTH = 2
 SIZE_FLOOR_BYTES = MIB
 
 
-def choose_run(sizes: Sequence[int], count_max: int, bytes_max: int, count_min: int = RUN_COUNT_MIN) -> slice | None:
-    """The run to merge among neighbours from the oldest to the newest, or None; of a run that is too long the older part."""
+def choose_run(
+    sizes: Sequence[int], count_max: int, bytes_max: int, count_min: int = RUN_COUNT_MIN
+) -> slice | None:
+    """The run to merge among neighbours from the oldest to the newest, or None; of a run that is too long the
+    older part."""
     for last in range(len(sizes) - 1, count_min - 2, -1):
         first = _grown(sizes, last)
         end = _within(sizes, first, last + 1, count_max, bytes_max)
@@ -61,7 +65,9 @@ def _within(sizes: Sequence[int], first: int, end: int, count_max: int, bytes_ma
 
 
 def choose_sets(
-    objects: Sequence[StreamSetInfo], is_quarantined: Callable[[StreamSetInfo], bool], settings: CompactionSettings
+    objects: Sequence[StreamSetInfo],
+    is_quarantined: Callable[[StreamSetInfo], bool],
+    settings: CompactionSettings,
 ) -> Sequence[StreamSetInfo]:
     """Stream-set objects to merge into one; none when nothing is worth it. `objects`: newest data last."""
     for span in reversed(_parted(objects, is_quarantined)):
@@ -79,8 +85,9 @@ def choose_aged(
     now_ms: int,
     after: int = -1,
 ) -> Sequence[StreamSetInfo]:
-    """Stream-set objects that are to be looked into for their age, the oldest neighbours whose order ids are beyond `after`. With one that is
-    due go those after it that are half as old: a stream has the more in them."""
+    """Stream-set objects that are to be looked into for their age, the oldest neighbours whose order ids are
+    beyond `after`. With one that is due go those after it that are half as old: a stream has the more in
+    them."""
     due_ms = now_ms - settings.force_split_ms
     soon_ms = now_ms - settings.force_split_ms // 2
     for span in _parted(
@@ -100,7 +107,8 @@ def choose_beyond(
     settings: CompactionSettings,
     after: int,
 ) -> Sequence[StreamSetInfo]:
-    """The oldest neighbours whose order ids are beyond `after`, as many as can be looked into at once; none when there are no more."""
+    """The oldest neighbours whose order ids are beyond `after`, as many as can be looked into at once; none
+    when there are no more."""
     spans = _parted(objects, lambda one: one.order_id <= after or is_quarantined(one))
     return _held_at_once(spans[0][: settings.sources_max], settings) if spans else ()
 
@@ -117,7 +125,8 @@ def _parted(objects: Sequence[T], is_quarantined: Callable[[T], bool]) -> list[l
 
 
 def _within_memory(span: Sequence[StreamSetInfo], settings: CompactionSettings) -> Sequence[StreamSetInfo]:
-    """As many from the oldest as can be read at once, and no more than can be read in large requests, but for a shortest run."""
+    """As many from the oldest as can be read at once, and no more than can be read in large requests, but for
+    a shortest run."""
     span = _held_at_once(span, settings)
     read_bytes = 0
     for count, one in enumerate(span):

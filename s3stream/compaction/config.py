@@ -17,14 +17,17 @@ SHORT_RUN_COUNT = 6
 class CompactionSettings:
     # After a start, whose first moments belong to others.
     begin_ms: int = 1_000
-    # Pauses between two looks at this node's stream-set objects, and at the objects of its streams. Nothing is looked at that did not change.
+    # Pauses between two looks at this node's stream-set objects, and at the objects of its streams. Nothing
+    # is looked at that did not change.
     set_interval_ms: int = 5 * 60_000
     stream_interval_ms: int = 30 * 60_000
     # A stream with this much in the objects that are merged gets an object of its own.
     split_bytes: int = 24 * MIB
-    # A stream-set object with data this old is looked into, and again after this long: written anew when half of it is trimmed or large by now.
+    # A stream-set object with data this old is looked into, and again after this long: written anew when half
+    # of it is trimmed or large by now.
     force_split_ms: int = 120 * 60_000
-    # Stream-set objects of about one size that are merged, at least: with fewer each byte is written more often.
+    # Stream-set objects of about one size that are merged, at least: with fewer each byte is written more
+    # often.
     run_count_min: int = 8
     # Stream-set objects that one compaction reads, and streams that its new one may hold.
     sources_max: int = 500
@@ -41,7 +44,8 @@ class CompactionSettings:
     read_bytes_max: int = 32 * MIB
     # Blocks that continue each other are joined up to this, the unit of reading.
     block_bytes: int = MIB
-    # Objects that are not committed this long after their ids were given are deleted: a compaction that takes longer was in vain.
+    # Objects that are not committed this long after their ids were given are deleted: a compaction that takes
+    # longer was in vain.
     prepare_ttl_ms: int = 6 * 3_600_000
 
     def __post_init__(self) -> None:
@@ -51,19 +55,24 @@ class CompactionSettings:
 
     @property
     def is_short(self) -> bool:
-        """Memory is too small for windows of eight sources and an object of `split_bytes`, and large enough for less of both."""
+        """Memory is too small for windows of eight sources and an object of `split_bytes`, and large enough
+        for less of both."""
         return 4 * self.part_bytes <= self.memory_bytes < 8 * self.part_bytes
 
     @property
     def run_count(self) -> int:
         """How many stream-set objects make a run."""
         return max(
-            2, min(SHORT_RUN_COUNT if self.is_short else self.run_count_min, self.run_count_min, self.sources_max)
+            2,
+            min(
+                SHORT_RUN_COUNT if self.is_short else self.run_count_min, self.run_count_min, self.sources_max
+            ),
         )
 
     @property
     def own_bytes_min(self) -> int:
-        """A stream with this much in the objects that are merged gets an object of its own, which is put whole."""
+        """A stream with this much in the objects that are merged gets an object of its own, which is put
+        whole."""
         if not self.is_short:
             return self.split_bytes
         return min(self.split_bytes, self.part_bytes // 2, self.whole_bytes_max * 2 // 3)
@@ -75,8 +84,8 @@ class CompactionSettings:
 
     @property
     def merge_bytes_max(self) -> int:
-        """Stream-set objects that are merged have no more than this together: a compaction that fails was in vain, and an object has so many parts
-        at most."""
+        """Stream-set objects that are merged have no more than this together: a compaction that fails was in
+        vain, and an object has so many parts at most."""
         return min(MERGE_OBJECTS * self.object_bytes_max, PARTS_MAX * self.open_part_bytes)
 
     @property
@@ -105,7 +114,8 @@ class CompactionSettings:
         return self.open_part_bytes * 3 // 2
 
     def part_bytes_of(self, size_bytes: int, *, is_alone: bool = False) -> int:
-        """Parts for an object of about this size: equal ones, so that the last is not a scrap. `is_alone`: no other is in the making."""
+        """Parts for an object of about this size: equal ones, so that the last is not a scrap. `is_alone`: no
+        other is in the making."""
         if size_bytes <= self.whole_bytes_max:
             return 2 * self.whole_bytes_max
         bytes_max = min(self.part_bytes, self.whole_bytes_max) if is_alone else self.open_part_bytes
@@ -118,7 +128,8 @@ class CompactionSettings:
         return min(self.read_bytes_max, self.reading_bytes // (sources_count + 2))
 
     def reads_well(self, sizes_bytes: int) -> bool:
-        """Whether windows are large enough for sources of which the first WINDOW_BYTES_MIN of each come to this together."""
+        """Whether windows are large enough for sources of which the first WINDOW_BYTES_MIN of each come to
+        this together."""
         return sizes_bytes + 3 * self.window_bytes_min <= 2 * self.reading_bytes
 
     @property

@@ -1,12 +1,15 @@
-"""Carries a plan out: wanted blocks of the sources, by stream and offset, into the objects that the plan names.
+"""Carries a plan out: wanted blocks of the sources, by stream and offset, into the objects that the plan
+names.
 
-    sources ──(windows, verified)──► blocks in order ──► the set's output, or the stream's own ──(parts)──► store
+    sources ──(windows, verified)──► blocks in order ──► the set's output, or the stream's own
+        ──(parts)──► store
 
-Blocks are copied as they are, for they hold one stream each, and under their own checksums: nothing looks at entries. Memory is bounded by
-the settings: six tenths for reading, the rest for parts that are gathered or on their way.
+Blocks are copied as they are, for they hold one stream each, and under their own checksums: nothing looks at
+entries. Memory is bounded by the settings: six tenths for reading, the rest for parts that are gathered or on
+their way.
 
-On return every object is durable in the store and nothing is committed. Cancelling, or any error, aborts what was begun; what was put is
-deleted by the controller when its ids run out.
+On return every object is durable in the store and nothing is committed. Cancelling, or any error, aborts what
+was begun; what was put is deleted by the controller when its ids run out.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ ROW_COST = 8192
 
 
 class Copying:
-    """`set_object` and `stream_objects` (in the order of the plan's split portions) are there once `run` has returned."""
+    """`set_object` and `stream_objects` (in the order of the plan's split portions) are there once `run` has
+    returned."""
 
     def __init__(self, work: Work, plan: SetPlan, sources: Sequence[Source], ids: Ids) -> None:
         self._work = work
@@ -101,7 +105,9 @@ class Copying:
         """Lets it end beside the copying; waits for the oldest when they are many, or hold much."""
         held_bytes = output.held_bytes
         bytes_max = self._work.settings.whole_bytes_max
-        while self._ending and (len(self._ending) >= ENDING_COUNT_MAX or self._ending_bytes + held_bytes > bytes_max):
+        while self._ending and (
+            len(self._ending) >= ENDING_COUNT_MAX or self._ending_bytes + held_bytes > bytes_max
+        ):
             await self._ended()
         self._ending_bytes += held_bytes
         self._ending.append((asyncio.create_task(self._finished(output), name="compaction-put"), held_bytes))

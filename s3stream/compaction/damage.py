@@ -1,8 +1,9 @@
 """Blocks that were found damaged, and when it is settled that they are so in the store. Pure.
 
-What is damaged on its way, or by a store's cache, comes whole at another time: an object in which damage is met is quarantined, and is tried again
-minutes later. At the third look at it, what is damaged still, and comes the same twice, is carried over as it is: the rest of the object is
-compacted, and readers of that range are told by the new object what they were told by the old one.
+What is damaged on its way, or by a store's cache, comes whole at another time: an object in which damage is
+met is quarantined, and is tried again minutes later. At the third look at it, what is damaged still, and
+comes the same twice, is carried over as it is: the rest of the object is compacted, and readers of that range
+are told by the new object what they were told by the old one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Damage:
         self._looks[object_id] = self._looks.get(object_id, 0) + 1
 
     def is_settled(self, object_id: ObjectId, ref: BlockRef, data: memoryview) -> bool:
-        """Of a block that was read twice with the same bytes. A block that was carried over once is known again."""
+        """Of a block that was read twice with the same bytes. A block that was carried over once is known
+        again."""
         key = ref.stream_id, ref.start, crc32c(data)
         if key not in self._settled and self._looks.get(object_id, 0) < LOOKS_BEFORE:
             return False

@@ -1,4 +1,5 @@
-"""Index rows of the objects that compaction wrote lately, so that to link them it need not read their indexes. Pure; bounded by bytes."""
+"""Index rows of the objects that compaction wrote lately, so that to link them it need not read their
+indexes. Pure; bounded by bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ OVERHEAD_BYTES = 200
 
 
 class KnownRows:
-    """What was written first goes first. Ids are never given twice, so that what is known of one stays true."""
+    """What was written first goes first. Ids are never given twice, so that what is known of one stays
+    true."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max

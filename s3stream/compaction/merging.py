@@ -1,4 +1,5 @@
-"""Opens sources, copies what is wanted of them, checks that all of it was written, commits. For sets and for streams alike."""
+"""Opens sources, copies what is wanted of them, checks that all of it was written, commits. For sets and for
+streams alike."""
 
 from __future__ import annotations
 
@@ -44,13 +45,17 @@ others_run = partial(asyncio.sleep, 0)
 async def merge(
     work: Work, objects: Objects, planner: Planner, committing: Committing, *, is_index_alone: bool = False
 ) -> bool:
-    """Whether it changed anything: objects compacted, or quarantined because they could not be read. `is_index_alone`: small objects do not come
-    whole with their indexes, for it may end there.
+    """Whether it changed anything: objects compacted, or quarantined because they could not be read.
+    `is_index_alone`: small objects do not come whole with their indexes, for it may end there.
 
-    What cannot be read is never taken for nothing: the plan is thrown away, the object is quarantined, and the next plan is without it.
+    What cannot be read is never taken for nothing: the plan is thrown away, the object is quarantined, and
+    the next plan is without it.
     """
     is_changed = True
-    async with noting(work, objects), opened(work, objects, is_index_alone=is_index_alone) as (sources, indexes):
+    async with (
+        noting(work, objects),
+        opened(work, objects, is_index_alone=is_index_alone) as (sources, indexes),
+    ):
         if len(sources) == len(objects):
             is_changed = await _merge_opened(work, sources, indexes, planner, committing)
     return is_changed
@@ -58,7 +63,8 @@ async def merge(
 
 @asynccontextmanager
 async def noting(work: Work, objects: Objects) -> AsyncIterator[None]:
-    """Goes on behind the block when that met an object that cannot be compacted now: it is quarantined. Raises when the store is away."""
+    """Goes on behind the block when that met an object that cannot be compacted now: it is quarantined.
+    Raises when the store is away."""
     try:
         yield
     except (SourceUnreadable, SourcesOverlap) as error:
@@ -88,8 +94,8 @@ async def _merge_opened(
 
 
 async def bounds_of(work: Work, indexes: Sequence[SourceIndex]) -> Bounds:
-    """The bounds of streams are asked for after the objects were named and read, from an image that is no older: a stream that is
-    missing from it is deleted, and was not merely unknown yet."""
+    """The bounds of streams are asked for after the objects were named and read, from an image that is no
+    older: a stream that is missing from it is deleted, and was not merely unknown yet."""
     streams: dict[StreamId, None] = {}
     for index in indexes:
         streams |= dict.fromkeys(streams_of([index]))
@@ -101,12 +107,16 @@ async def bounds_of(work: Work, indexes: Sequence[SourceIndex]) -> Bounds:
 async def opened(
     work: Work, objects: Objects, *, is_index_alone: bool
 ) -> AsyncIterator[tuple[list[Source], list[SourceIndex]]]:
-    """The objects that could be read, with their indexes; the others are quarantined. When the first is not answered, the store is away."""
+    """The objects that could be read, with their indexes; the others are quarantined. When the first is not
+    answered, the store is away."""
     settings = work.settings
     memory = ReadMemory(settings.reading_bytes)
     whole_bytes_max = 0 if is_index_alone else settings.whole_source_bytes_max(len(objects))
     sources = [work.source(one.object_id, one.size_bytes, one.writer) for one in objects]
-    tasks = [asyncio.create_task(source.open(memory, whole_bytes_max), name="compaction-index") for source in sources]
+    tasks = [
+        asyncio.create_task(source.open(memory, whole_bytes_max), name="compaction-index")
+        for source in sources
+    ]
     try:
         found: list[tuple[Source, SourceIndex]] = []
         for source, task in zip(sources, tasks, strict=True):
@@ -137,7 +147,9 @@ async def carry_out(
     """Durable on return, and handed over to be committed. Any error leaves metadata as it was."""
     trimmed_ids = await in_steps(find_trimmed(indexes, bounds), others_run)
     if not plan.portions:
-        await committing.commit(None, CompactionCommit(NO_OBJECT, 0, (), (), plan.source_ids, trimmed_ids=trimmed_ids))
+        await committing.commit(
+            None, CompactionCommit(NO_OBJECT, 0, (), (), plan.source_ids, trimmed_ids=trimmed_ids)
+        )
         return
     ids = await committing.ids(plan.objects_count)
     copying = Copying(work, plan, sources, ids)

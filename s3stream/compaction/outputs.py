@@ -1,7 +1,8 @@
-"""Writes what compaction makes: whole blocks gathered into parts, one put for a small object, a multipart upload for a large one.
+"""Writes what compaction makes: whole blocks gathered into parts, one put for a small object, a multipart
+upload for a large one.
 
-Keeps true: what waits to be put is bounded, over all outputs of a compaction; an output that does not end is aborted, so that no parts
-stay behind; nothing is deleted by hand, ids that are not committed run out.
+Keeps true: what waits to be put is bounded, over all outputs of a compaction; an output that does not end is
+aborted, so that no parts stay behind; nothing is deleted by hand, ids that are not committed run out.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class Output:
         return WrittenObject(self._object_id, size_bytes, ranges, self._joiner.rows)
 
     async def abort(self) -> None:
-        """Ends what is under way. Waits a bounded time for the store to forget the parts; else its own rules clean up."""
+        """Ends what is under way. Waits a bounded time for the store to forget the parts; else its own rules
+        clean up."""
         for part in self._parts:
             part.cancel()
         await asyncio.gather(*self._parts, return_exceptions=True)
@@ -131,7 +133,9 @@ class Output:
         for done in [part for part in self._parts if part.done()]:
             done.result()  # a failed part ends the copying here, not after all is read
         await self._memory.enter(len(data))
-        self._parts.append(asyncio.create_task(self._put_part(self._upload, data), name=f"part-{self._object_id}"))
+        self._parts.append(
+            asyncio.create_task(self._put_part(self._upload, data), name=f"part-{self._object_id}")
+        )
         await asyncio.sleep(0)
 
     async def _put_part(self, upload: MultipartUpload, data: bytearray) -> None:

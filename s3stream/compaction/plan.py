@@ -1,12 +1,15 @@
-"""What becomes of stream-set objects, given their indexes: which streams get objects of their own, which stay together. Pure.
+"""What becomes of stream-set objects, given their indexes: which streams get objects of their own, which stay
+together. Pure.
 
-    rows of the sources ──► without what is trimmed or deleted ──► by (stream, start) ──► portions: each goes to one object
+    rows of the sources ──► without what is trimmed or deleted ──► by (stream, start)
+        ──► portions: each goes to one object
 
-A portion is a piece of a stream without a gap. It gets an object of its own when it has `split_bytes` or more, or when a gap follows: a
-stream-set object holds one piece of a stream. Nothing is planned from an index that was not read: a source whose index is missing is no source.
+A portion is a piece of a stream without a gap. It gets an object of its own when it has `split_bytes` or
+more, or when a gap follows: a stream-set object holds one piece of a stream. Nothing is planned from an index
+that was not read: a source whose index is missing is no source.
 
-Kept true: every row that is wanted lies in one portion; `find_uncovered` checks against the rows themselves, after the fact, that what was
-written covers them.
+Kept true: every row that is wanted lies in one portion; `find_uncovered` checks against the rows themselves,
+after the fact, that what was written covers them.
 """
 
 from __future__ import annotations
@@ -24,12 +27,14 @@ from millrace.s3stream.objects.format import ROW, BlockRef
 from millrace.s3stream.objects.index import ObjectIndex
 
 Bounds = Mapping[StreamId, StreamBounds]
-# What looks at every row of large indexes stops after so many of them, one to two milliseconds, for others to run.
+# What looks at every row of large indexes stops after so many of them, one to two milliseconds, for others to
+# run.
 STEP_ROWS = 256
 
 
 class SourcesOverlap(Exception):
-    """Two sources hold the same offsets of a stream: one of them should not be there, and nobody here can tell which."""
+    """Two sources hold the same offsets of a stream: one of them should not be there, and nobody here can
+    tell which."""
 
     def __init__(self, object_ids: tuple[ObjectId, ObjectId], found: BlockRef) -> None:
         super().__init__(object_ids, found)
@@ -37,7 +42,9 @@ class SourcesOverlap(Exception):
         self.found = found
 
     def __str__(self) -> str:
-        return f"objects {self.object_ids} both hold stream {self.found.stream_id} at offset {self.found.start}"
+        return (
+            f"objects {self.object_ids} both hold stream {self.found.stream_id} at offset {self.found.start}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,8 @@ class SourceIndex:
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """[start, end) of a stream. `is_split`: it gets an object of its own; the others share the new stream-set object."""
+    """[start, end) of a stream. `is_split`: it gets an object of its own; the others share the new stream-set
+    object."""
 
     stream_id: StreamId
     start: int
@@ -61,7 +69,8 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class SetPlan:
-    """`portions` by (stream, start). None: nothing of the sources is wanted, and they go without a successor."""
+    """`portions` by (stream, start). None: nothing of the sources is wanted, and they go without a
+    successor."""
 
     source_ids: tuple[ObjectId, ...]
     portions: tuple[Portion, ...]
@@ -88,7 +97,8 @@ def streams_of(sources: Iterable[SourceIndex]) -> list[StreamId]:
 
 
 def wanted_rows(source: SourceIndex, bounds: Bounds) -> Iterator[BlockRef]:
-    """Rows of one source that hold something that is not trimmed, of streams that exist, by (stream, start)."""
+    """Rows of one source that hold something that is not trimmed, of streams that exist, by (stream,
+    start)."""
     stream_id, start = -1, None
     for ref in source.index.rows():
         if ref.stream_id != stream_id:
@@ -118,9 +128,11 @@ def merged_rows(sources: Sequence[SourceIndex], bounds: Bounds) -> Iterator[tupl
 def plan_sets(
     sources: Sequence[SourceIndex], bounds: Bounds, settings: CompactionSettings, *, split_bytes: int
 ) -> Steps[SetPlan | None]:
-    """A plan for the sources, or for the older half of them and so on until it is within limits; None when it would change nothing.
+    """A plan for the sources, or for the older half of them and so on until it is within limits; None when it
+    would change nothing.
 
-    One source alone is always within limits: what does not fit into the commit as objects of its own stays in the new set.
+    One source alone is always within limits: what does not fit into the commit as objects of its own stays in
+    the new set.
     """
     count = len(sources)
     while True:
@@ -156,7 +168,8 @@ def _portions(sources: Sequence[SourceIndex], bounds: Bounds, split_bytes: int) 
 
 
 def _limited(portions: list[Portion], settings: CompactionSettings) -> list[Portion]:
-    """With no more splits than a commit may have, where that can be: the smallest stay in the set, but for pieces before a gap."""
+    """With no more splits than a commit may have, where that can be: the smallest stay in the set, but for
+    pieces before a gap."""
     excess = sum(1 for portion in portions if portion.is_split) - _splits_max(settings)
     if excess <= 0:
         return portions
@@ -169,13 +182,18 @@ def _limited(portions: list[Portion], settings: CompactionSettings) -> list[Port
     return limited
 
 
-def _is_within(portions: Sequence[Portion], sources: Sequence[SourceIndex], settings: CompactionSettings) -> bool:
-    """The new set may have as many streams as one of the sources: sets of more streams than the setting are merged like others."""
+def _is_within(
+    portions: Sequence[Portion], sources: Sequence[SourceIndex], settings: CompactionSettings
+) -> bool:
+    """The new set may have as many streams as one of the sources: sets of more streams than the setting are
+    merged like others."""
     splits = sum(1 for portion in portions if portion.is_split)
     stays = len(portions) - splits
     if splits > _splits_max(settings):
         return False
-    return stays <= settings.streams_per_set_max or stays <= max(len(streams_of([source])) for source in sources)
+    return stays <= settings.streams_per_set_max or stays <= max(
+        len(streams_of([source])) for source in sources
+    )
 
 
 def _splits_max(settings: CompactionSettings) -> int:
@@ -189,7 +207,8 @@ def _drops_something(source: SourceIndex, portions: Sequence[Portion]) -> bool:
 
 
 def find_trimmed(sources: Sequence[SourceIndex], bounds: Bounds) -> Steps[tuple[StreamId, ...]]:
-    """Streams that exist, and of which the sources hold nothing but what was trimmed. By the rows, not by the plan."""
+    """Streams that exist, and of which the sources hold nothing but what was trimmed. By the rows, not by the
+    plan."""
     is_wanted: dict[StreamId, bool] = {}
     for source in sources:
         yield
@@ -202,7 +221,8 @@ def find_trimmed(sources: Sequence[SourceIndex], bounds: Bounds) -> Steps[tuple[
 def find_uncovered(
     sources: Sequence[SourceIndex], bounds: Bounds, written: Iterable[StreamRange]
 ) -> Steps[StreamRange | None]:
-    """A wanted row of the sources that no written range covers, or None when all are covered. By the rows, not by the plan."""
+    """A wanted row of the sources that no written range covers, or None when all are covered. By the rows,
+    not by the plan."""
     covered = _united(written)
     nothing: tuple[list[int], list[int]] = ([], [])
     for source in sources:

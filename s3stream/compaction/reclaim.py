@@ -1,6 +1,8 @@
-"""Makes room in a store that is full: ends this node's stream-set objects that are spent, the oldest first, and nothing else.
+"""Makes room in a store that is full: ends this node's stream-set objects that are spent, the oldest first,
+and nothing else.
 
-One pass over all of them, by their indexes alone, as many at a time as there is memory for. What is spent, and what becomes of it: spent.py.
+One pass over all of them, by their indexes alone, as many at a time as there is memory for. What is spent,
+and what becomes of it: spent.py.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ class Reclaimer:
     ) -> None:
         work, ids = self._work, frozenset(plan.source_ids)
         taken = [source for source in sources if source.object_id in ids]
-        await carry_out(work, plan, taken, [one for one in indexes if one.object_id in ids], bounds, AtOnce(work))
+        await carry_out(
+            work, plan, taken, [one for one in indexes if one.object_id in ids], bounds, AtOnce(work)
+        )
         for source in taken:
             await source.close()

@@ -1,12 +1,17 @@
-"""When compaction runs: a look after each interval, if something changed since the last one. In the background, one thing at a time.
+"""When compaction runs: a look after each interval, if something changed since the last one. In the
+background, one thing at a time.
 
-    on_change ──► dirty ──(interval since the last look, with jitter)──► a round of sets, a round of streams ──► quiet until a change,
-                                                                         until an object gets old, or may be tried again
+    on_change ──► dirty ──(interval since the last look, with jitter)──► a round of sets, a round of streams
+        ──► quiet until a change,
+                                                                         until an object gets old, or may be
+                                                                         tried again
 
-    on_full ──► a round of reclaim at once, then after changes while the store is full, RECLAIM_INTERVAL_MS apart at least
+    on_full ──► a round of reclaim at once, then after changes while the store is full, RECLAIM_INTERVAL_MS
+    apart at least
 
-Rounds: sets.py, streams.py, reclaim.py. A compaction that is refused, not answered or finds its ids run out is thrown away whole and tried again
-an interval later, then later and later: nothing was changed, and what was put is deleted when its ids run out. A stop in the middle leaves the same.
+Rounds: sets.py, streams.py, reclaim.py. A compaction that is refused, not answered or finds its ids run out
+is thrown away whole and tried again an interval later, then later and later: nothing was changed, and what
+was put is deleted when its ids run out. A stop in the middle leaves the same.
 """
 
 from __future__ import annotations
@@ -68,7 +73,8 @@ class Rhythm:
         return True
 
     def end(self, *, is_done: bool) -> None:
-        """A round that came to nothing is tried again without a change, later and later: its work may have been large."""
+        """A round that came to nothing is tried again without a change, later and later: its work may have
+        been large."""
         if is_done:
             self._failures_count = 0
             return
@@ -100,8 +106,8 @@ class Rhythms:
 
 class Compactor:
     def __init__(self, work: Work, rand: Rand, is_full: Callable[[], bool], begin_at_s: float = 0.0) -> None:
-        """`is_full`: whether uploads wait because the store is full; `on_full` tells when they begin to. `begin_at_s`: by the loop's clock, from when
-        on the other rounds may be."""
+        """`is_full`: whether uploads wait because the store is full; `on_full` tells when they begin to.
+        `begin_at_s`: by the loop's clock, from when on the other rounds may be."""
         self._work = work
         self._rand = rand
         self._is_full = is_full

@@ -1,4 +1,5 @@
-"""Compaction of this node's stream-set objects: what is of a size is merged, until nothing is worth it; then what is old is looked into."""
+"""Compaction of this node's stream-set objects: what is of a size is merged, until nothing is worth it; then
+what is old is looked into."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class SetCompactor:
         self._look = AgedLook(work.settings)
 
     async def round(self) -> bool:
-        """Until nothing is worth it. Each step leaves fewer objects, or quarantines one, or passes some that are old."""
+        """Until nothing is worth it. Each step leaves fewer objects, or quarantines one, or passes some that
+        are old."""
         self._work.counts.set_rounds += 1
         self._look.on_round()
         while await self._merge_equals():

@@ -1,11 +1,14 @@
-"""Reads what is compacted: an object's index, then its wanted blocks in their order, read ahead in few large requests.
+"""Reads what is compacted: an object's index, then its wanted blocks in their order, read ahead in few large
+requests.
 
-Blocks that lie near each other come with one GET, a window of them (windows.py). What was copied is given back buffer by buffer; when that makes
-room for a window, it is read ahead for the source that will be the first to have nothing left. A window that is needed is read whatever memory
-there is, a small one if need be, so that no block is too large to be compacted.
+Blocks that lie near each other come with one GET, a window of them (windows.py). What was copied is given
+back buffer by buffer; when that makes room for a window, it is read ahead for the source that will be the
+first to have nothing left. A window that is needed is read whatever memory there is, a small one if need be,
+so that no block is too large to be compacted.
 
-Keeps true: no byte is handed out whose checksum was not verified on this read, but for a block that is settled to be damaged (damage.py) and
-is handed out as such; an object that is missing, damaged or refused is SourceUnreadable with its id, and never an object without rows.
+Keeps true: no byte is handed out whose checksum was not verified on this read, but for a block that is
+settled to be damaged (damage.py) and is handed out as such; an object that is missing, damaged or refused is
+SourceUnreadable with its id, and never an object without rows.
 """
 
 from __future__ import annotations
@@ -89,7 +92,8 @@ class ReadMemory:
 
 
 class Source:
-    """One object. `open`, then `begin` for the blocks, then `take` them in the order of `wanted_rows`; `close` in any case."""
+    """One object. `open`, then `begin` for the blocks, then `take` them in the order of `wanted_rows`;
+    `close` in any case."""
 
     def __init__(
         self,
@@ -162,8 +166,9 @@ class Source:
             self.read_ahead(first_bytes)
 
     async def take(self, ref: BlockRef) -> tuple[memoryview, int | None]:
-        """The block's bytes, verified, and the sum of its entries: a view that is good until the next call. The sum is None for a block that is
-        known to be damaged in the store. Raises SourceUnreadable as `open`."""
+        """The block's bytes, verified, and the sum of its entries: a view that is good until the next call.
+        The sum is None for a block that is known to be damaged in the store. Raises SourceUnreadable as
+        `open`."""
         try:
             if self._whole is not None:
                 data = self._whole[ref.position : ref.position + ref.size_bytes]
@@ -221,8 +226,11 @@ class Source:
         assert start <= ref.position, (start, ref)
         return buffer.view[ref.position - start : ref.position - start + ref.size_bytes]
 
-    async def _again(self, ref: BlockRef, before: bytes, error: ObjectCorrupt) -> tuple[memoryview, int | None]:
-        """A damaged block, read once more: sound now, or known to be as it is, or the end of this look at the object."""
+    async def _again(
+        self, ref: BlockRef, before: bytes, error: ObjectCorrupt
+    ) -> tuple[memoryview, int | None]:
+        """A damaged block, read once more: sound now, or known to be as it is, or the end of this look at the
+        object."""
         data = await self._get(ref.position, ref.position + ref.size_bytes)
         try:
             return data, check_block(ref, data)
@@ -232,7 +240,9 @@ class Source:
                 raise error from None
         self._counts.damaged_blocks += 1
         where = f"stream {ref.stream_id} [{ref.start}, {ref.end}), byte {ref.position} of {self._key}"
-        log.error("a damaged block is carried over as it is, its readers are told: %s: %s", where, error.reason)
+        log.error(
+            "a damaged block is carried over as it is, its readers are told: %s: %s", where, error.reason
+        )
         return data, None
 
     async def _advance(self) -> None:
@@ -267,8 +277,9 @@ class Source:
 
 
 class Room:
-    """Where a window is read to: a buffer of memory for each of its buffers, others for each attempt, for one that was given up may still be
-    writing into its own. What lies between is read over something that nobody reads."""
+    """Where a window is read to: a buffer of memory for each of its buffers, others for each attempt, for one
+    that was given up may still be writing into its own. What lies between is read over something that nobody
+    reads."""
 
     def __init__(self, window: Window, pool: BufferPool) -> None:
         self._window = window
@@ -305,7 +316,9 @@ def begin_all(
     if not pairs:
         return
     least_bytes, room_bytes = settings.block_bytes, sources[0].memory.room_bytes
-    sizes = window_sizes([one.size_bytes for one, _ in pairs], room_bytes, least_bytes, settings.read_bytes_max)
+    sizes = window_sizes(
+        [one.size_bytes for one, _ in pairs], room_bytes, least_bytes, settings.read_bytes_max
+    )
     for place, ((source, index), window_bytes) in enumerate(zip(pairs, sizes, strict=True)):
         first_bytes = staggered(window_bytes, place, len(pairs), least_bytes)
         source.begin(index.index, bounds, window_bytes, first_bytes)

@@ -1,11 +1,13 @@
-"""Which stream-set objects are spent, so that next to nothing has to be put for them to go: what makes room in a store that is full. Pure.
+"""Which stream-set objects are spent, so that next to nothing has to be put for them to go: what makes room
+in a store that is full. Pure.
 
     indexes ──► nothing is wanted      all such in one plan, without a successor
             ──► a little is wanted     neighbours in one plan, as many as leave a small object behind
             ──► more is                left alone: the usual rounds see to it once there is room
 
-A full store has room for small objects (runtime/objectstore/folder.py), and for these as long as each makes more than it takes: a source is spent
-when half of it goes at least, and a plan is one when it gains `GAIN_BYTES_MIN`. So what a plan has made is no source of the next one.
+A full store has room for small objects (runtime/objectstore/folder.py), and for these as long as each makes
+more than it takes: a source is spent when half of it goes at least, and a plan is one when it gains
+`GAIN_BYTES_MIN`. So what a plan has made is no source of the next one.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ _LEFT_BYTES_MAX = MADE_BYTES_MAX - INDEX_HEADER_BYTES - FOOTER_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """`left_bytes`: what is wanted of the source, with its rows; of one that is not spent no more than that it is too much."""
+    """`left_bytes`: what is wanted of the source, with its rows; of one that is not spent no more than that
+    it is too much."""
 
     source: SourceIndex
     left_bytes: int
@@ -37,8 +40,11 @@ class Remainder:
         return self.left_bytes <= min(_LEFT_BYTES_MAX, self.source.index.blocks_end // 2)
 
 
-def plan_spent(sources: Sequence[SourceIndex], bounds: Bounds, settings: CompactionSettings) -> Steps[list[SetPlan]]:
-    """`sources` are neighbours, the oldest first. The plans have no source in common; that without a successor comes first."""
+def plan_spent(
+    sources: Sequence[SourceIndex], bounds: Bounds, settings: CompactionSettings
+) -> Steps[list[SetPlan]]:
+    """`sources` are neighbours, the oldest first. The plans have no source in common; that without a
+    successor comes first."""
     found: list[Remainder] = []
     for source in sources:
         found.append(Remainder(source, (yield from _left_bytes(source, bounds))))
@@ -57,7 +63,9 @@ def plan_spent(sources: Sequence[SourceIndex], bounds: Bounds, settings: Compact
 
 def _left_bytes(source: SourceIndex, bounds: Bounds) -> Steps[int]:
     left_bytes = 0
-    for number, (stream_id, start, delta, _, _, size_bytes) in enumerate(ROW.iter_unpack(source.index.encoded)):
+    for number, (stream_id, start, delta, _, _, size_bytes) in enumerate(
+        ROW.iter_unpack(source.index.encoded)
+    ):
         if not number % STEP_ROWS:
             yield
         found = bounds.get(stream_id)
@@ -78,8 +86,11 @@ def _spent_run(rest: Sequence[Remainder]) -> Sequence[Remainder]:
     return rest
 
 
-def _plan_run(sources: Sequence[SourceIndex], bounds: Bounds, settings: CompactionSettings) -> Steps[SetPlan | None]:
-    """For as many from the oldest as become one object: where a stream has a gap among them, it would get objects of its own."""
+def _plan_run(
+    sources: Sequence[SourceIndex], bounds: Bounds, settings: CompactionSettings
+) -> Steps[SetPlan | None]:
+    """For as many from the oldest as become one object: where a stream has a gap among them, it would get
+    objects of its own."""
     while sources:
         plan = yield from plan_sets(sources, bounds, settings, split_bytes=INT64_MAX)
         if plan is None or not plan.split_count:

@@ -1,10 +1,10 @@
 """What becomes of the objects of one stream. Pure.
 
     dead     wholly below the stream's start: they go
-    merge    small neighbours become one object, their blocks copied: up to the first one that makes it large enough, or a run
-             of equals (choose.py) that is not yet
-    link     large neighbours become one composite, without their data being touched; small ones between them are linked too, for
-             nothing will ever come beside them
+    merge    small neighbours become one object, their blocks copied: up to the first one that makes it large
+             enough, or a run of equals (choose.py) that is not yet
+    link     large neighbours become one composite, without their data being touched; small ones between them
+             are linked too, for nothing will ever come beside them
     prune    a composite whose links are mostly below the start is made anew without them
 
 Neighbours are objects whose offsets continue each other; between others there is data in stream-set objects.
@@ -38,7 +38,9 @@ class StreamPlan:
         return bool(self.dead or self.merges or self.links)
 
 
-def plan_stream(objects: Sequence[StreamObjectInfo], bounds: StreamBounds, settings: CompactionSettings) -> StreamPlan:
+def plan_stream(
+    objects: Sequence[StreamObjectInfo], bounds: StreamBounds, settings: CompactionSettings
+) -> StreamPlan:
     """`objects` in offset order, as metadata has them. Groups do not share objects."""
     dead = tuple(one.object_id for one in objects if one.end <= bounds.start)
     merges: list[Objects] = []
@@ -77,7 +79,9 @@ def _neighbours(objects: Sequence[StreamObjectInfo]) -> Iterator[list[StreamObje
         yield span
 
 
-def _small_spans(span: Sequence[StreamObjectInfo], settings: CompactionSettings) -> Iterator[list[StreamObjectInfo]]:
+def _small_spans(
+    span: Sequence[StreamObjectInfo], settings: CompactionSettings
+) -> Iterator[list[StreamObjectInfo]]:
     small: list[StreamObjectInfo] = []
     for one in span:
         if _is_small(one, settings):
@@ -108,7 +112,9 @@ def _links(span: Sequence[StreamObjectInfo], settings: CompactionSettings) -> It
     group: list[StreamObjectInfo] = []
     total_bytes = 0
     for one in span:
-        if group and (total_bytes + one.size_bytes > settings.object_bytes_max or len(group) == LINKS_COUNT_MAX):
+        if group and (
+            total_bytes + one.size_bytes > settings.object_bytes_max or len(group) == LINKS_COUNT_MAX
+        ):
             yield from _worth_linking(group, settings)
             group, total_bytes = [], 0
         group.append(one)

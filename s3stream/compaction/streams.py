@@ -1,4 +1,5 @@
-"""Compaction of the objects of each stream that is open here: what is dead goes, small ones are merged, large ones linked."""
+"""Compaction of the objects of each stream that is open here: what is dead goes, small ones are merged, large
+ones linked."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class StreamCompactor:
         self._alive_until: dict[ObjectId, int] = {}
 
     async def round(self) -> bool:
-        """False when the objects of a stream were left as they are, for metadata had moved on; others are not kept from theirs."""
+        """False when the objects of a stream were left as they are, for metadata had moved on; others are not
+        kept from theirs."""
         self._work.counts.stream_rounds += 1
         batch = Batch(self._work)
         try:
@@ -125,7 +127,10 @@ class StreamCompactor:
             raise SourceUnreadable(one.object_id, ObjectCorrupt(found))
         alive = [linked for linked in links if linked.link.end > start]
         if alive and linking.kept and alive[0].link.start != linking.kept[-1].link.end:
-            found = f"it begins at {alive[0].link.start}, and the one before it ends at {linking.kept[-1].link.end}"
+            found = (
+                f"it begins at {alive[0].link.start}, and the one before it ends at "
+                f"{linking.kept[-1].link.end}"
+            )
             self._work.quarantine([one.object_id], "overlap", ValueError(found))
             return False
         linking.kept += alive

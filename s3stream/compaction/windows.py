@@ -1,8 +1,9 @@
 """How much of a source one request brings. Pure.
 
-A merge of k sorted sources holds a window of each, on average half used up, for a window is given back in pieces. So with memory for M bytes a
-window may be 2M / (k + 3): of the three one stands for windows that begin staggered, two for one that is read ahead of its need. Of sources of
-unequal sizes the windows go with the roots of the sizes, which makes requests fewest.
+A merge of k sorted sources holds a window of each, on average half used up, for a window is given back in
+pieces. So with memory for M bytes a window may be 2M / (k + 3): of the three one stands for windows that
+begin staggered, two for one that is read ahead of its need. Of sources of unequal sizes the windows go with
+the roots of the sizes, which makes requests fewest.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from math import sqrt
 
 from millrace.s3stream.objects.format import BlockRef
 
-# Blocks within so much of each other come with one request whatever lies between them; beyond it, what lies between is an eighth at most.
+# Blocks within so much of each other come with one request whatever lies between them; beyond it, what lies
+# between is an eighth at most.
 NEAR_BYTES = 512 << 10
 WASTE_PART = 8
 # A window is given back in pieces of this size.

@@ -24,12 +24,14 @@ from millrace.s3stream.objects.keys import object_key
 from millrace.s3stream.ownership import UNOWNED, Ownership
 
 log = logging.getLogger(__name__)
-# A compaction whose ids are older than this part of their time is given up before the commit: their files may be gone at any moment.
+# A compaction whose ids are older than this part of their time is given up before the commit: their files may
+# be gone at any moment.
 FRESH_PART = 0.75
 
 
 class Uncovered(Exception):
-    """What was written does not cover what is wanted of the sources. Never committed; a fault of ours, told loudly."""
+    """What was written does not cover what is wanted of the sources. Never committed; a fault of ours, told
+    loudly."""
 
 
 @dataclass(slots=True)
@@ -55,7 +57,9 @@ class Work:
 
     def source(self, object_id: ObjectId, size_bytes: int, writer: int = 0) -> Source:
         """`writer`: the token that metadata names for it."""
-        return Source(self.store, self.key(object_id), object_id, size_bytes, self.counts, self.damage, writer)
+        return Source(
+            self.store, self.key(object_id), object_id, size_bytes, self.counts, self.damage, writer
+        )
 
     def is_quarantined(self, object_id: ObjectId) -> bool:
         return self.quarantined.has(object_id, asyncio.get_running_loop().time())
@@ -73,7 +77,9 @@ class Work:
         """They take part in nothing until they are tried again."""
         now_s = asyncio.get_running_loop().time()
         is_new = [
-            object_id for object_id in object_ids if self.quarantined.put(object_id, now_s, is_growing=is_growing)
+            object_id
+            for object_id in object_ids
+            if self.quarantined.put(object_id, now_s, is_growing=is_growing)
         ]
         self.counts.skip(reason)
         if is_new:
@@ -120,7 +126,8 @@ class Ids:
 
 
 async def commit(work: Work, ids: Ids | None, commit: CompactionCommit) -> None:
-    """Readers are sent to the new objects on return; or CompactionRefused, UploadExpired: nothing was changed."""
+    """Readers are sent to the new objects on return; or CompactionRefused, UploadExpired: nothing was
+    changed."""
     await work.ownership.verify(asyncio.get_running_loop().time())
     if ids is not None:
         ids.check_fresh()

@@ -1,17 +1,21 @@
-"""An object that links others: their index rows, so that a reader needs none of their own indexes, and no data. Pure: bytes and values.
+"""An object that links others: their index rows, so that a reader needs none of their own indexes, and no
+data. Pure: bytes and values.
 
     links, index block, footer; docs/formats/composite.md draws them. All numbers are big-endian.
 
-    links   16 B  "MRLK" | version u8 | flags u8 | zero u16 | link count i32 | crc, then links. crc: the 12 bytes
+    links   16 B  "MRLK" | version u8 | flags u8 | zero u16 | link count i32 | crc, then links. crc: the 12
+                  bytes
                   before it, then the links
-      link  40 B  object id i64 | object size i64 | start i64 | end i64 | writer's token i64. Version 1, where no
+      link  40 B  object id i64 | object size i64 | start i64 | end i64 | writer's token i64. Version 1, where
+                  no
                   link names its writer: 32 B, without the token
     index         as an object's; rows of one stream, whose positions lie in the object that links them
     footer        as an object's, writer included, with the magic "MRLINKED"
 
-A composite is of one stream, without a gap: each link starts where the one before ended, and its rows fill it. Links are to objects with
-data, never to composites. Every decoder checks magic, version, bounds and checksum, and raises ObjectCorrupt. Not here: which objects
-are linked (compaction/plan.py), how the bytes are fetched (reader.py).
+A composite is of one stream, without a gap: each link starts where the one before ended, and its rows fill
+it. Links are to objects with data, never to composites. Every decoder checks magic, version, bounds and
+checksum, and raises ObjectCorrupt. Not here: which objects are linked (compaction/plan.py), how the bytes are
+fetched (reader.py).
 """
 
 from __future__ import annotations
@@ -61,8 +65,8 @@ assert (LINKS_HEADER_BYTES, LINK_BYTES, LINK_1_BYTES) == (16, 40, 32)
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An object that a composite links, and which offsets of the stream it reads there. `writer`: the token that metadata named for
-    the object, 0 for nobody, as in check_writer."""
+    """An object that a composite links, and which offsets of the stream it reads there. `writer`: the token
+    that metadata named for the object, 0 for nobody, as in check_writer."""
 
     object_id: ObjectId
     size_bytes: int
@@ -94,10 +98,14 @@ def encode_composite(linked: Sequence[LinkedRows], writer: Writer | None = None)
         raise ValueError(f"a composite of {len(links)} links")
     for before, after in pairwise(links):
         if before.end != after.start:
-            raise ValueError(f"object {after.object_id} starts at {after.start}, the one before ends at {before.end}")
+            raise ValueError(
+                f"object {after.object_id} starts at {after.start}, the one before ends at {before.end}"
+            )
     if any(link.writer for link in links):
         version = WRITER_LINKS_VERSION
-        packed = b"".join(_LINK.pack(one.object_id, one.size_bytes, one.start, one.end, one.writer) for one in links)
+        packed = b"".join(
+            _LINK.pack(one.object_id, one.size_bytes, one.start, one.end, one.writer) for one in links
+        )
     else:
         version = VERSION
         packed = b"".join(_LINK_1.pack(one.object_id, one.size_bytes, one.start, one.end) for one in links)
@@ -134,7 +142,8 @@ class CompositeIndex:
     __slots__ = ("_ends", "_rows", "links", "size_bytes")
 
     def __init__(self, data: memoryview, writer: int = 0) -> None:
-        """`data` is the whole object; it is pinned. `writer`: the token that metadata names for it, as in check_writer."""
+        """`data` is the whole object; it is pinned. `writer`: the token that metadata names for it, as in
+        check_writer."""
         footer = _footer(data)
         check_writer(footer, writer)
         self.links = links_of(data)
@@ -155,10 +164,12 @@ class CompositeIndex:
     def end(self) -> int:
         return self.links[-1].end
 
-    def find(self, stream_id: int, start: int, end: int, max_bytes: int) -> tuple[Link, list[BlockRef]] | None:
-        """The linked object that holds `start`, and its blocks as ObjectIndex.find gives them: of that one object, so that a reader
-        who wants more asks again from where they end. None when `start` is not here. Raises ObjectCorrupt
-        where a row lies outside its linked object."""
+    def find(
+        self, stream_id: int, start: int, end: int, max_bytes: int
+    ) -> tuple[Link, list[BlockRef]] | None:
+        """The linked object that holds `start`, and its blocks as ObjectIndex.find gives them: of that one
+        object, so that a reader who wants more asks again from where they end. None when `start` is not here.
+        Raises ObjectCorrupt where a row lies outside its linked object."""
         place = bisect_right(self._ends, start)
         if place == len(self.links) or start < self.links[place].start:
             return None
@@ -166,7 +177,9 @@ class CompositeIndex:
         refs = self._rows.find(stream_id, start, min(end, link.end), max_bytes)
         for ref in refs:
             if ref.end > link.end or ref.position + ref.size_bytes > link.size_bytes:
-                raise ObjectCorrupt(f"a row up to offset {ref.end} lies outside linked object {link.object_id}")
+                raise ObjectCorrupt(
+                    f"a row up to offset {ref.end} lies outside linked object {link.object_id}"
+                )
         return (link, refs) if refs else None
 
     def linked(self) -> list[LinkedRows]:
@@ -190,7 +203,9 @@ class CompositeIndex:
     def _check_ends(self) -> None:
         first, last = self._rows.row(0), self._rows.row(self._rows.count - 1)
         if first.start != self.start or last.end != self.end:
-            raise ObjectCorrupt(f"rows of [{first.start}, {last.end}) under links of [{self.start}, {self.end})")
+            raise ObjectCorrupt(
+                f"rows of [{first.start}, {last.end}) under links of [{self.start}, {self.end})"
+            )
 
 
 def _footer(data: memoryview) -> Footer:
@@ -203,6 +218,10 @@ def _footer(data: memoryview) -> Footer:
 def _check_order(links: Sequence[Link]) -> None:
     expected = links[0].start
     for link in links:
-        if link.start != expected or link.end <= link.start or min(link.object_id, link.size_bytes, link.start) < 0:
+        if (
+            link.start != expected
+            or link.end <= link.start
+            or min(link.object_id, link.size_bytes, link.start) < 0
+        ):
             raise ObjectCorrupt(f"link {link} where offset {expected} belongs")
         expected = link.end

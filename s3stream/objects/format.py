@@ -1,29 +1,36 @@
 """Byte layouts of entries, data blocks, index blocks and footers. Pure: bytes in, values out, and back.
 
-An object is data blocks, one index block, one footer; docs/formats/objects.md draws it. All numbers are big-endian.
+An object is data blocks, one index block, one footer; docs/formats/objects.md draws it. All numbers are
+big-endian.
 
-    entry   40 B  "ME" | version u8 | flags u8 | count i32 | length i32 | stream i64 | epoch i64 | base offset i64 |
+    entry   40 B  "ME" | version u8 | flags u8 | count i32 | length i32 | stream i64 | epoch i64 | base offset
+                  i64 |
     crc
-                  then `length` bytes of payload. crc: the payload from byte 21 on, its first 21 bytes, then the 36
-                  bytes before the crc
-    block   40 B  "MRDB" | version u8 | flags u8 | zero u16 | entry count i32 | length i32 | stream i64 | start i64 |
+                  then `length` bytes of payload. crc: the payload from byte 21 on, its first 21 bytes, then
+                  the 36 bytes before the crc
+    block   40 B  "MRDB" | version u8 | flags u8 | zero u16 | entry count i32 | length i32 | stream i64 |
+                  start i64 |
                   end delta i32 | crc
-                  then `length` bytes of entries, of one stream, without a gap. crc: those entries, then the 36 bytes
-                  before it
-    index   16 B  "MRIX" | version u8 | flags u8 | zero u16 | row count i32 | crc, then rows. crc: the 12 bytes
+                  then `length` bytes of entries, of one stream, without a gap. crc: those entries, then the
+                  36 bytes before it
+    index   16 B  "MRIX" | version u8 | flags u8 | zero u16 | row count i32 | crc, then rows. crc: the 12
+                  bytes
                   before it, then the rows
-      row   36 B  stream i64 | start i64 | end delta i32 | entry count i32 | position i64 | size i32; by (stream,
+      row   36 B  stream i64 | start i64 | end delta i32 | entry count i32 | position i64 | size i32; by
+                  (stream,
       start)
     footer  48 B  index position i64 | index size i32 | version u8 | flags u8 | zero u16 | object size i64 |
-                  node i32 | writer's token i64 | crc | "MILLRACE". crc: the 36 bytes before it. In version 1 node and
+                  node i32 | writer's token i64 | crc | "MILLRACE". crc: the 36 bytes before it. In version 1
+                  node and
                   token are zero
 
-An entry is also what the WAL keeps as its payload, so that bytes carry the sum with which they arrived to the end: a Kafka batch's own
-checksum, verified on arrival, is over its bytes from 21 on, and the entry's continues it. A block's sum is over all of it, so that who
-reads or copies a block checks it in one pass, whatever the number of its entries; it begins with the entries, so that those of two blocks
-become one block by continuing the first one's sum. Every decoder here checks magic, version, bounds and checksum, and raises
-ObjectCorrupt; it never allocates by a length it has not checked. Not here: where blocks are cut (writer.py), how bytes are fetched
-(reader.py).
+An entry is also what the WAL keeps as its payload, so that bytes carry the sum with which they arrived to the
+end: a Kafka batch's own checksum, verified on arrival, is over its bytes from 21 on, and the entry's
+continues it. A block's sum is over all of it, so that who reads or copies a block checks it in one pass,
+whatever the number of its entries; it begins with the entries, so that those of two blocks become one block
+by continuing the first one's sum. Every decoder here checks magic, version, bounds and checksum, and raises
+ObjectCorrupt; it never allocates by a length it has not checked. Not here: where blocks are cut (writer.py),
+how bytes are fetched (reader.py).
 """
 
 from __future__ import annotations
@@ -77,7 +84,13 @@ FOOTER_BYTES = _FOOTER.size
 _ENTRY_HEAD_BYTES = _ENTRY_HEAD.size
 _BLOCK_HEAD_BYTES = _BLOCK_HEAD.size
 _INDEX_HEAD_BYTES = _INDEX_HEAD.size
-assert (ENTRY_HEADER_BYTES, BLOCK_HEADER_BYTES, INDEX_HEADER_BYTES, ROW_BYTES, FOOTER_BYTES) == (40, 40, 16, 36, 48)
+assert (ENTRY_HEADER_BYTES, BLOCK_HEADER_BYTES, INDEX_HEADER_BYTES, ROW_BYTES, FOOTER_BYTES) == (
+    40,
+    40,
+    16,
+    36,
+    48,
+)
 
 
 @dataclass(slots=True)
@@ -98,9 +111,11 @@ class EntryHeader:
 
 @dataclass(slots=True)
 class Entry:
-    """An entry of a stream that the context names: offsets [base_offset, end), and a view that pins its buffer.
+    """An entry of a stream that the context names: offsets [base_offset, end), and a view that pins its
+    buffer.
 
-    `crc` is the stored checksum when the bytes came with one (WAL, object): the writer then checks them against it.
+    `crc` is the stored checksum when the bytes came with one (WAL, object): the writer then checks them
+    against it.
     """
 
     base_offset: int
@@ -134,7 +149,9 @@ class Footer:
     writer: Writer | None = None  # None: version 1, which names nobody
 
 
-def encode_entry_header(stream_id: int, epoch: int, base_offset: int, count: int, parts: Sequence[Buffer]) -> bytes:
+def encode_entry_header(
+    stream_id: int, epoch: int, base_offset: int, count: int, parts: Sequence[Buffer]
+) -> bytes:
     """The 40 bytes that precede the concatenation of `parts` (flat views of bytes), checksum included."""
     payload = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
     return encode_entry_header_of(stream_id, epoch, base_offset, count, len(payload), _payload_sum(payload))
@@ -143,8 +160,8 @@ def encode_entry_header(stream_id: int, epoch: int, base_offset: int, count: int
 def encode_entry_header_of(
     stream_id: int, epoch: int, base_offset: int, count: int, length: int, payload_sum: int
 ) -> bytes:
-    """As `encode_entry_header`, for a payload of `length` bytes whose checksum, from SUMMED_FROM on and then of what is before it, is known.
-    Raises ValueError for a base offset, count or length out of bounds."""
+    """As `encode_entry_header`, for a payload of `length` bytes whose checksum, from SUMMED_FROM on and then
+    of what is before it, is known. Raises ValueError for a base offset, count or length out of bounds."""
     if not (0 < count <= INT32_MAX and length <= INT32_MAX and 0 <= base_offset <= INT64_MAX - count):
         raise ValueError(f"entry out of bounds: base offset {base_offset}, count {count}, length {length}")
     head = _ENTRY_HEAD.pack(ENTRY_MAGIC, VERSION, 0, count, length, stream_id, epoch, base_offset)
@@ -159,7 +176,9 @@ def decode_entry(view: memoryview, position: int) -> tuple[EntryHeader, memoryvi
     """Header, payload as a view, and the position after it. Raises ObjectCorrupt where it is damaged."""
     if position < 0 or len(view) - position < ENTRY_HEADER_BYTES:
         raise ObjectCorrupt("entry header is cut off", position)
-    magic, version, flags, count, length, stream_id, epoch, base_offset, crc = _ENTRY.unpack_from(view, position)
+    magic, version, flags, count, length, stream_id, epoch, base_offset, crc = _ENTRY.unpack_from(
+        view, position
+    )
     _expect("entry", magic == ENTRY_MAGIC, version, flags, position)
     start = position + ENTRY_HEADER_BYTES
     end = start + length
@@ -179,19 +198,30 @@ def encode_block_header(ref: BlockRef, body_sum: int) -> bytes:
     assert 0 < ref.entry_count <= INT32_MAX
     assert 0 < length <= INT32_MAX - BLOCK_HEADER_BYTES
     head = _BLOCK_HEAD.pack(
-        BLOCK_MAGIC, BLOCK_VERSION, 0, 0, ref.entry_count, length, ref.stream_id, ref.start, ref.end - ref.start
+        BLOCK_MAGIC,
+        BLOCK_VERSION,
+        0,
+        0,
+        ref.entry_count,
+        length,
+        ref.stream_id,
+        ref.start,
+        ref.end - ref.start,
     )
     return head + _CRC.pack(crc32c(head, body_sum))
 
 
 def check_block(ref: BlockRef, data: memoryview) -> int:
-    """The checksum of the entries, after the block was found to be whole and the one that its row names. In one pass, without a look at
-    entries: for bytes that are copied as they are. Raises ObjectCorrupt where it is not."""
+    """The checksum of the entries, after the block was found to be whole and the one that its row names. In
+    one pass, without a look at entries: for bytes that are copied as they are. Raises ObjectCorrupt where it
+    is not."""
     if len(data) != ref.size_bytes:
         raise ObjectCorrupt(f"{len(data)} bytes where the index names {ref.size_bytes}")
     if len(data) < BLOCK_HEADER_BYTES:
         raise ObjectCorrupt("block header is cut off")
-    magic, version, flags, zero, entry_count, length, stream_id, start, delta, crc = _BLOCK.unpack_from(data, 0)
+    magic, version, flags, zero, entry_count, length, stream_id, start, delta, crc = _BLOCK.unpack_from(
+        data, 0
+    )
     _expect("block", magic == BLOCK_MAGIC, version, flags | zero, 0, BLOCK_VERSION)
     if length != len(data) - BLOCK_HEADER_BYTES:
         raise ObjectCorrupt(f"block of {len(data)} bytes says {length} of entries")
@@ -215,9 +245,9 @@ def decode_block(ref: BlockRef, data: memoryview) -> list[Entry]:
 
 
 def scan_in_steps(ref: BlockRef, data: memoryview, bases: array[int], places: array[int]) -> Iterator[None]:
-    """Checks all that `decode_block` does, and adds where each entry begins: its base offset, and its place in `data`. Stops after every
-    SCAN_STEP_COUNT of them, so that others may run. The block's checksum speaks for those of the entries.
-    Raises ObjectCorrupt where the entries do not fill the row."""
+    """Checks all that `decode_block` does, and adds where each entry begins: its base offset, and its place
+    in `data`. Stops after every SCAN_STEP_COUNT of them, so that others may run. The block's checksum speaks
+    for those of the entries. Raises ObjectCorrupt where the entries do not fill the row."""
     check_block(ref, data)
     unpack, stream_id, body_end = _ENTRY_QUICK.unpack_from, ref.stream_id, len(data)
     position, next_offset, step_end = BLOCK_HEADER_BYTES, ref.start, SCAN_STEP_COUNT
@@ -248,7 +278,8 @@ def entry_at(data: memoryview, place: int) -> Entry:
 
 
 def verify_in_steps(ref: BlockRef, data: memoryview) -> Iterator[None]:
-    """All that `decode_block` checks, and each entry's own checksum. Stops after every SCAN_STEP_COUNT entries, so that others may run."""
+    """All that `decode_block` checks, and each entry's own checksum. Stops after every SCAN_STEP_COUNT
+    entries, so that others may run."""
     bases, places = array("q"), array("I")
     yield from scan_in_steps(ref, data, bases, places)
     for number, place in enumerate(places):
@@ -268,7 +299,9 @@ def _misfit(ref: BlockRef, body: memoryview, position: int, next_offset: int) ->
 
 
 def encode_row(ref: BlockRef) -> bytes:
-    return ROW.pack(ref.stream_id, ref.start, ref.end - ref.start, ref.entry_count, ref.position, ref.size_bytes)
+    return ROW.pack(
+        ref.stream_id, ref.start, ref.end - ref.start, ref.entry_count, ref.position, ref.size_bytes
+    )
 
 
 def encode_index(rows: bytes) -> bytes:
@@ -310,7 +343,9 @@ def decode_footer(data: memoryview, object_size_bytes: int, expected_magic: byte
     an object of another size."""
     if len(data) != FOOTER_BYTES:
         raise ObjectCorrupt("footer is cut off")
-    index_position, index_size, version, flags, zero, object_size, node_id, token, crc, magic = _FOOTER.unpack(data)
+    index_position, index_size, version, flags, zero, object_size, node_id, token, crc, magic = (
+        _FOOTER.unpack(data)
+    )
     is_named = version == WRITER_VERSION
     zeros = flags | zero | (not token if is_named else node_id | token)
     _expect("footer", magic == expected_magic, version, zeros, 0, WRITER_VERSION if is_named else VERSION)
@@ -324,8 +359,8 @@ def decode_footer(data: memoryview, object_size_bytes: int, expected_magic: byte
 
 
 def check_writer(footer: Footer, token: int) -> None:
-    """The object was written by whom metadata names for it. `token` 0: metadata names nobody, and nothing is checked.
-    Else raises ObjectCorrupt."""
+    """The object was written by whom metadata names for it. `token` 0: metadata names nobody, and nothing is
+    checked. Else raises ObjectCorrupt."""
     if token and (footer.writer is None or footer.writer.token != token):
         found = "nobody that it names" if footer.writer is None else str(footer.writer)
         raise ObjectCorrupt(f"it was written by {found}, and metadata names incarnation {token_text(token)}")

@@ -1,8 +1,8 @@
 """The index of one object, searched where it lies: raw rows of 36 bytes, no object per row. Pure.
 
-Rows are sorted by (stream, start). Within a stream they neither overlap nor leave a gap: the writer refuses both, and
-a search that meets either stops there. The index pins the bytes it was given; `size_bytes` is what a cache should
-charge for it.
+Rows are sorted by (stream, start). Within a stream they neither overlap nor leave a gap: the writer refuses
+both, and a search that meets either stops there. The index pins the bytes it was given; `size_bytes` is what
+a cache should charge for it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ class ObjectIndex:
         return self._rows
 
     def find(self, stream_id: int, start: int, end: int, max_bytes: int) -> list[BlockRef]:
-        """Blocks that hold [start, end) of the stream, from the one holding `start`; empty when `start` is not here.
+        """Blocks that hold [start, end) of the stream, from the one holding `start`; empty when `start` is
+        not here.
 
-        Stops after the block with which `max_bytes` are reached. A block that begins before `start` is not counted,
-        since what it holds of the range is not known before it is read; so the first block is always given, and a
-        reader with a budget gets enough to use it up.
+        Stops after the block with which `max_bytes` are reached. A block that begins before `start` is not
+        counted, since what it holds of the range is not known before it is read; so the first block is always
+        given, and a reader with a budget gets enough to use it up.
         """
         found: list[BlockRef] = []
         place = self._search(stream_id, start)
@@ -54,7 +55,8 @@ class ObjectIndex:
         return found
 
     def bound_after(self, stream_id: int, offset: int) -> int | None:
-        """Where the block of the stream that holds `offset` ends; none does: where the next one begins. None: no more of it is here."""
+        """Where the block of the stream that holds `offset` ends; none does: where the next one begins. None:
+        no more of it is here."""
         place = self._search(stream_id, offset)
         for near in range(max(place, 0), min(place + 2, self.count)):
             ref = self.row(near)
@@ -65,7 +67,11 @@ class ObjectIndex:
     def row(self, place: int) -> BlockRef:
         """Raises ObjectCorrupt where the row is out of bounds."""
         stream_id, start, delta, entry_count, position, size = ROW.unpack_from(self._rows, place * ROW_BYTES)
-        if min(start, position) < 0 or min(delta, entry_count, size) <= 0 or position + size > self.blocks_end:
+        if (
+            min(start, position) < 0
+            or min(delta, entry_count, size) <= 0
+            or position + size > self.blocks_end
+        ):
             raise ObjectCorrupt(f"index row {place} is out of bounds", position)
         return BlockRef(StreamId(stream_id), start, start + delta, entry_count, position, size)
 

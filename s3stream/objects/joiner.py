@@ -1,12 +1,13 @@
 """Whole blocks in, the parts of one object out: what compaction writes with. Pure.
 
-Blocks are copied as they are, headers and checksums included; the caller has checked them. A block that continues the one before it is put
-into that one, up to `block_bytes_max` together: its entries are appended, the checksum goes on over them, and the header of both is written
-when it is known what follows. So many small uploads become few blocks and rows, and nothing looks at an entry. Not here: entries
-(writer.py).
+Blocks are copied as they are, headers and checksums included; the caller has checked them. A block that
+continues the one before it is put into that one, up to `block_bytes_max` together: its entries are appended,
+the checksum goes on over them, and the header of both is written when it is known what follows. So many small
+uploads become few blocks and rows, and nothing looks at an entry. Not here: entries (writer.py).
 
-Kept true: streams come in ascending order, each with one range without overlap or gap; every row's delta, count and size fit an i32; a
-block that is known to be damaged stays as it is, for itself, so that its readers are told.
+Kept true: streams come in ascending order, each with one range without overlap or gap; every row's delta,
+count and size fit an i32; a block that is known to be damaged stays as it is, for itself, so that its readers
+are told.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class ObjectJoiner:
         return bytes(self._rows)
 
     def add(self, ref: BlockRef, data: memoryview, body_sum: int | None) -> None:
-        """Adds the block that `ref` names in its source. `body_sum`: of its entries, as `check_block` gave it; None for a damaged one.
-        ValueError when it does not come next."""
+        """Adds the block that `ref` names in its source. `body_sum`: of its entries, as `check_block` gave
+        it; None for a damaged one. ValueError when it does not come next."""
         assert len(data) == ref.size_bytes, ref
         block = self._block
         joined = _joined(block, ref, self._block_bytes_max) if block is not None else None
@@ -87,7 +88,9 @@ class ObjectJoiner:
     def _open(self, ref: BlockRef, data: memoryview, body_sum: int | None) -> None:
         self._seal()
         self._check_next(ref)
-        self._block = BlockRef(ref.stream_id, ref.start, ref.end, ref.entry_count, self._blocks_bytes, ref.size_bytes)
+        self._block = BlockRef(
+            ref.stream_id, ref.start, ref.end, ref.entry_count, self._blocks_bytes, ref.size_bytes
+        )
         self._block_place, self._body_sum, self._is_joined = len(self._held), body_sum, False
         self._held += data
         self._blocks_bytes += ref.size_bytes
@@ -118,7 +121,10 @@ class ObjectJoiner:
 
 def _joined(block: BlockRef, ref: BlockRef, bytes_max: int) -> BlockRef | None:
     """One block for both, or None when they must not share one."""
-    size_bytes, count = block.size_bytes + ref.size_bytes - BLOCK_HEADER_BYTES, block.entry_count + ref.entry_count
+    size_bytes, count = (
+        block.size_bytes + ref.size_bytes - BLOCK_HEADER_BYTES,
+        block.entry_count + ref.entry_count,
+    )
     if ref.stream_id != block.stream_id or ref.start != block.end or size_bytes > min(bytes_max, INT32_MAX):
         return None
     if ref.end - block.start > INT32_MAX or count > INT32_MAX:

@@ -2,11 +2,11 @@
 
     {cluster id}/objects/{reversed hex of the id, 8 digits}/{object id}
 
-Keys begin with the cluster's id, so that clusters share a bucket without meeting. The eight digits are the low 32
-bits of the id, backwards: consecutive ids differ in their first character, which spreads the load over a store's
-partitions. The name ends in the whole id, so that it is unique beyond 2**32 and can be read back. Other kinds of key
-(WAL, snapshots) stand under the cluster's id beside `objects/` and are named by their own packages. An object is
-found through metadata; a listing is for fsck alone.
+Keys begin with the cluster's id, so that clusters share a bucket without meeting. The eight digits are the
+low 32 bits of the id, backwards: consecutive ids differ in their first character, which spreads the load over
+a store's partitions. The name ends in the whole id, so that it is unique beyond 2**32 and can be read back.
+Other kinds of key (WAL, snapshots) stand under the cluster's id beside `objects/` and are named by their own
+packages. An object is found through metadata; a listing is for fsck alone.
 """
 
 from __future__ import annotations

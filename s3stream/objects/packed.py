@@ -1,7 +1,9 @@
-"""The entries of a block as they are stored, and where each begins; made into values when somebody reads them. Pure.
+"""The entries of a block as they are stored, and where each begins; made into values when somebody reads
+them. Pure.
 
-A cached entry costs twelve bytes beside its own here. As values, one takes some hundred, and all of them are looked through by every full
-collection of garbage: with a cache full of small entries that stopped the process for a tenth of a second at a time.
+A cached entry costs twelve bytes beside its own here. As values, one takes some hundred, and all of them are
+looked through by every full collection of garbage: with a cache full of small entries that stopped the
+process for a tenth of a second at a time.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ class PackedBlock:
         return self._pinned_bytes + ENTRY_PLACE_BYTES * len(self._bases) + PACKED_OVERHEAD_BYTES
 
     def entries(self, start: int, end: int, max_bytes: int, count_max: int) -> list[Entry]:
-        """From the one that holds `start` (or the first), those that begin before `end`, up to the one with which `max_bytes` are exceeded, at most
-        `count_max`."""
+        """From the one that holds `start` (or the first), those that begin before `end`, up to the one with
+        which `max_bytes` are exceeded, at most `count_max`."""
         found: list[Entry] = []
         if start >= self.end:
             return found

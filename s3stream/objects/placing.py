@@ -1,9 +1,10 @@
 """Puts objects under keys that nobody else may have: if absent, where the store keeps that condition.
 
-An object of our own is there already when an answer was lost. A whole put tells by all of its bytes (each store compares when it
-loses); a multipart upload by its size and the writer's token, which the footer has. What is neither is another's: two processes
-work with copies of one metadata log, and one of them has to end. The one that still owns the node goes on under other ids. Kept true:
-nothing that is there is ever replaced. Not here: repeating what was not answered (the store's wrapper, the uploader).
+An object of our own is there already when an answer was lost. A whole put tells by all of its bytes (each
+store compares when it loses); a multipart upload by its size and the writer's token, which the footer has.
+What is neither is another's: two processes work with copies of one metadata log, and one of them has to end.
+The one that still owns the node goes on under other ids. Kept true: nothing that is there is ever replaced.
+Not here: repeating what was not answered (the store's wrapper, the uploader).
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ ABORT_S = 5.0
 
 
 class ObjectForeign(Fenced):
-    """Another object than ours lies under an id that was given to us: somebody else's, or one that we wrote and that has changed since. It was
-    left as it is."""
+    """Another object than ours lies under an id that was given to us: somebody else's, or one that we wrote
+    and that has changed since. It was left as it is."""
 
     def __init__(self, key: str, own: Writer | None, found: Writer | None) -> None:
         super().__init__(key, own, found)
@@ -46,19 +47,24 @@ class ObjectForeign(Fenced):
     def __str__(self) -> str:
         if self.found is not None and self.found == self.own:
             return (
-                f"the object {self.key} was written by this process, {self.own}, and its content is not what was sent: it is corrupt in the "
-                "store; nothing was overwritten, and nothing more is committed here: find out what changes objects in the bucket, and "
+                f"the object {self.key} was written by this process, {self.own}, and its content is not what "
+                "was sent: it is corrupt in the "
+                "store; nothing was overwritten, and nothing more is committed here: find out what changes "
+                "objects in the bucket, and "
                 "start the node again, which writes what it holds anew under another id"
             )
         whose = "somebody who is not named in it" if self.found is None else str(self.found)
         return (
-            f"the object {self.key} was written by {whose}, and its id was given to {self.own}: another process works with a copy of "
-            "this node's log directory; nothing was overwritten, and nothing more is committed here: let one of the two run"
+            f"the object {self.key} was written by {whose}, and its id was given to {self.own}: another "
+            "process works with a copy of "
+            "this node's log directory; nothing was overwritten, and nothing more is committed here: let one "
+            "of the two run"
         )
 
 
 async def put_object(store: ObjectStore, ownership: Ownership, key: str, parts: Sequence[Buffer]) -> None:
-    """Durable on return. Raises ObjectForeign, and what the store raises; StoreConflict where it refuses the condition and has nothing there."""
+    """Durable on return. Raises ObjectForeign, and what the store raises; StoreConflict where it refuses the
+    condition and has nothing there."""
     if not ownership.is_conditional:
         await store.put(key, parts)
         return
@@ -66,13 +72,15 @@ async def put_object(store: ObjectStore, ownership: Ownership, key: str, parts: 
         await store.put_if_absent(key, parts)
     except PreconditionFailed:
         if await store.head(key) is None:
-            raise StoreConflict(key, "an object is there, by the answer to a put, and there is none") from None
+            raise StoreConflict(
+                key, "an object is there, by the answer to a put, and there is none"
+            ) from None
         raise ObjectForeign(key, ownership.writer, await writer_at(store, key)) from None
 
 
 async def pass_over(ownership: Ownership, foreign: ObjectForeign) -> None:
-    """Returns when the object is a replaced owner's, who put it before it knew: it is nobody's, and the id is given up. Raises what the look
-    says, and `foreign` itself where nobody is named."""
+    """Returns when the object is a replaced owner's, who put it before it knew: it is nobody's, and the id is
+    given up. Raises what the look says, and `foreign` itself where nobody is named."""
     if foreign.found is None or foreign.found == ownership.writer:
         raise foreign
     await ownership.verify(asyncio.get_running_loop().time())
@@ -86,8 +94,8 @@ async def pass_over(ownership: Ownership, foreign: ObjectForeign) -> None:
 async def complete_object(
     store: ObjectStore, ownership: Ownership, key: str, upload: MultipartUpload, size_bytes: int
 ) -> None:
-    """As put_object, of an upload all of whose parts were sent. ObjectMissing when it is gone and must be made anew.
-    Raises ObjectForeign where another's object lies under the key."""
+    """As put_object, of an upload all of whose parts were sent. ObjectMissing when it is gone and must be
+    made anew. Raises ObjectForeign where another's object lies under the key."""
     if not ownership.is_conditional:
         await upload.complete()
         return
@@ -96,7 +104,8 @@ async def complete_object(
     except (PreconditionFailed, ObjectMissing) as error:
         found = await writer_at(store, key)
         if found is not None and found == ownership.writer and await _size_of(store, key) == size_bytes:
-            # An attempt of ours, whose answer was lost: by this upload, or by one before it, and then this one is left over.
+            # An attempt of ours, whose answer was lost: by this upload, or by one before it, and then this
+            # one is left over.
             with contextlib.suppress(Unavailable, StoreDenied, ObjectMissing):
                 await upload.abort()
             return
@@ -106,8 +115,8 @@ async def complete_object(
 
 
 async def abandon(key: str, upload: MultipartUpload) -> None:
-    """Ends an upload that will not be completed; none of its parts may be under way. Waits a bounded time for the store to forget the parts; else
-    its own rules, or the sweep of unfinished uploads, clean up."""
+    """Ends an upload that will not be completed; none of its parts may be under way. Waits a bounded time for
+    the store to forget the parts; else its own rules, or the sweep of unfinished uploads, clean up."""
     try:
         async with asyncio.timeout(ABORT_S):
             await upload.abort()

@@ -1,9 +1,9 @@
 """Reads one object: footer and index with one GET in the normal case, then the ranges a fetch needs.
 
-Not here: which object (the catalog knows), what to keep (the block cache decides; `index` may be handed in and taken
-out), retries (the store's wrapper). What it keeps true: no byte leaves that was not verified on this very read, and a
-range that the store cut short, a wrong sum or a row that does not match its blocks is ObjectCorrupt with the key.
-Cancelling loses nothing.
+Not here: which object (the catalog knows), what to keep (the block cache decides; `index` may be handed in
+and taken out), retries (the store's wrapper). What it keeps true: no byte leaves that was not verified on
+this very read, and a range that the store cut short, a wrong sum or a row that does not match its blocks is
+ObjectCorrupt with the key. Cancelling loses nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from millrace.runtime.objectstore import ObjectStore, fill
 from millrace.runtime.steps import StepLine
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.objects.composite import CompositeIndex, Link
-from millrace.s3stream.objects.format import FOOTER_BYTES, ROW_BYTES, BlockRef, Entry, check_writer, decode_footer
+from millrace.s3stream.objects.format import (
+    FOOTER_BYTES,
+    ROW_BYTES,
+    BlockRef,
+    Entry,
+    check_writer,
+    decode_footer,
+)
 from millrace.s3stream.objects.index import ObjectIndex
 from millrace.s3stream.objects.packed import PackedBlock
 
@@ -35,9 +42,9 @@ def tail_guess_bytes(size_bytes: int) -> int:
 async def read_index(
     read: Callable[[int, int], Awaitable[memoryview]], size_bytes: int, tail_start: int, writer: int = 0
 ) -> tuple[ObjectIndex, memoryview]:
-    """An object's index, and its bytes from `tail_start` on, which come first: one read more where the index begins before
-    them. The index pins nothing of the tail. `writer`: the token that metadata names, as in check_writer. Raises
-    ObjectCorrupt, which names no object, and what `read` raises."""
+    """An object's index, and its bytes from `tail_start` on, which come first: one read more where the index
+    begins before them. The index pins nothing of the tail. `writer`: the token that metadata names, as in
+    check_writer. Raises ObjectCorrupt, which names no object, and what `read` raises."""
     tail = await read(tail_start, size_bytes)
     footer = decode_footer(tail[-FOOTER_BYTES:], size_bytes)
     check_writer(footer, writer)
@@ -53,14 +60,16 @@ class ObjectReader:
     def __init__(
         self, store: ObjectStore, key: str, size_bytes: int, index: ObjectIndex | None = None, writer: int = 0
     ) -> None:
-        """`index`: kept from an earlier reader of the same object, saves the first GET. `writer`: the token that metadata
-        names for the object, as in check_writer."""
+        """`index`: kept from an earlier reader of the same object, saves the first GET. `writer`: the token
+        that metadata names for the object, as in check_writer."""
         self.key = key
         self._writer = writer
         self.size_bytes = size_bytes
         self._store = store
         self._index = index
-        self._whole: memoryview | None = None  # an object no larger than the tail guess arrives whole with its index
+        self._whole: memoryview | None = (
+            None  # an object no larger than the tail guess arrives whole with its index
+        )
         self._loading: asyncio.Task[ObjectIndex] | None = None
         # Whoever comes with the index has seen the footer.
         self._is_writer_known = not writer or index is not None
@@ -98,8 +107,9 @@ class ObjectReader:
         return (await self.scan(ref, await self.read_span([ref]))).all_entries()
 
     async def read_blocks(self, refs: Sequence[BlockRef]) -> list[list[Entry]]:
-        """Entries block by block, in the order asked. Blocks that lie side by side come with one GET; each block's
-        entries pin the bytes of that block alone, so that a cache may keep one and drop its neighbour."""
+        """Entries block by block, in the order asked. Blocks that lie side by side come with one GET; each
+        block's entries pin the bytes of that block alone, so that a cache may keep one and drop its
+        neighbour."""
         runs = _adjacent(refs)
         datas = await asyncio.gather(*(self.read_span(run) for run in runs))
         blocks: list[list[Entry]] = []
@@ -111,9 +121,9 @@ class ObjectReader:
         return blocks
 
     async def read_span(self, refs: Sequence[BlockRef], store: ObjectStore | None = None) -> memoryview:
-        """The bytes from the first of these blocks to the last, which are in the order of their positions, with one GET. `store`: by
-        another way than the reader's own. What comes pins nothing but itself. Where the footer was not seen yet, it comes with
-        a small GET at the same time."""
+        """The bytes from the first of these blocks to the last, which are in the order of their positions,
+        with one GET. `store`: by another way than the reader's own. What comes pins nothing but itself. Where
+        the footer was not seen yet, it comes with a small GET at the same time."""
         checking = self._begin_check()
         data = await self._read(refs[0].position, _end(refs[-1]), store)
         if checking is not None:
@@ -123,7 +133,8 @@ class ObjectReader:
     async def read_apart(
         self, refs: Sequence[BlockRef], pool: BufferPool, store: ObjectStore | None = None
     ) -> list[PooledBuffer]:
-        """As read_span, each block in a buffer of its own. What nobody asked for between them is read over something that nobody reads."""
+        """As read_span, each block in a buffer of its own. What nobody asked for between them is read over
+        something that nobody reads."""
         room = _Room(refs, pool)
         start, end = refs[0].position, _end(refs[-1])
         checking = self._begin_check()
@@ -143,7 +154,8 @@ class ObjectReader:
     async def scan(
         self, ref: BlockRef, data: memoryview, pinned_bytes: int | None = None, line: StepLine | None = None
     ) -> PackedBlock:
-        """A block from its bytes, checked; in steps that leave the loop to others, and wait in `line` if there is one."""
+        """A block from its bytes, checked; in steps that leave the loop to others, and wait in `line` if
+        there is one."""
         block = PackedBlock(data, ref.end, pinned_bytes)
         pause = partial(asyncio.sleep, 0) if line is None else line.turn
         try:
@@ -151,14 +163,17 @@ class ObjectReader:
             for _ in block.scan(ref):
                 await pause()
         except ObjectCorrupt as error:
-            self._whole = None  # what came may have been damaged on its way: whoever asks again asks the store
+            self._whole = (
+                None  # what came may have been damaged on its way: whoever asks again asks the store
+            )
             named = self._named(error, ref.position)
             named.offsets = ref.start, ref.end
             raise named from None
         return block
 
     def _begin_check(self) -> asyncio.Task[None] | None:
-        """Of an object that was found by a composite's rows, whose own index nobody reads: the footer is read once."""
+        """Of an object that was found by a composite's rows, whose own index nobody reads: the footer is read
+        once."""
         if self._is_writer_known:
             return None
         if self._checking is None:
@@ -204,7 +219,8 @@ class ObjectReader:
 
 
 class CompositeReader:
-    """Reads one composite: which linked object holds an offset, and its blocks there. Their data comes by an ObjectReader of that object."""
+    """Reads one composite: which linked object holds an offset, and its blocks there. Their data comes by an
+    ObjectReader of that object."""
 
     def __init__(self, store: ObjectStore, key: str, writer: int = 0) -> None:
         """`writer`: as ObjectReader's."""
@@ -231,7 +247,9 @@ class CompositeReader:
                     raise ObjectCorrupt(error.reason, error.position, self.key) from None
             return self._index
 
-    async def find(self, stream_id: int, start: int, end: int, max_bytes: int) -> tuple[Link, list[BlockRef]] | None:
+    async def find(
+        self, stream_id: int, start: int, end: int, max_bytes: int
+    ) -> tuple[Link, list[BlockRef]] | None:
         """See CompositeIndex.find. Raises ObjectCorrupt, with the key."""
         index = self._index or await self.index()
         try:
@@ -241,8 +259,8 @@ class CompositeReader:
 
 
 class _Room:
-    """Where one span of an object is read to: buffers for its blocks, others for each attempt, for one that was given up may still be writing
-    into its own."""
+    """Where one span of an object is read to: buffers for its blocks, others for each attempt, for one that
+    was given up may still be writing into its own."""
 
     def __init__(self, refs: Sequence[BlockRef], pool: BufferPool) -> None:
         self._refs = refs

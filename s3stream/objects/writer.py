@@ -1,9 +1,11 @@
-"""Entries in, the parts of one object out. Pure; what is large is not copied: payloads go out as the views they came.
+"""Entries in, the parts of one object out. Pure; what is large is not copied: payloads go out as the views
+they came.
 
-Not here: which streams share an object, how the parts are put. What it keeps true: streams come in ascending order,
-each with one range without overlap or gap; a block holds one stream and at most BLOCK_BYTES_MAX unless it is one
-entry; every row's delta, count and size fit an i32. `add` costs two passes of CRC32C over the bytes, the second, of large entries, while they are in
-the processor's cache: a caller on the event loop adds a MiB or so at a time. The checksum of what is handed over comes of those passes.
+Not here: which streams share an object, how the parts are put. What it keeps true: streams come in ascending
+order, each with one range without overlap or gap; a block holds one stream and at most BLOCK_BYTES_MAX unless
+it is one entry; every row's delta, count and size fit an i32. `add` costs two passes of CRC32C over the
+bytes, the second, of large entries, while they are in the processor's cache: a caller on the event loop adds
+a MiB or so at a time. The checksum of what is handed over comes of those passes.
 """
 
 from __future__ import annotations
@@ -36,9 +38,11 @@ from millrace.s3stream.objects.format import (
 )
 
 BLOCK_BYTES_MAX = 1 << 20
-# Entries below this size are copied, neighbours into one piece: a put of a million small views costs more than the copy.
+# Entries below this size are copied, neighbours into one piece: a put of a million small views costs more
+# than the copy.
 JOIN_BELOW_BYTES = 8192
-# The sum of a smaller block is taken once more for that of all: the bytes are at hand, and a join by arithmetic costs more.
+# The sum of a smaller block is taken once more for that of all: the bytes are at hand, and a join by
+# arithmetic costs more.
 WALK_BELOW_BYTES = 64 << 10
 
 
@@ -51,7 +55,8 @@ class SummedParts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FinishedObject:
-    """`parts` concatenated are the object, or its rest after `take_parts`, and `crc` is their CRC32C; `size_bytes` is the whole object's."""
+    """`parts` concatenated are the object, or its rest after `take_parts`, and `crc` is their CRC32C;
+    `size_bytes` is the whole object's."""
 
     parts: list[Buffer]
     crc: int
@@ -82,13 +87,16 @@ class ObjectWriter:
         self._next_offset = 0
 
     def add(self, stream_id: int, entries: Iterable[Entry]) -> None:
-        """Adds entries that continue the stream, or begin a stream with a higher id. ValueError when they do neither;
-        ObjectCorrupt when an entry's bytes no longer match the checksum it carries (nothing of it was taken)."""
+        """Adds entries that continue the stream, or begin a stream with a higher id. ValueError when they do
+        neither; ObjectCorrupt when an entry's bytes no longer match the checksum it carries (nothing of it
+        was taken)."""
         for entry in entries:
             if stream_id != self._stream_id:
                 self._begin_stream(stream_id, entry.base_offset)
             elif entry.base_offset != self._next_offset:
-                raise ValueError(f"stream {stream_id} goes on at {entry.base_offset}, not {self._next_offset}")
+                raise ValueError(
+                    f"stream {stream_id} goes on at {entry.base_offset}, not {self._next_offset}"
+                )
             self._add_entry(entry)
 
     @property
@@ -141,7 +149,9 @@ class ObjectWriter:
         payload_sum = crc32c(data[:SUMMED_FROM], crc32c(data[SUMMED_FROM:]))
         header = encode_entry_header_of(self._stream_id, entry.epoch, base_offset, count, length, payload_sum)
         if entry.crc is not None and entry.crc != int.from_bytes(header[-4:], "big"):
-            raise ObjectCorrupt(f"entry of stream {self._stream_id} at offset {base_offset} changed in memory")
+            raise ObjectCorrupt(
+                f"entry of stream {self._stream_id} at offset {base_offset} changed in memory"
+            )
         added_bytes = ENTRY_HEADER_BYTES + length
         if added_bytes > INT32_MAX - BLOCK_HEADER_BYTES:
             raise ValueError(f"entry of {added_bytes} bytes does not fit a block")

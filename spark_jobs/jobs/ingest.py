@@ -1,7 +1,8 @@
 """`ingest`: Kafka topics to a partitioned Parquet table, each record once.
 
-Runs as `millrace pipeline run ingest --config FILE [--once] [--trace]`, or by plain spark-submit with this file. Stopped or killed anywhere, the
-next run goes on where the last finished batch ended (see sinks.py for why nothing repeats). One line of progress a batch.
+Runs as `millrace pipeline run ingest --config FILE [--once] [--trace]`, or by plain spark-submit with this
+file. Stopped or killed anywhere, the next run goes on where the last finished batch ended (see sinks.py for
+why nothing repeats). One line of progress a batch.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ def main(arguments: list[str] | None = None) -> int:
         prog="millrace pipeline run ingest", description="Kafka topics to a Parquet table, each record once."
     )
     parser.add_argument(
-        "--config", type=Path, required=True, metavar="FILE", help="TOML file; docs/pipelines.md has its settings"
+        "--config",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="TOML file; docs/pipelines.md has its settings",
     )
     parser.add_argument("--once", action="store_true", help="take what is there now, then end")
     parser.add_argument("--trace", action="store_true", help="show what Spark and Kafka say of an error")
@@ -48,7 +53,8 @@ def run(settings: IngestSettings, *, once: bool, trace: bool) -> int:
     from millrace.spark_jobs.failures import causes_of, failure_of
     from millrace.spark_jobs.session import build_session
 
-    # While Spark starts, SIGINT ends the process as SIGTERM does: with Python's own handler the start would be waited for, and leave a traceback.
+    # While Spark starts, SIGINT ends the process as SIGTERM does: with Python's own handler the start would
+    # be waited for, and leave a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     print(f"ingest: starting Spark; {settings.bootstrap_servers} -> {settings.table_path}", flush=True)
     try:
@@ -83,7 +89,8 @@ def is_interrupt(error: BaseException | None) -> bool:
 
 
 def take(session: Any, settings: IngestSettings, ending: Ending, *, once: bool) -> int:
-    """Until the end, or an error. A query that failed for a reason that the policies allow is begun again from where they say."""
+    """Until the end, or an error. A query that failed for a reason that the policies allow is begun again
+    from where they say."""
     from millrace.spark_jobs.taking import Taking
 
     taking = Taking(session, settings, ending.is_asked)
@@ -126,8 +133,8 @@ def start(
 
 
 def follow(query: StreamingQuery, ending: Ending, look: Callable[[], None] = lambda: None) -> int:
-    """Prints each batch as it ends; returns the exit code when the query has ended, raises what it failed with. `look` is asked each second,
-    and may raise."""
+    """Prints each batch as it ends; returns the exit code when the query has ended, raises what it failed
+    with. `look` is asked each second, and may raise."""
     seen, rows, has_ended = -1, 0, False
     while not has_ended:
         look()
@@ -142,7 +149,9 @@ def follow(query: StreamingQuery, ending: Ending, look: Callable[[], None] = lam
                     flush=True,
                 )
     if ending.has_left_batch:
-        print("ingest: the batch under way is left; the next start runs it again from its beginning", flush=True)
+        print(
+            "ingest: the batch under way is left; the next start runs it again from its beginning", flush=True
+        )
     if ending.signal and not ending.has_read:
         return stopped_early(ending)
     print(f"ingest: done, {rows} records in this run", flush=True)

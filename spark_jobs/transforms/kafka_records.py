@@ -1,4 +1,5 @@
-"""Rows of Spark's Kafka source to rows of the ingested table. A function from DataFrame to DataFrame; no session, no I/O."""
+"""Rows of Spark's Kafka source to rows of the ingested table. A function from DataFrame to DataFrame; no
+session, no I/O."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from pyspark.sql import functions as F
 
 
 def to_ingested(source: DataFrame) -> DataFrame:
-    """Names the columns of `schemas.INGESTED` in order; `date` is the record timestamp's day in the session's zone."""
+    """Names the columns of `schemas.INGESTED` in order; `date` is the record timestamp's day in the session's
+    zone."""
     return source.select(
         F.col("topic"),
         F.col("partition"),

@@ -1,8 +1,10 @@
-"""A well-behaved client beside an attack: it does one small thing again and again, and remembers how long each took.
+"""A well-behaved client beside an attack: it does one small thing again and again, and remembers how long
+each took.
 
-Runs in a thread with a connection of its own. `with Bystander(broker, step) as bystander: attack()`; afterwards
-`bystander.slowest_s` is the longest wait for an answer, an answer still awaited at the end included. Time in which the broker was ready to run
-and the machine ran others does not count: no attack takes it.
+Runs in a thread with a connection of its own. `with Bystander(broker, step) as bystander: attack()`;
+afterwards `bystander.slowest_s` is the longest wait for an answer, an answer still awaited at the end
+included. Time in which the broker was ready to run and the machine ran others does not count: no attack takes
+it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ SERVED_MIN = 10
 class Bystander(Background):
     """`step(client)`: one request and its answer; raises AssertionError when the answer is wrong."""
 
-    def __init__(self, broker: LiveBroker, step: Callable[[Client], object], timeout_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, broker: LiveBroker, step: Callable[[Client], object], timeout_s: float = PATIENCE_S
+    ) -> None:
         super().__init__()
         self._broker = broker
         self._step = step
@@ -46,7 +50,8 @@ class Bystander(Background):
         until(lambda: self.error is not None or len(self.latencies_s) >= before + count, "it is held up")
 
     def check_served(self) -> None:
-        """In the midst of an attack that is over soon: a short one that stops others all the while shows by how few answers they had."""
+        """In the midst of an attack that is over soon: a short one that stops others all the while shows by
+        how few answers they had."""
         assert len(self.latencies_s) > SERVED_MIN, f"{len(self.latencies_s)} answers beside the attack"
 
     def _waited_s(self, asked_at: float) -> float:

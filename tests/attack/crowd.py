@@ -1,4 +1,5 @@
-"""Many hostile clients in one thread: each is given its turn every PERIOD_S, and whoever is cut off connects anew."""
+"""Many hostile clients in one thread: each is given its turn every PERIOD_S, and whoever is cut off connects
+anew."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ class Attacker:
 
 
 class Crowd(Background):
-    """`count` of them from `addresses` addresses of this machine, other ones than the tests' own clients have where the system has all of
-    127.0.0.0/8, as Linux does."""
+    """`count` of them from `addresses` addresses of this machine, other ones than the tests' own clients have
+    where the system has all of 127.0.0.0/8, as Linux does."""
 
     def __init__(self, broker: LiveBroker, count: int, addresses: int = 1, window_bytes: int = 0) -> None:
         super().__init__()

@@ -1,7 +1,9 @@
-"""A random history of a node as clients know it: what they were told, what they may not know, and how much of it a node still has.
+"""A random history of a node as clients know it: what they were told, what they may not know, and how much of
+it a node still has.
 
-Steps of a life are drawn from a seed: topics made and deleted, records, deletions of records, commits of several groups. Objects are compacted
-meanwhile. A life ends by kill -9 with records on their way: each of those may be there afterwards or not, and nothing else may.
+Steps of a life are drawn from a seed: topics made and deleted, records, deletions of records, commits of
+several groups. Objects are compacted meanwhile. A life ends by kill -9 with records on their way: each of
+those may be there afterwards or not, and nothing else may.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ Records = dict[Place, list[tuple[int, bytes]]]
 
 
 class Known:
-    """Records by partition and offset, where partitions begin, groups' offsets; and values that were sent and never answered."""
+    """Records by partition and offset, where partitions begin, groups' offsets; and values that were sent and
+    never answered."""
 
     def __init__(self) -> None:
         self.records: dict[Place, dict[int, bytes]] = {}
@@ -46,7 +49,9 @@ class Known:
 
     def expected(self) -> Records:
         return {
-            place: sorted((offset, value) for offset, value in records.items() if offset >= self.begins[place])
+            place: sorted(
+                (offset, value) for offset, value in records.items() if offset >= self.begins[place]
+            )
             for place, records in self.records.items()
         }
 
@@ -67,13 +72,21 @@ class Life:
         self._made = 0
         self._sent = 0
         self._admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
-        settings = {"bootstrap.servers": broker.address, "linger.ms": 5, "message.timeout.ms": 30_000, "log_level": 0}
+        settings = {
+            "bootstrap.servers": broker.address,
+            "linger.ms": 5,
+            "message.timeout.ms": 30_000,
+            "log_level": 0,
+        }
         self._producer = Producer(settings)
 
     def run(self, steps: int) -> None:
-        """That many steps; the first makes a topic, and each kind that destroys something comes at least once."""
+        """That many steps; the first makes a topic, and each kind that destroys something comes at least
+        once."""
         kinds: list[Callable[[], None]] = [self.delete_records, self.delete_topic, self.commit, self.commit]
-        drawn = self._chance.choices([self.produce, self.make_topic, *kinds], [6, 1, 1, 1, 2, 2], k=max(0, steps - 8))
+        drawn = self._chance.choices(
+            [self.produce, self.make_topic, *kinds], [6, 1, 1, 1, 2, 2], k=max(0, steps - 8)
+        )
         steps_left = [self.produce, self.produce, self.make_topic, *kinds, *drawn]
         self._chance.shuffle(steps_left)
         self.make_topic()
@@ -115,7 +128,9 @@ class Life:
         """Of one group, in one partition or in all of a topic."""
         group, (topic, _) = self._chance.choice(GROUPS), self._place()
         places = [(topic, number) for number in range(self._chance.choice((1, PARTITIONS)))]
-        offsets = {place: self._chance.randrange(self.known.begins[place], self._end(place) + 1) for place in places}
+        offsets = {
+            place: self._chance.randrange(self.known.begins[place], self._end(place) + 1) for place in places
+        }
         self._commit(group, offsets)
 
     def commit_below_records(self) -> None:
@@ -141,13 +156,20 @@ class Life:
     def _send(self) -> None:
         topic, partition = self._place()
         self._sent += 1
-        value = f"{self._name} {self._sent} ".encode() + self._chance.randbytes(self._chance.randrange(VALUE_BYTES_MAX))
+        value = f"{self._name} {self._sent} ".encode() + self._chance.randbytes(
+            self._chance.randrange(VALUE_BYTES_MAX)
+        )
         self.known.in_doubt.add(value)
         self._producer.produce(topic, value, partition=partition, on_delivery=self._on_delivery)
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
-            topic, partition, offset, value = message.topic(), message.partition(), message.offset(), message.value()
+            topic, partition, offset, value = (
+                message.topic(),
+                message.partition(),
+                message.offset(),
+                message.value(),
+            )
             assert topic is not None
             assert partition is not None
             assert offset is not None
@@ -188,7 +210,8 @@ def digest(found: Records) -> str:
 
 
 def check(broker: LiveBroker, known: Known) -> int:
-    """Topics, where partitions begin, records by two clients, and groups' offsets; how many records there are."""
+    """Topics, where partitions begin, records by two clients, and groups' offsets; how many records there
+    are."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     assert (
         sorted(name for name in admin.list_topics(timeout=PATIENCE_S).topics if not name.startswith("__"))
@@ -198,7 +221,9 @@ def check(broker: LiveBroker, known: Known) -> int:
     for read in (read_by_librdkafka, read_by_kafka_python):
         begins, found = read(broker, known)
         assert begins == known.begins
-        certain = {place: [one for one in rows if one[1] not in known.in_doubt] for place, rows in found.items()}
+        certain = {
+            place: [one for one in rows if one[1] not in known.in_doubt] for place, rows in found.items()
+        }
         assert digest(certain) == digest(expected), read.__name__
     for group, committed in known.committed.items():
         assert committed_of(broker, group, list(committed)) == committed, group
@@ -207,7 +232,9 @@ def check(broker: LiveBroker, known: Known) -> int:
 
 
 def read_by_librdkafka(broker: LiveBroker, known: Known) -> tuple[dict[Place, int], Records]:
-    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "not joined", "enable.auto.commit": False})
+    consumer = Consumer(
+        {"bootstrap.servers": broker.address, "group.id": "not joined", "enable.auto.commit": False}
+    )
     places = [TopicPartition(*place) for place in known.records]
     bounds = {(one.topic, one.partition): consumer.get_watermark_offsets(one, 20) for one in places}
     found: Records = {place: [] for place in known.records}
@@ -226,7 +253,9 @@ def read_by_librdkafka(broker: LiveBroker, known: Known) -> tuple[dict[Place, in
 
 
 def read_by_kafka_python(broker: LiveBroker, known: Known) -> tuple[dict[Place, int], Records]:
-    consumer = KafkaConsumer(bootstrap_servers=broker.address, auto_offset_reset="none", enable_auto_commit=False)
+    consumer = KafkaConsumer(
+        bootstrap_servers=broker.address, auto_offset_reset="none", enable_auto_commit=False
+    )
     places = [KafkaPythonPartition(*place) for place in known.records]
     found: Records = {place: [] for place in known.records}
     begins, ends = consumer.beginning_offsets(places), consumer.end_offsets(places)

@@ -1,4 +1,5 @@
-"""Batches that claim more records than they can hold, or that really span thousands of millions of offsets: what others pay for them."""
+"""Batches that claim more records than they can hold, or that really span thousands of millions of offsets:
+what others pay for them."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ def object_count(broker: LiveBroker) -> int:
 
 
 def test_batches_that_claim_too_much_are_refused(tmp_path: Path) -> None:
-    """Batches of 121 bytes that claim 2^31 - 1 records, by each codec: INVALID_RECORD for each, no object is made, and another client's
-    produce goes on."""
+    """Batches of 121 bytes that claim 2^31 - 1 records, by each codec: INVALID_RECORD for each, no object is
+    made, and another client's produce goes on."""
     with LiveBroker(tmp_path, wal="256MiB", is_warm=True) as broker, Client(broker.address) as client:
         client.create("odd")
         client.create("other")
@@ -55,7 +56,8 @@ def test_batches_that_claim_too_much_are_refused(tmp_path: Path) -> None:
         busy_s = broker.cpu_seconds() - busy_s
         made = object_count(broker) - before
         print(
-            f"\n{BATCH_COUNT} claims: {busy_s:.2f} s of the processor, codes {codes}, {made} objects, bystander {bystander.slowest_s * 1e3:.0f} ms"
+            f"\n{BATCH_COUNT} claims: {busy_s:.2f} s of the processor, codes {codes}, {made} objects, "
+            f"bystander {bystander.slowest_s * 1e3:.0f} ms"
         )
         assert codes == {ErrorCode.INVALID_RECORD}
         assert made <= 1
@@ -64,8 +66,8 @@ def test_batches_that_claim_too_much_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_odd_range_costs_others_no_object(tmp_path: Path) -> None:
-    """Batches of half a megabyte that may really hold 2^31 - 1 records each are taken where only headers are judged; each fills an
-    index row of its own, and no upload begins before its time."""
+    """Batches of half a megabyte that may really hold 2^31 - 1 records each are taken where only headers are
+    judged; each fills an index row of its own, and no upload begins before its time."""
     batch = batch_of(run_of_zeros(INT32_MAX), INT32_MAX, Codec.ZSTD)
     with LiveBroker(tmp_path, wal="256MiB", is_warm=True) as broker, Client(broker.address) as client:
         client.create("wide", record_validation="header")
@@ -77,7 +79,8 @@ def test_an_odd_range_costs_others_no_object(tmp_path: Path) -> None:
         busy_s = broker.cpu_seconds() - busy_s
         made = object_count(broker) - before
         print(
-            f"\n{WIDE_COUNT} wide: {busy_s:.2f} s of the processor, {made} objects, bystander {bystander.slowest_s * 1e3:.0f} ms"
+            f"\n{WIDE_COUNT} wide: {busy_s:.2f} s of the processor, {made} objects, bystander "
+            f"{bystander.slowest_s * 1e3:.0f} ms"
         )
         assert [answer.error_code for answer in answers] == [0] * WIDE_COUNT
         assert made <= 1

@@ -1,4 +1,5 @@
-"""Two nodes from one disk and one bucket: at most one goes on, what it wrote is never another's, and no object is overwritten."""
+"""Two nodes from one disk and one bucket: at most one goes on, what it wrote is never another's, and no
+object is overwritten."""
 
 from __future__ import annotations
 
@@ -82,12 +83,15 @@ def said(broker: LiveBroker) -> str:
 
 
 def check_refused(broker: LiveBroker) -> None:
-    """A start that knows nothing of the newest claim: a sentence with the remedy, and its disk is as it was."""
+    """A start that knows nothing of the newest claim: a sentence with the remedy, and its disk is as it
+    was."""
     before = contents_of(broker.folder / "data" / "metadata")
     broker.begin()
     assert broker.wait_end() == 1
     knows_nothing = "of which this metadata log knows nothing" in said(broker)
-    is_older = "the metadata log is older than" in said(broker)  # what the bucket has of the metadata tells it, too
+    is_older = "the metadata log is older than" in said(
+        broker
+    )  # what the bucket has of the metadata tells it, too
     assert knows_nothing or is_older, said(broker)[-2000:]
     assert "(log.dirs)" in said(broker)
     assert contents_of(broker.folder / "data" / "metadata") == before
@@ -95,7 +99,9 @@ def check_refused(broker: LiveBroker) -> None:
 
 def contents_of(folder: Path) -> dict[str, bytes]:
     skipped = (".lock", "metadata.reserve")
-    return {str(one): one.read_bytes() for one in folder.rglob("*") if one.is_file() and one.name not in skipped}
+    return {
+        str(one): one.read_bytes() for one in folder.rglob("*") if one.is_file() and one.name not in skipped
+    }
 
 
 def clone_takes_over(pair: Pair) -> float:
@@ -134,7 +140,8 @@ def clone_takes_over(pair: Pair) -> float:
 
 
 def clone_comes_late(pair: Pair) -> None:
-    """The first one was started again since the clone was taken: the clone is refused, and the first one goes on."""
+    """The first one was started again since the clone was taken: the clone is refused, and the first one goes
+    on."""
     first, second = pair.first, pair.second
     first.start()
     with Client(first.address) as client:
@@ -178,8 +185,9 @@ def replaced_after_a_put(folder: Path) -> Pair | None:
 
 @pytest.mark.parametrize("is_idle", [False, True])
 def test_what_a_replaced_node_put_last_stops_nobody(tmp_path: Path, is_idle: bool) -> None:
-    """Before it looks it makes a topic and uploads an object, under an id that its clone gives too: the clone goes on under the next one, and
-    starts again, before it gave that id (idle) as behind it, though the bucket holds more metadata and objects than it has itself."""
+    """Before it looks it makes a topic and uploads an object, under an id that its clone gives too: the clone
+    goes on under the next one, and starts again, before it gave that id (idle) as behind it, though the
+    bucket holds more metadata and objects than it has itself."""
     pair = next(pair for number in range(TRIES) if (pair := replaced_after_a_put(tmp_path / str(number))))
     second = pair.second
     try:
@@ -199,8 +207,8 @@ def test_what_a_replaced_node_put_last_stops_nobody(tmp_path: Path, is_idle: boo
 
 
 def test_a_halted_node_acknowledges_nothing_when_it_goes_on(tmp_path: Path) -> None:
-    """It is stopped with producers at its door, and cloned; the clone takes over. Once it goes on it answers no producer and makes no topic, and
-    ends; the clone has all that was acknowledged before."""
+    """It is stopped with producers at its door, and cloned; the clone takes over. Once it goes on it answers
+    no producer and makes no topic, and ends; the clone has all that was acknowledged before."""
     pair = Pair(tmp_path, f"0@file://{tmp_path}/objects", tmp_path / "objects")
     first, second = pair.first, pair.second
     clients: list[Client] = []
@@ -244,8 +252,8 @@ def test_a_halted_node_acknowledges_nothing_when_it_goes_on(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("store", ["directory", "S3"] if IS_FULL else ["S3"])
 def test_two_nodes_from_one_disk(tmp_path: Path, store: str) -> None:
-    """Whichever comes second by the claims is refused, or the first ends with what only its log holds; all that
-    the winner acknowledged is there, and every object has the bytes that it was given."""
+    """Whichever comes second by the claims is refused, or the first ends with what only its log holds; all
+    that the winner acknowledged is there, and every object has the bytes that it was given."""
     with S3Server(tmp_path / "s3") as server:
         places: list[Pair] = []
         for name in ("over", "late") * (4 if IS_FULL else 1):

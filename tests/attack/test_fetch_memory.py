@@ -1,4 +1,5 @@
-"""Fetches that name partitions by the thousand: what a broker remembers of them, in sessions and while they wait, stays within its memory."""
+"""Fetches that name partitions by the thousand: what a broker remembers of them, in sessions and while they
+wait, stays within its memory."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def broker(tmp_path: Path) -> Iterator[LiveBroker]:
 def wanted(count: int, epoch: int, max_wait_ms: int) -> FetchRequest:
     asked = [FetchPartition(index, -1, 0, partition_max_bytes=100) for index in range(count)]
     topics = [FetchTopic(topic="wide", partitions=asked)]
-    return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=MIB, topics=topics, session_epoch=epoch)
+    return FetchRequest(
+        max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=MIB, topics=topics, session_epoch=epoch
+    )
 
 
 def begun(broker: LiveBroker) -> float:
@@ -62,7 +65,9 @@ def test_sessions_remember_what_memory_allows(broker: LiveBroker) -> None:
 
 def test_fetches_that_wait_are_charged_what_they_hold(broker: LiveBroker) -> None:
     """More of them than memory allows: those that wait longest are answered with what there is."""
-    frame = encode_request(NAMED["Fetch"], VERSION_BY_NAME, 1, "attack", wanted(WAITING_PARTITIONS, -1, 600_000))
+    frame = encode_request(
+        NAMED["Fetch"], VERSION_BY_NAME, 1, "attack", wanted(WAITING_PARTITIONS, -1, 600_000)
+    )
     waiting = []
     try:
         with Client(broker.address, 120.0) as client:

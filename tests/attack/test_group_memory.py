@@ -1,4 +1,5 @@
-"""Clients that make groups without end: memory stays bounded, groups that exist go on, and others make theirs."""
+"""Clients that make groups without end: memory stays bounded, groups that exist go on, and others make
+theirs."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ class Commits:
 
     def __init__(self, broker: LiveBroker, from_address: str) -> None:
         place = "127.0.0.1", broker.port
-        self._sockets = [socket.create_connection(place, PATIENCE_S, (from_address, 0)) for _ in range(CONNECTIONS)]
+        self._sockets = [
+            socket.create_connection(place, PATIENCE_S, (from_address, 0)) for _ in range(CONNECTIONS)
+        ]
         self._files = [one.makefile("rb") for one in self._sockets]
 
     def commit(self, groups: list[str], offset: int, partition: int = 0) -> Counter[tuple[int, int]]:
@@ -46,7 +49,9 @@ class Commits:
         for first in range(0, len(groups), CONNECTIONS):
             part = groups[first : first + CONNECTIONS]
             for one, group in zip(self._sockets, part, strict=False):
-                one.sendall(encode_request(API[8], VERSION, 1, "flood", commit_request(group, offset, partition)))
+                one.sendall(
+                    encode_request(API[8], VERSION, 1, "flood", commit_request(group, offset, partition))
+                )
             for file, _ in zip(self._files, part, strict=False):
                 (length,) = struct.unpack(">i", file.read(4))
                 response = decode_response(API[8], VERSION, file.read(length))[1]
@@ -55,7 +60,9 @@ class Commits:
 
 
 def commit_request(group: str, offset: int, partition: int = 0) -> OffsetCommitRequest:
-    topics = [OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(partition, offset, -1, "")])]
+    topics = [
+        OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(partition, offset, -1, "")])
+    ]
     return OffsetCommitRequest(group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=topics)
 
 
@@ -65,9 +72,10 @@ def commit_once(client: Client) -> None:
 
 
 def test_groups_of_one_offset_fill_no_memory(tmp_path: Path) -> None:
-    """One address makes groups until it is refused, and goes on asking: with a code for "ask again" and a time to wait. A group that
-    was there commits meanwhile, so do those that were taken, and another address makes new ones; all are there after a kill. The process grows by
-    what is charged, a quarter of it for the allocator, and what comes once, at most."""
+    """One address makes groups until it is refused, and goes on asking: with a code for "ask again" and a
+    time to wait. A group that was there commits meanwhile, so do those that were taken, and another address
+    makes new ones; all are there after a kill. The process grows by what is charged, a quarter of it for the
+    allocator, and what comes once, at most."""
     settings = {
         "states.memory.max.bytes": f"{STATES_MIB}MiB",
         "memory.max.bytes": "128MiB",
@@ -93,7 +101,9 @@ def test_groups_of_one_offset_fill_no_memory(tmp_path: Path) -> None:
         taken = found[0, 0]
         assert 300 * STATES_MIB < taken < 700 * STATES_MIB
         assert flood.commit(groups[:200], 2) == {(0, 0): 200}
-        assert other.commit([f"other-{number}" for number in range(30 * STATES_MIB)], 1) == {(0, 0): 30 * STATES_MIB}
+        assert other.commit([f"other-{number}" for number in range(30 * STATES_MIB)], 1) == {
+            (0, 0): 30 * STATES_MIB
+        }
         assert broker.metrics()["millrace_states_memory_bytes"] < STATES_MIB * MIB
         assert "127.0.0.2 is refused a group" in broker.log_path.read_text()
         broker.kill()
@@ -103,8 +113,10 @@ def test_groups_of_one_offset_fill_no_memory(tmp_path: Path) -> None:
         with Client(broker.address) as client:
             commit_once(client)
         print(
-            f"{taken} of {len(groups)} groups taken, {charged_bytes / MIB:.1f} of {STATES_MIB} MiB charged, the process "
-            f"{grown_bytes / MIB:.1f} MiB larger; the slowest commit of another group {bystander.slowest_s * 1000:.0f} ms"
+            f"{taken} of {len(groups)} groups taken, {charged_bytes / MIB:.1f} of {STATES_MIB} MiB charged, "
+            "the process "
+            f"{grown_bytes / MIB:.1f} MiB larger; the slowest commit of another group "
+            f"{bystander.slowest_s * 1000:.0f} ms"
         )
         assert bystander.slowest_s < 2 * SLACK
 
@@ -118,11 +130,18 @@ def wait_for_coordinator(client: Client) -> None:
 
 
 def test_groups_commit_while_the_store_is_away(tmp_path: Path) -> None:
-    """Producers have filled all room and are told to come again: a group commits all the while, at once, and when the store is
-    back everybody goes on."""
+    """Producers have filled all room and are told to come again: a group commits all the while, at once, and
+    when the store is back everybody goes on."""
     with running() as store:
-        settings = {"s3.data.buckets": store.address, "memory.max.bytes": "128MiB", "s3.wal.upload.interval.ms": "200"}
-        with LiveBroker(tmp_path, settings, wal="24MiB", is_warm=True) as broker, Client(broker.address) as client:
+        settings = {
+            "s3.data.buckets": store.address,
+            "memory.max.bytes": "128MiB",
+            "s3.wal.upload.interval.ms": "200",
+        }
+        with (
+            LiveBroker(tmp_path, settings, wal="24MiB", is_warm=True) as broker,
+            Client(broker.address) as client,
+        ):
             client.create("t")
             wait_for_coordinator(client)
             commit_once(client)
@@ -139,7 +158,8 @@ def test_groups_commit_while_the_store_is_away(tmp_path: Path) -> None:
                 assert waiting.end_send().error_code == 0
                 bystander.check_served()
             print(
-                f"{taken} batches filled the room; {len(bystander.latencies_s)} commits while a producer waited, "
+                f"{taken} batches filled the room; {len(bystander.latencies_s)} commits while a producer "
+                "waited, "
                 f"the slowest {bystander.slowest_s * 1000:.0f} ms"
             )
             assert bystander.slowest_s < 2 * SLACK

@@ -31,7 +31,9 @@ def test_records_without_a_timestamp_are_kept(tmp_path: Path) -> None:
     """librdkafka that is told -1 writes a largest time of 0: such records age from their append, not from
     1970."""
     with (
-        LiveBroker(tmp_path, {"log.retention.check.interval.ms": str(ROUNDS_MS)}, wal="64MiB", is_warm=True) as broker,
+        LiveBroker(
+            tmp_path, {"log.retention.check.interval.ms": str(ROUNDS_MS)}, wal="64MiB", is_warm=True
+        ) as broker,
         Client(broker.address) as client,
     ):
         client.create("untimed")
@@ -81,7 +83,8 @@ def fill_with_lies(client: Client, now_ms: int) -> int:
 
 @contextmanager
 def attack(broker: LiveBroker, request: bytes) -> Iterator[list[int]]:
-    """Several connections ask again and again, a few requests ahead; some are closed half-way. Gives a list of answers."""
+    """Several connections ask again and again, a few requests ahead; some are closed half-way. Gives a list
+    of answers."""
     is_over, answers = threading.Event(), [0]
 
     def ask(number: int) -> None:
@@ -122,8 +125,8 @@ def look_up(topic: str, now_ms: int) -> Callable[[Client], object]:
 
 
 def test_lookups_in_batches_that_lie_hold_nobody_up(tmp_path: Path) -> None:
-    """Their headers claim a time that none of their records has: each has to be unpacked and walked to find that out.
-    Others look up times, and produce, as if nothing was."""
+    """Their headers claim a time that none of their records has: each has to be unpacked and walked to find
+    that out. Others look up times, and produce, as if nothing was."""
     with LiveBroker(tmp_path, {"message.max.bytes": str(4 << 20)}, wal="256MiB", is_warm=True) as broker:
         with Client(broker.address) as client:
             now_ms = int(time.time() * 1000)
@@ -132,14 +135,18 @@ def test_lookups_in_batches_that_lie_hold_nobody_up(tmp_path: Path) -> None:
             client.produce("honest", [b"before"], time_ms=now_ms - 1000)
             client.produce("honest", [b"now"], time_ms=now_ms)
             client.create("busy")
-        with Bystander(broker, look_up("honest", now_ms)) as reader, Bystander(broker, produce_one("busy")) as writer:
+        with (
+            Bystander(broker, look_up("honest", now_ms)) as reader,
+            Bystander(broker, produce_one("busy")) as writer,
+        ):
             with attack(broker, lookups("lies", PARTITIONS, now_ms)) as answers:
                 time.sleep(ATTACK_S)
                 for one in (reader, writer):
                     one.sees_answers()
             slowest = reader.slowest_s, writer.slowest_s
         print(
-            f"{sent / 1e6:.1f} MB of batches that lie, {ATTACKERS} connections: {answers[0]} answers to them; others' "
+            f"{sent / 1e6:.1f} MB of batches that lie, {ATTACKERS} connections: {answers[0]} answers to "
+            "them; others' "
             f"slowest lookup {slowest[0]:.3f} s of {len(reader.latencies_s)}, produce {slowest[1]:.3f} s; "
             f"{reader.peak_memory_bytes / (1 << 20):.0f} MiB"
         )

@@ -1,4 +1,5 @@
-"""Questions about one thing, asked again and again in one request: a few bytes each, and each answer would be kilobytes or megabytes.
+"""Questions about one thing, asked again and again in one request: a few bytes each, and each answer would be
+kilobytes or megabytes.
 
 15 KB of DescribeConfigs made a reply of 180 MB, beside `memory.max.bytes` of 256 MiB.
 """
@@ -110,7 +111,10 @@ def join(client: Client) -> None:
 
 def send_as(client: Client, producer_id: int) -> None:
     batch = build_batch(
-        [Record(None, b"x", int(time.time() * 1000))], producer_id=producer_id, producer_epoch=0, base_sequence=0
+        [Record(None, b"x", int(time.time() * 1000))],
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
     )
     data = [TopicProduceData("wide", partition_data=[PartitionProduceData(0, memoryview(batch))])]
     answer = client.ask("Produce", ProduceRequest(None, -1, 10_000, data), 12)
@@ -137,7 +141,8 @@ def test_what_is_named_again_is_not_answered_again(
 
 
 def test_of_what_need_not_exist_only_so_much_is_described(client: Client) -> None:
-    """Any group has configurations: 2 MB of names made replies of 280 MB. What does exist is described beside it all the same."""
+    """Any group has configurations: 2 MB of names made replies of 280 MB. What does exist is described beside
+    it all the same."""
     named = [DescribeConfigsResource(32, f"g{number}", None) for number in range(2 * NEVER_MISSING_MAX)]
     request = DescribeConfigsRequest([*named, DescribeConfigsResource(2, "wide", None)], True, True)
     results = client.ask("DescribeConfigs", request).results

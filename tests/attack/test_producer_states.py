@@ -1,4 +1,5 @@
-"""Clients that make producers without end: nobody else's repeat becomes a second record, and memory stays bounded."""
+"""Clients that make producers without end: nobody else's repeat becomes a second record, and memory stays
+bounded."""
 
 from __future__ import annotations
 
@@ -59,8 +60,9 @@ def _frame(topic: str, partition: int, producer_id: int, sequence: int) -> bytes
 
 
 def test_ten_thousand_producers_make_no_repeat_a_second_record(tmp_path: Path) -> None:
-    """A producer writes, as many others as were remembered at once write behind it to the same partition, and its retry comes:
-    it is told the offset of its batch; its next batch is taken, one behind a gap refused. So it is after a kill."""
+    """A producer writes, as many others as were remembered at once write behind it to the same partition, and
+    its retry comes: it is told the offset of its batch; its next batch is taken, one behind a gap refused. So
+    it is after a kill."""
     count = 40_000 if IS_FULL else 10_050
     with LiveBroker(tmp_path, wal="64MiB", is_warm=True) as broker:
         flood = Flood(broker)
@@ -82,11 +84,14 @@ def test_ten_thousand_producers_make_no_repeat_a_second_record(tmp_path: Path) -
 
 
 def test_a_new_producer_for_each_batch_fills_no_memory(tmp_path: Path) -> None:
-    """With 1 MiB for states, one address makes a producer for each batch on many partitions until it is refused: with a code that is
-    sent again and a time to wait. Its own producers go on, another address begins new ones, who writes beside it waits little, and the process grows
-    by less than memory.max.bytes."""
+    """With 1 MiB for states, one address makes a producer for each batch on many partitions until it is
+    refused: with a code that is sent again and a time to wait. Its own producers go on, another address
+    begins new ones, who writes beside it waits little, and the process grows by less than
+    memory.max.bytes."""
     rounds = 40 if IS_FULL else 4
-    with LiveBroker(tmp_path, {"states.memory.max.bytes": "1MiB", "memory.max.bytes": "128MiB"}, wal="64MiB") as broker:
+    with LiveBroker(
+        tmp_path, {"states.memory.max.bytes": "1MiB", "memory.max.bytes": "128MiB"}, wal="64MiB"
+    ) as broker:
         flood = Flood(broker)
         _create(broker, 20)
         _create(broker, 1, "beside")
@@ -97,7 +102,9 @@ def test_a_new_producer_for_each_batch_fills_no_memory(tmp_path: Path) -> None:
                 producer_ids = range(5000 * number, 5000 * (number + 1))
                 answers = flood.send([(one % 20, one, 0) for one in producer_ids])
                 refusals = [answer for answer in answers if answer[0]]
-                assert {(code, throttle) for code, _, throttle in refusals} <= {(ErrorCode.NOT_ENOUGH_REPLICAS, 1000)}
+                assert {(code, throttle) for code, _, throttle in refusals} <= {
+                    (ErrorCode.NOT_ENOUGH_REPLICAS, 1000)
+                }
                 refused += len(refusals)
                 taken += len(answers) - len(refusals)
             bystander.check_served()
@@ -113,8 +120,10 @@ def test_a_new_producer_for_each_batch_fills_no_memory(tmp_path: Path) -> None:
         grown_bytes = broker.peak_memory_bytes() - before_bytes
         assert grown_bytes <= 128 * MIB, f"{grown_bytes / MIB:.0f} MiB"
         print(
-            f"{taken} producers taken, {refused} refused; states {metrics['millrace_states_memory_bytes'] / MIB:.2f} MiB of 1, "
-            f"the process {grown_bytes / MIB:.0f} MiB larger; the slowest answer beside them {bystander.slowest_s * 1000:.0f} ms"
+            f"{taken} producers taken, {refused} refused; states "
+            f"{metrics['millrace_states_memory_bytes'] / MIB:.2f} MiB of 1, "
+            f"the process {grown_bytes / MIB:.0f} MiB larger; the slowest answer beside them "
+            f"{bystander.slowest_s * 1000:.0f} ms"
         )
         assert bystander.slowest_s < 2 * SLACK
 

@@ -1,8 +1,10 @@
-"""The log directory is lost: it is built again from the bucket, and what clients knew is there, or named as missing.
+"""The log directory is lost: it is built again from the bucket, and what clients knew is there, or named as
+missing.
 
-A random history first: topics made and deleted, records, deletions of records, group commits, compaction, kills. Then the log directory goes, and
-with it the write-ahead log where that was on the same disk. With a log of objects everything acknowledged is there again; with one on a disk
-everything that was committed. Real clients compare.
+A random history first: topics made and deleted, records, deletions of records, group commits, compaction,
+kills. Then the log directory goes, and with it the write-ahead log where that was on the same disk. With a
+log of objects everything acknowledged is there again; with one on a disk everything that was committed. Real
+clients compare.
 """
 
 from __future__ import annotations
@@ -18,7 +20,16 @@ import pytest
 
 from tests.attack import IS_FULL
 from tests.attack.restore_history import Known, Life, Place, check
-from tests.attack.test_swapped_places import broker_on, copy, produce, read, refusal, values, wait_uploaded, wal_at
+from tests.attack.test_swapped_places import (
+    broker_on,
+    copy,
+    produce,
+    read,
+    refusal,
+    values,
+    wait_uploaded,
+    wal_at,
+)
 from tests.live import LiveBroker, warm
 from tests.live.client import LATEST, Client
 from tests.patience import PATIENCE_S
@@ -64,8 +75,8 @@ def live(folder: Path, settings: dict[str, str], chance: random.Random, known: K
 
 
 def test_with_a_log_of_objects_everything_acknowledged_is_there_again(tmp_path: Path) -> None:
-    """Log directory and every local file are gone after three kills: what clients were told is there, byte for byte, up to the last answer,
-    and groups go on; what was deleted stays away."""
+    """Log directory and every local file are gone after three kills: what clients were told is there, byte
+    for byte, up to the last answer, and groups go on; what was deleted stays away."""
     settings = wal_at(tmp_path / "wal", "object")
     chance, known = random.Random(1), Known()
     live(tmp_path, settings, chance, known)
@@ -90,17 +101,22 @@ def test_with_a_log_of_objects_everything_acknowledged_is_there_again(tmp_path: 
     assert "restored into an empty directory" in restore(tmp_path, broker, "--take-over").stderr
     with broker:
         count = check(broker, known)
-        life = Life(broker, chance, known, "again")  # and it serves on: ids and epochs are above all that were given
+        life = Life(
+            broker, chance, known, "again"
+        )  # and it serves on: ids and epochs are above all that were given
         life.make_topic()
         life.produce()
         life.close()
         check(broker, known)
-    print(f"log of objects: {count} records of {len(known.records)} partitions are there again after {LIVES + 1} kills")
+    print(
+        f"log of objects: {count} records of {len(known.records)} partitions are there again after "
+        f"{LIVES + 1} kills"
+    )
 
 
 def test_with_a_log_on_a_disk_everything_committed_is_there_again(tmp_path: Path) -> None:
-    """Log directory and WAL are gone after three kills: all that was in objects is there, groups' offsets too; what only the WAL had is named by
-    partition and offset, and nothing else is."""
+    """Log directory and WAL are gone after three kills: all that was in objects is there, groups' offsets
+    too; what only the WAL had is named by partition and offset, and nothing else is."""
     settings = wal_at(tmp_path / "wal")
     chance, known = random.Random(2), Known()
     live(tmp_path, settings, chance, known)
@@ -137,12 +153,14 @@ def test_with_a_log_on_a_disk_everything_committed_is_there_again(tmp_path: Path
         count = check(broker, committed)
         assert ends_of(broker, committed) == ends
     print(
-        f"log on a disk: {count} records are there; named as missing: {len(written)} partitions, each from its end on"
+        f"log on a disk: {count} records are there; named as missing: {len(written)} partitions, each from "
+        "its end on"
     )
 
 
 def test_an_older_log_directory_is_refused_by_the_bucket(tmp_path: Path) -> None:
-    """A copy is put back and the WAL is new, so that only the bucket knows better: refused, nothing changed, and the remedy works."""
+    """A copy is put back and the WAL is new, so that only the bucket knows better: refused, nothing changed,
+    and the remedy works."""
     settings = wal_at(tmp_path / "wal")
     with broker_on(tmp_path, OFTEN, settings) as broker:
         with Client(broker.address) as client:
@@ -169,7 +187,9 @@ def test_an_older_log_directory_is_refused_by_the_bucket(tmp_path: Path) -> None
     print("an older log directory: refused by the bucket, and restored from it")
 
 
-@pytest.mark.parametrize("words", [("--help",), ("--from", "s3:/nonsense"), ("--from", "file:///nowhere-at-all")])
+@pytest.mark.parametrize(
+    "words", [("--help",), ("--from", "s3:/nonsense"), ("--from", "file:///nowhere-at-all")]
+)
 def test_what_a_mistake_is_told(tmp_path: Path, words: tuple[str, ...]) -> None:
     """Help teaches; mistakes are one sentence."""
     command = ["-m", "millrace.broker", "restore", "--data-dir", str(tmp_path), *words]
@@ -185,9 +205,12 @@ def test_what_a_mistake_is_told(tmp_path: Path, words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["block", "object"])
-def test_an_older_copy_of_the_wal_beside_a_restored_log_directory_is_refused(tmp_path: Path, kind: str) -> None:
-    """The machine's disk was put back from a snapshot, and its log directory was lost: what the bucket knows to be committed lies beyond the end of
-    such a log, and with it may what was acknowledged since. The current log has everything."""
+def test_an_older_copy_of_the_wal_beside_a_restored_log_directory_is_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    """The machine's disk was put back from a snapshot, and its log directory was lost: what the bucket knows
+    to be committed lies beyond the end of such a log, and with it may what was acknowledged since. The
+    current log has everything."""
     wal = tmp_path / "wal"
     settings = {**wal_at(wal, kind), **OFTEN}
     with broker_on(tmp_path, settings) as broker:

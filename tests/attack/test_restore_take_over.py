@@ -1,7 +1,8 @@
-"""`millrace restore` beside a process that still has the node, and from copies of a bucket, all over a real S3 server.
+"""`millrace restore` beside a process that still has the node, and from copies of a bucket, all over a real
+S3 server.
 
-The old process goes on acknowledging and uploading while its node is restored elsewhere: whatever it acknowledged before it ended is
-there in the end, and no restored node serves without it.
+The old process goes on acknowledging and uploading while its node is restored elsewhere: whatever it
+acknowledged before it ended is there in the end, and no restored node serves without it.
 """
 
 from __future__ import annotations
@@ -112,8 +113,8 @@ def take_over(story: Story, old: LiveBroker, new: LiveBroker) -> None:
 
 
 def take_over_elsewhere(folder: Path) -> None:
-    """On another machine, whose block WAL is a new one: what only the old process's has is named by the restore as lost from an offset on, and by
-    the old process, with its end, as it ends."""
+    """On another machine, whose block WAL is a new one: what only the old process's has is named by the
+    restore as lost from an offset on, and by the old process, with its end, as it ends."""
     bucket = {
         "s3.data.buckets": f"0@file://{folder / 'objects'}",
         **UPLOADS_NEVER,
@@ -145,7 +146,8 @@ def take_over_elsewhere(folder: Path) -> None:
 
 
 def from_a_copy(story: Story, other: LiveBroker) -> None:
-    """What has not arrived is named, by the pointer and by partition and offsets; when it has, everything is there."""
+    """What has not arrived is named, by the pointer and by partition and offsets; when it has, everything is
+    there."""
     whole = asyncio.run(contents(story.server, "lake"))
     late = [key for key in whole if "/metadata/snapshots/" in key or "/objects/" in key]
     assert any("/snapshots/" in key for key in late), "a restored node begins with a snapshot"
@@ -165,8 +167,9 @@ def from_a_copy(story: Story, other: LiveBroker) -> None:
 
 
 def test_a_node_is_restored_while_its_old_process_lives_and_from_a_copy(tmp_path: Path) -> None:
-    """Refused without the word; with it the old process ends, and what it committed after the restore is not left out unsaid. Then from a
-    copied bucket whose snapshot and objects lag behind the pointer. Beside that, with a block WAL that the restored node does not have."""
+    """Refused without the word; with it the old process ends, and what it committed after the restore is not
+    left out unsaid. Then from a copied bucket whose snapshot and objects lag behind the pointer. Beside that,
+    with a block WAL that the restored node does not have."""
     with ThreadPoolExecutor(1) as threads, S3Server(tmp_path / "s3") as server:
         elsewhere = threads.submit(take_over_elsewhere, tmp_path / "elsewhere")
         story = Story(tmp_path, server)

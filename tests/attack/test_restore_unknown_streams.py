@@ -1,7 +1,8 @@
-"""The log directory is lost a moment after streams were opened, and the write-ahead log on its disk is still there.
+"""The log directory is lost a moment after streams were opened, and the write-ahead log on its disk is still
+there.
 
-The bucket does not know these openings yet. A stream that it knows is recovered; one that was made since is named by the restore and
-by the start, which goes on only by the operator's word.
+The bucket does not know these openings yet. A stream that it knows is recovered; one that was made since is
+named by the restore and by the start, which goes on only by the operator's word.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ LATE = {"s3.metadata.upload.interval.ms": "3600000", "s3.wal.upload.interval.ms"
 
 
 def test_streams_that_were_opened_just_before_the_loss_are_recovered_or_named(tmp_path: Path) -> None:
-    """One topic is older and was written again, one is new: all of the first is there, and the second is not given up unsaid."""
+    """One topic is older and was written again, one is new: all of the first is there, and the second is not
+    given up unsaid."""
     wal, logs = tmp_path / "wal", tmp_path / "data" / "metadata"
     settings = wal_at(wal)
     with broker_on(tmp_path, settings) as broker:

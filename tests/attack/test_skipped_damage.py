@@ -1,7 +1,8 @@
-"""Rotten blocks in the write-ahead log, and a start with `wal.corruption`: what was given up is given up everywhere, the rest is served.
+"""Rotten blocks in the write-ahead log, and a start with `wal.corruption`: what was given up is given up
+everywhere, the rest is served.
 
-What outlives the records (a checkpoint, a log start) lies behind them in the log, and tells of offsets above the end that is left. Before, such
-a partition did not open any more, for good.
+What outlives the records (a checkpoint, a log start) lies behind them in the log, and tells of offsets above
+the end that is left. Before, such a partition did not open any more, for good.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def damage(folder: Path, content: bytes) -> None:
 
 
 def killed_broker(folder: Path) -> dict[str, list[bytes]]:
-    """The last record of one topic has a checkpoint behind it, that of another the deletion of all; a third has records to the end."""
+    """The last record of one topic has a checkpoint behind it, that of another the deletion of all; a third
+    has records to the end."""
     values = {
         CHECKED: [os.urandom(RECORD_BYTES) for _ in range(RECORDS)],
         DELETED: [os.urandom(20_000) for _ in range(5)],
@@ -69,8 +71,8 @@ def killed_broker(folder: Path) -> dict[str, list[bytes]]:
 
 
 def check_goes_on(folder: Path, policy: str, left: Mapping[str, Left]) -> int:
-    """A start with the policy serves what is left and takes more, and so does every later start without the setting. How many partitions
-    gave up what was stored of them."""
+    """A start with the policy serves what is left and takes more, and so does every later start without the
+    setting. How many partitions gave up what was stored of them."""
     with broker_on(folder, policy) as broker, Client(broker.address) as client:
         for topic, one in left.items():
             check_read(client, topic, one.first, one.values)
@@ -91,15 +93,23 @@ def check_read(client: Client, topic: str, first: int, values: Sequence[bytes]) 
 
 @pytest.mark.parametrize("policy", ["skip", "truncate"] if IS_FULL else ["skip"])
 def test_lost_records_with_more_behind_them(tmp_path: Path, policy: str) -> None:
-    """Two records are rotten. Stepped over: two partitions end before them, deleted records stay deleted, a third one is whole. The log
-    cut at the first one: all that came later is gone, deletions too, and nothing tells of it."""
+    """Two records are rotten. Stepped over: two partitions end before them, deleted records stay deleted, a
+    third one is whole. The log cut at the first one: all that came later is gone, deletions too, and nothing
+    tells of it."""
     values = killed_broker(tmp_path)
     damage(tmp_path, values[CHECKED][-1][-1000:])
     damage(tmp_path, values[DELETED][-1])
     if policy == "skip":
         left = {CHECKED: Left(0, values[CHECKED][:-1]), DELETED: Left(4, []), OTHER: Left(0, values[OTHER])}
     else:
-        left = {CHECKED: Left(0, values[CHECKED][:-1]), DELETED: Left(0, []), OTHER: Left(0, values[OTHER][:5])}
+        left = {
+            CHECKED: Left(0, values[CHECKED][:-1]),
+            DELETED: Left(0, []),
+            OTHER: Left(0, values[OTHER][:5]),
+        }
     given_up = check_goes_on(tmp_path, policy, left)
     assert given_up == (2 if policy == "skip" else 0)
-    print(f"wal.corruption={policy}: {given_up} partitions gave up what was stored behind lost records, all are served")
+    print(
+        f"wal.corruption={policy}: {given_up} partitions gave up what was stored behind lost records, all "
+        "are served"
+    )

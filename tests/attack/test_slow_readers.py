@@ -60,7 +60,12 @@ class SlowReaders(Crowd):
     """Clients that send `requests` at once and then read `rate_bytes_s` each."""
 
     def __init__(
-        self, broker: LiveBroker, requests: bytes, rate_bytes_s: float, window_bytes: int = 0, count: int = READERS
+        self,
+        broker: LiveBroker,
+        requests: bytes,
+        rate_bytes_s: float,
+        window_bytes: int = 0,
+        count: int = READERS,
     ) -> None:
         super().__init__(broker, count, window_bytes=window_bytes)
         self._requests = requests
@@ -97,6 +102,7 @@ def test_slow_readers_do_not_stop_consumers(
         bystander.sees_answers()
         slowest_s, peak = bystander.slowest_s, bystander.peak_memory_bytes
     print(
-        f"\nslowest Fetch {slowest_s:.3f} s of {len(bystander.latencies_s)}, {readers.cut_count} readers cut, peak {peak / MIB:.0f} MiB"
+        f"\nslowest Fetch {slowest_s:.3f} s of {len(bystander.latencies_s)}, {readers.cut_count} readers "
+        f"cut, peak {peak / MIB:.0f} MiB"
     )
     assert slowest_s < SLOWEST_S

@@ -1,7 +1,8 @@
-"""Swapped, restored and older places: log directory, WAL and bucket that do not belong to each other, or are not of one age.
+"""Swapped, restored and older places: log directory, WAL and bucket that do not belong to each other, or are
+not of one age.
 
-Each start that would lose or exchange acknowledged records is refused with one sentence that names the remedy, changes nothing, and the
-right places start again with everything. What cannot be seen is shown too.
+Each start that would lose or exchange acknowledged records is refused with one sentence that names the
+remedy, changes nothing, and the right places start again with everything. What cannot be seen is shown too.
 """
 
 from __future__ import annotations
@@ -125,8 +126,8 @@ def copy(source: Path, target: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["block", "object"])
 def test_an_older_copy_of_the_wal_is_refused(tmp_path: Path, kind: str) -> None:
-    """Restored from a snapshot that was made in an earlier owner's time, when all had been uploaded: refused by its owner's epoch, for by the
-    positions that metadata knows it may be the current one."""
+    """Restored from a snapshot that was made in an earlier owner's time, when all had been uploaded: refused
+    by its owner's epoch, for by the positions that metadata knows it may be the current one."""
     wal = tmp_path / "wal"
     settings = {**wal_at(wal, kind), **UPLOADS_OFTEN}
     with broker_on(tmp_path, settings) as broker:
@@ -151,7 +152,8 @@ def test_an_older_copy_of_the_wal_is_refused(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["block", "object"])
 def test_an_older_copy_of_the_wal_of_one_owner_is_refused(tmp_path: Path, kind: str) -> None:
-    """Copied while its owner was at work, which acknowledged and uploaded more and was killed: the log ends below what is committed."""
+    """Copied while its owner was at work, which acknowledged and uploaded more and was killed: the log ends
+    below what is committed."""
     wal = tmp_path / "wal"
     settings = {**wal_at(wal, kind), **UPLOADS_OFTEN}
     with broker_on(tmp_path, settings) as broker:
@@ -178,8 +180,9 @@ def test_an_older_copy_of_the_wal_of_one_owner_is_refused(tmp_path: Path, kind: 
 def test_an_older_copy_that_was_accepted_goes_on_and_the_current_one_is_the_older_then(
     tmp_path: Path, kind: str
 ) -> None:
-    """The word is said for one start. When the current volume is found after all, what it alone held is not given the place of what was
-    acknowledged since: a second word loses both, and consumers that read either notice."""
+    """The word is said for one start. When the current volume is found after all, what it alone held is not
+    given the place of what was acknowledged since: a second word loses both, and consumers that read either
+    notice."""
     wal = tmp_path / "wal"
     settings = {**wal_at(wal, kind), **UPLOADS_OFTEN}
     accepting = {"wal.lost.accept": "true"}
@@ -221,8 +224,8 @@ def test_an_older_copy_that_was_accepted_goes_on_and_the_current_one_is_the_olde
 
 @pytest.mark.parametrize("kind", ["block"])
 def test_an_older_copy_of_the_log_directory_is_refused(tmp_path: Path, kind: str) -> None:
-    """Copied, more acknowledged and uploaded, killed, the copy put back: refused, by a bucket that has lost its marker too, and the current
-    directory has everything."""
+    """Copied, more acknowledged and uploaded, killed, the copy put back: refused, by a bucket that has lost
+    its marker too, and the current directory has everything."""
     settings = {**wal_at(tmp_path / "wal", kind), **UPLOADS_OFTEN}
     logs = tmp_path / "data" / "metadata"
     with broker_on(tmp_path, settings) as broker:
@@ -243,7 +246,9 @@ def test_an_older_copy_of_the_log_directory_is_refused(tmp_path: Path, kind: str
     assert digest(tmp_path / "wal", logs, tmp_path / "data") == before
     marker = tmp_path / "data" / "objects" / MARKER_KEY
     marker.rename(tmp_path / "marker")
-    assert f"metadata log is older than 0@file://{tmp_path}/data/objects" in refusal(broker_on(tmp_path, settings))
+    assert f"metadata log is older than 0@file://{tmp_path}/data/objects" in refusal(
+        broker_on(tmp_path, settings)
+    )
     (tmp_path / "marker").rename(marker)
     shutil.rmtree(logs)
     (tmp_path / "current").rename(logs)
@@ -253,7 +258,8 @@ def test_an_older_copy_of_the_log_directory_is_refused(tmp_path: Path, kind: str
 
 @pytest.mark.parametrize("kind", ["block", "object"])
 def test_an_older_log_directory_beside_an_older_bucket_is_refused(tmp_path: Path, kind: str) -> None:
-    """Both were put back from one moment and fit each other; the write-ahead log went on, and was trimmed for what they lack."""
+    """Both were put back from one moment and fit each other; the write-ahead log went on, and was trimmed for
+    what they lack."""
     wal, logs, objects = tmp_path / "wal", tmp_path / "data" / "metadata", tmp_path / "data" / "objects"
     settings = {**wal_at(wal, kind), **UPLOADS_OFTEN}
     with broker_on(tmp_path, settings) as broker:
@@ -306,9 +312,9 @@ def test_an_accepted_loss_raises_leader_epochs_and_says_what_is_given_up(tmp_pat
             assert client.offset("kept", LATEST) == 10
         said = broker.log_path.read_text()
         assert (
-            f"kept-0: records from offset 10 on that were in the WAL alone are given up; leader epoch is now {after['kept']}"
-            in said
-        )
+            "kept-0: records from offset 10 on that were in the WAL alone are given up; leader epoch is now "
+            f"{after['kept']}"
+        ) in said
         produce(broker, range(50, 55))
         broker.kill()
     with broker_on(tmp_path, settings) as broker:
@@ -332,7 +338,8 @@ def epoch_end(broker: LiveBroker, topic: str, epoch: int) -> int:
 
 
 def test_records_of_a_wal_that_was_given_up_never_come_back(tmp_path: Path) -> None:
-    """Its offsets were given to others since: such a WAL is refused even when every stream is closed, or emptied when that is accepted."""
+    """Its offsets were given to others since: such a WAL is refused even when every stream is closed, or
+    emptied when that is accepted."""
     one, two = wal_at(tmp_path / "a"), wal_at(tmp_path / "b")
     with broker_on(tmp_path, one, UPLOADS_NEVER) as broker:
         with Client(broker.address) as client:
@@ -348,9 +355,8 @@ def test_records_of_a_wal_that_was_given_up_never_come_back(tmp_path: Path) -> N
     with broker_on(tmp_path, one, {"wal.lost.accept": "true"}) as broker:
         assert read(broker) == values(range(50, 55))
         said = broker.log_path.read_text()
-        assert (
-            f"WAL loss accepted: WAL {tmp_path / 'a'}: kept-0: offsets [0, 10) of an earlier time are given up" in said
-        )
+        given_up = "kept-0: offsets [0, 10) of an earlier time are given up"
+        assert f"WAL loss accepted: WAL {tmp_path / 'a'}: {given_up}" in said
         assert said.count(" of an earlier time are given up") == 1
         produce(broker, range(60, 62))
         broker.kill()
@@ -359,7 +365,8 @@ def test_records_of_a_wal_that_was_given_up_never_come_back(tmp_path: Path) -> N
 
 
 def test_a_copy_of_the_wal_after_the_last_commit_is_not_seen(tmp_path: Path) -> None:
-    """The window that is left: nothing was written anywhere else since the copy, so nobody can tell. What came after it is lost."""
+    """The window that is left: nothing was written anywhere else since the copy, so nobody can tell. What
+    came after it is lost."""
     wal = tmp_path / "wal"
     settings = {**wal_at(wal), **UPLOADS_NEVER}
     with broker_on(tmp_path, settings) as broker:

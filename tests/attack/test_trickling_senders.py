@@ -92,13 +92,16 @@ def test_tricklers_do_not_stop_producers(
         slowest = {size: one.slowest_s for size, one in found.items()}
         answers = {size: len(one.latencies_s) for size, one in found.items()}
         peak = max(one.peak_memory_bytes for one in found.values())
-    print(f"\nslowest answer, s: {slowest}, answers {answers}, cut {tricklers.cut_count}, peak {peak / MIB:.0f} MiB")
+    print(
+        f"\nslowest answer, s: {slowest}, answers {answers}, cut {tricklers.cut_count}, peak "
+        f"{peak / MIB:.0f} MiB"
+    )
     assert max(slowest.values()) < SLOWEST_S
 
 
 def test_a_crowd_of_addresses_at_the_least_pace_holds_its_part_of_memory(broker: LiveBroker) -> None:
-    """Each of them goes on as it must, from an address of its own; together they hold no more than what is there for parts of frames, a few
-    times over, and those who produced before are answered."""
+    """Each of them goes on as it must, from an address of its own; together they hold no more than what is
+    there for parts of frames, a few times over, and those who produced before are answered."""
     limit_bytes = 2 * MIB
     held_bytes: list[float] = []
 
@@ -108,8 +111,12 @@ def test_a_crowd_of_addresses_at_the_least_pace_holds_its_part_of_memory(broker:
 
     with contextlib.ExitStack() as stack:
         found = stack.enter_context(Bystander(broker, step))
-        usual = stack.enter_context(Bystander(broker, lambda client: client.produce("steady", [b"x" * 60_000])))
-        large = stack.enter_context(Bystander(broker, lambda client: client.produce("steady", [b"x" * 900_000])))
+        usual = stack.enter_context(
+            Bystander(broker, lambda client: client.produce("steady", [b"x" * 60_000]))
+        )
+        large = stack.enter_context(
+            Bystander(broker, lambda client: client.produce("steady", [b"x" * 900_000]))
+        )
         for one in (found, usual, large):
             one.sees_answers(1 + KNOWN_BYTES // 900_000)  # the large one is no newcomer by then
         senders = stack.enter_context(Tricklers(broker, CROWD, 800_000, 250_000, 80_000, CROWD))
@@ -119,7 +126,8 @@ def test_a_crowd_of_addresses_at_the_least_pace_holds_its_part_of_memory(broker:
         slowest = [one.slowest_s for one in (found, usual, large)]
         answers = [len(one.latencies_s) for one in (found, usual, large)]
     print(
-        f"\nat most {max(held_bytes) / MIB:.1f} MiB of {limit_bytes / MIB:.0f} held, slowest {slowest}, answers {answers}, cut {senders.cut_count}"
+        f"\nat most {max(held_bytes) / MIB:.1f} MiB of {limit_bytes / MIB:.0f} held, slowest {slowest}, "
+        f"answers {answers}, cut {senders.cut_count}"
     )
     assert max(held_bytes) <= AT_ONCE_FACTOR * limit_bytes + MIB
     assert max(slowest) < SLOWEST_S

@@ -1,4 +1,5 @@
-"""Batches that no consumer can read, sent to a topic that others read, and small ones that unpack to a lot: what others see of them."""
+"""Batches that no consumer can read, sent to a topic that others read, and small ones that unpack to a lot:
+what others see of them."""
 
 from __future__ import annotations
 
@@ -46,9 +47,13 @@ def read_by_java(broker: LiveBroker, topic: str, count: int) -> list[str]:
 
 
 def test_no_broken_batch_stands_before_a_reader(tmp_path: Path) -> None:
-    """Records, and between any two of them a batch that no consumer can read, of every kind and in every codec: each is refused with
-    INVALID_RECORD, odd ones that can be read are taken, and Kafka's consumer reads from the first record to the last."""
-    with LiveBroker(tmp_path, RECORDS, wal="256MiB", is_warm=True) as broker, Client(broker.address) as client:
+    """Records, and between any two of them a batch that no consumer can read, of every kind and in every
+    codec: each is refused with INVALID_RECORD, odd ones that can be read are taken, and Kafka's consumer
+    reads from the first record to the last."""
+    with (
+        LiveBroker(tmp_path, RECORDS, wal="256MiB", is_warm=True) as broker,
+        Client(broker.address) as client,
+    ):
         client.create("shared")
         sent, taken = [], []
         for number, (name, batch) in enumerate(odd_batches()):
@@ -63,14 +68,16 @@ def test_no_broken_batch_stands_before_a_reader(tmp_path: Path) -> None:
         began = time.monotonic()
         found = read_by_java(broker, "shared", client.offset("shared", -1))
         print(
-            f"\n{len(sent)} broken batches between records: a Java consumer read on to the end in {time.monotonic() - began:.1f} s"
+            f"\n{len(sent)} broken batches between records: a Java consumer read on to the end in "
+            f"{time.monotonic() - began:.1f} s"
         )
         assert found[: len(sent)] == sent
         assert found[-1] == "the last"
 
 
 def test_what_only_a_header_tells_is_taken_where_only_headers_are_judged(tmp_path: Path) -> None:
-    """A topic may be told to trust its producers' records: what is broken inside is taken there, and at no other."""
+    """A topic may be told to trust its producers' records: what is broken inside is taken there, and at no
+    other."""
     with LiveBroker(tmp_path, RECORDS, wal="64MiB", is_warm=True) as broker, Client(broker.address) as client:
         client.create("trusting", record_validation="header")
         client.create("careful")
@@ -80,18 +87,22 @@ def test_what_only_a_header_tells_is_taken_where_only_headers_are_judged(tmp_pat
 
 
 def test_what_unpacks_to_a_lot_delays_nobody(tmp_path: Path) -> None:
-    """Batches of 3 KiB that unpack to a hundred MiB, and of 500 bytes that unpack to fifteen, from four connections at once: refused, within the
-    memory that is set, and another client's produce goes on."""
+    """Batches of 3 KiB that unpack to a hundred MiB, and of 500 bytes that unpack to fifteen, from four
+    connections at once: refused, within the memory that is set, and another client's produce goes on."""
     bombs = [batch_of(run_of_zeros(count), count, Codec.ZSTD) for count in (BOMB_RECORDS, 2 * MIB)]
     settings = {**RECORDS, "memory.max.bytes": "256MiB"}
-    with LiveBroker(tmp_path, settings, wal="64MiB", is_warm=True) as broker, Client(broker.address) as client:
+    with (
+        LiveBroker(tmp_path, settings, wal="64MiB", is_warm=True) as broker,
+        Client(broker.address) as client,
+    ):
         client.create("bombs", 8)
         client.create("other")
         attackers = [Client(broker.address, 120) for _ in range(4)]
         with Bystander(broker, produce_one("other")) as bystander:
             data = [
                 TopicProduceData(
-                    "bombs", partition_data=[PartitionProduceData(n, memoryview(bombs[n % 2])) for n in range(8)]
+                    "bombs",
+                    partition_data=[PartitionProduceData(n, memoryview(bombs[n % 2])) for n in range(8)],
                 )
             ]
             frame = encode_request(

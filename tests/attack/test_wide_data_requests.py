@@ -1,7 +1,9 @@
-"""Produce and Fetch requests that name partitions by the ten thousand, real ones or not: how long each holds the broker's loop.
+"""Produce and Fetch requests that name partitions by the ten thousand, real ones or not: how long each holds
+the broker's loop.
 
-Counted is CPU time of the loop's own thread, as in test_loop_stalls.py. Before, 100,000 names held everybody for half a second to some seconds,
-and a request may have 120,000. In one piece are left the end of what was decoded, and collections of garbage, which may fall anywhere.
+Counted is CPU time of the loop's own thread, as in test_loop_stalls.py. Before, 100,000 names held everybody
+for half a second to some seconds, and a request may have 120,000. In one piece are left the end of what was
+decoded, and collections of garbage, which may fall anywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from tests.bench.stalls import ProbedBroker
 from tests.live.client import VERSION_BY_NAME, Client, batch_of
 
 COUNT = 20_000
-BOUND_MS = 50.0  # it was 150 and more, and half a second where one waits; a busy machine's caches double what it is now
+# it was 150 and more, and half a second where one waits; a busy machine's caches double what it is now
+BOUND_MS = 50.0
 
 
 def produce_of(index: Callable[[int], int], records: bytes | None, count: int = COUNT) -> ProduceRequest:
@@ -44,7 +47,8 @@ def codes_of(client: Client, name: str, request: Any) -> set[int]:
 
 
 def test_requests_for_many_partitions_hold_nobody_up(tmp_path: Path) -> None:
-    """One partition again and again, and partitions that there are not; small requests behind a wide one keep their order."""
+    """One partition again and again, and partitions that there are not; small requests behind a wide one keep
+    their order."""
     batch = batch_of([b"x"])
     cases: list[tuple[str, Any, int]] = [
         ("Produce", produce_of(lambda place: 0, batch), 0),
@@ -65,7 +69,9 @@ def test_requests_for_many_partitions_hold_nobody_up(tmp_path: Path) -> None:
             longest = broker.longest()
             found.append((longest[0][0] if longest else 0.0, name, code))
         end = client.offset("wide", -1)
-        wide = encode_request(NAMED["Produce"], VERSION_BY_NAME, 1, "attack", produce_of(lambda place: 0, batch, 2000))
+        wide = encode_request(
+            NAMED["Produce"], VERSION_BY_NAME, 1, "attack", produce_of(lambda place: 0, batch, 2000)
+        )
         client.socket.sendall(wide)
         client.begin_send("wide", [b"behind it"])
         client.take_answer("Produce", VERSION_BY_NAME)

@@ -1,5 +1,5 @@
-"""A live broker whose clock is wrong when it starts: nothing is deleted before its time, and what says that the clock
-is right lets it go."""
+"""A live broker whose clock is wrong when it starts: nothing is deleted before its time, and what says that
+the clock is right lets it go."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ COORDINATOR_MOVES = (14, 15, 16)  # and loads
 def commit(client: Client, offset: int) -> None:
     topics = [OffsetCommitRequestTopic("kept", partitions=[OffsetCommitRequestPartition(0, offset)])]
 
-    client.ask("FindCoordinator", FindCoordinatorRequest(coordinator_keys=["group"]), 4)  # makes the offsets' topic
+    client.ask(
+        "FindCoordinator", FindCoordinatorRequest(coordinator_keys=["group"]), 4
+    )  # makes the offsets' topic
 
     def is_taken() -> bool:
         answer = client.ask("OffsetCommit", OffsetCommitRequest("group", topics=topics), 7)
@@ -100,7 +102,8 @@ def clock_text(broker: LiveBroker) -> Callable[[], bool]:
 
 
 def test_a_start_eight_days_ahead_deletes_nothing(tmp_path: Path) -> None:
-    """Objects in a directory, so nobody tells the time: not at this start, nor at the next, until the operator confirms."""
+    """Objects in a directory, so nobody tells the time: not at this start, nor at the next, until the
+    operator confirms."""
     with ShiftedBroker(tmp_path, SETTINGS, wal="64MiB", is_warm=True) as broker:
         fill(broker)
         broker.shift(8 * DAY_MS)
@@ -117,12 +120,15 @@ def test_a_start_eight_days_ahead_deletes_nothing(tmp_path: Path) -> None:
             until(lambda: client.offset("kept", EARLIEST) == 3)
             until(lambda: committed(client) == -1)
         assert broker.metrics()["millrace_clock_ahead_seconds"] == 0
-    print(f"eight days ahead over two starts and {2 * ROUNDS} rounds: 3 of 3 records and the group's offset kept")
+    print(
+        f"eight days ahead over two starts and {2 * ROUNDS} rounds: 3 of 3 records and the group's offset "
+        "kept"
+    )
 
 
 def test_a_bucket_confirms_or_denies_the_clock(tmp_path: Path) -> None:
-    """A real S3 server tells the time: a start eight days ahead deletes nothing, one that was off for as long deletes
-    at once."""
+    """A real S3 server tells the time: a start eight days ahead deletes nothing, one that was off for as long
+    deletes at once."""
     with S3Server(tmp_path / "s3") as server:
         server.make("lake")
         overrides = {**SETTINGS, "s3.data.buckets": server.address("lake")}
@@ -148,7 +154,8 @@ def test_a_bucket_confirms_or_denies_the_clock(tmp_path: Path) -> None:
 
 
 def test_what_is_written_while_the_clock_is_behind_is_not_old_when_it_is_right(tmp_path: Path) -> None:
-    """A board starts in 1970 and its clock is set minutes later: what the broker stamped meanwhile stays, in order."""
+    """A board starts in 1970 and its clock is set minutes later: what the broker stamped meanwhile stays, in
+    order."""
     with ShiftedBroker(tmp_path, SETTINGS, wal="64MiB", is_warm=True) as broker:
         fill(broker)
         before_ms = int(time.time() * 1000)

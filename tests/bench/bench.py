@@ -2,9 +2,10 @@
 
     python -m tests.bench.bench [--folder DIR] [--only WORD,...] [--target NAME=NUMBER ...] [--short]
 
-A broker process with its default settings, the load from this process beside it. Where a figure depends on the disk, runs alternate with runs
-of the device itself (same file system, same flags), so that a neighbour's load hits both alike, and the ratio is what counts. CPU is that of the
-broker's whole process, uploads included. Exit code 1 when a target (targets.py) was missed, also one that is known to be. `--short`: a little
+A broker process with its default settings, the load from this process beside it. Where a figure depends on
+the disk, runs alternate with runs of the device itself (same file system, same flags), so that a neighbour's
+load hits both alike, and the ratio is what counts. CPU is that of the broker's whole process, uploads
+included. Exit code 1 when a target (targets.py) was missed, also one that is known to be. `--short`: a little
 of everything (extent.py), whose figures say nothing.
 """
 
@@ -69,7 +70,9 @@ class Bench:
         """A figure without a target."""
         self._add(Row(what, figure, beside))
 
-    def below(self, what: str, value: float, bound: float, unit: str, *, beside: str = "", digits: int = 0) -> None:
+    def below(
+        self, what: str, value: float, bound: float, unit: str, *, beside: str = "", digits: int = 0
+    ) -> None:
         self._judge(what, f"{value:,.{digits}f} {unit}", beside, f"below {bound:,g} {unit}", value < bound)
 
     def above(self, what: str, value: float, bound: float, unit: str, *, beside: str = "") -> None:
@@ -89,14 +92,19 @@ class Bench:
         found, most_s = await measure_starts(self.folder, self.extent), self.targets.ready_s
         alone = f"python, asyncio and uvloop alone {statistics.median(found.bare):.2f} s"
         filled = f"{self.extent.filled_bytes / 1e6:.0f} MB written"
-        lost = f"{statistics.median(found.lost_bytes) / 1e6:.0f} MB in the WAL: tests.bench.recovery judges that"
+        lost = (
+            f"{statistics.median(found.lost_bytes) / 1e6:.0f} MB in the WAL: tests.bench.recovery judges that"
+        )
         self.below("ready, first start", statistics.median(found.fresh), most_s, "s", beside=alone, digits=2)
-        self.below("ready, with data", statistics.median(found.with_data), most_s, "s", beside=filled, digits=2)
+        self.below(
+            "ready, with data", statistics.median(found.with_data), most_s, "s", beside=filled, digits=2
+        )
         self.add("  after kill -9", f"{statistics.median(found.killed):.2f} s", lost)
         self.below("idle memory", found.idle_bytes / MIB, self.targets.idle_mib, "MiB")
 
     async def large(self) -> None:
-        """64 KiB batches, rounds of broker, device and floor by turns; the device before that with no broker up."""
+        """64 KiB batches, rounds of broker, device and floor by turns; the device before that with no broker
+        up."""
         self.stop_broker()
         alone = self.device.write(64 << 10, self.extent.stretch(2)).bytes_per_second
         found = await measure_large(self.broker, self.device, self.folder, self.extent)
@@ -106,7 +114,11 @@ class Bench:
         rested = f"{found.restless_count} rounds began while uploads went on" if found.restless_count else ""
         least = self.targets.of_device_percent
         self.above("  of the device, median of pairs", 100 * found.of_device, least, "%", beside=rested)
-        self.add("  of the device with no broker up", f"{100 * rate / alone:.0f} %", f"device {alone / 1e6:.0f} MB/s")
+        self.add(
+            "  of the device with no broker up",
+            f"{100 * rate / alone:.0f} %",
+            f"device {alone / 1e6:.0f} MB/s",
+        )
         worst = statistics.median(run.quantile_ms(0.99) for run in found.runs)
         self.add("  p99 at 16 in flight", f"{worst:.1f} ms")
         floor = f"received, copied, written and answered, no more: {found.floor_us:.0f} us"
@@ -117,8 +129,8 @@ class Bench:
         self.add("  memory", f"{self.broker.memory_bytes() / MIB:.0f} MiB")
 
     async def sizes(self) -> None:
-        """What a request of one batch costs by its size; 16 KiB is what clients fill a batch to unless told otherwise (batch.size). Uploads
-        included, also those that are under way when the load ends."""
+        """What a request of one batch costs by its size; 16 KiB is what clients fill a batch to unless told
+        otherwise (batch.size). Uploads included, also those that are under way when the load ends."""
         broker, name = self.broker, "sizes"
         await make_topic(broker.port, name)
         for kib in (4, 16, 32):
@@ -147,13 +159,16 @@ class Bench:
         busy = f"client {client_us:.0f} us a request; others {others.percent():.0f} % of the machine"
         await load.stop()
         rate = run.requests_per_second
-        self.above("produce, 1 record, 50 connections", rate, self.targets.requests_a_second, "/s", beside=busy)
+        self.above(
+            "produce, 1 record, 50 connections", rate, self.targets.requests_a_second, "/s", beside=busy
+        )
         self.below("  CPU a request of one record", cpu_us, self.targets.request_us, "us")
         self.add("  p50, p99", f"{run.quantile_ms(0.5):.1f}, {run.quantile_ms(0.99):.1f} ms")
 
     async def latency(self) -> None:
-        """1 MB/s in batches of 10 KB over ten connections, while nothing else is asked; the device at the same pace and at the same time, for a
-        shared disk halts now and then for longer than the bound: what it does not give to anyone is not judged."""
+        """1 MB/s in batches of 10 KB over ten connections, while nothing else is asked; the device at the
+        same pace and at the same time, for a shared disk halts now and then for longer than the bound: what
+        it does not give to anyone is not judged."""
         broker, name = self.broker, "latency"
         await make_topic(broker.port, name)
         frames = [produce_frame(name, index % PARTITIONS, batch_of(10, 1000)) for index in range(10)]
@@ -173,8 +188,9 @@ class Bench:
         self.add("  p50, p99.9", f"{run.quantile_ms(0.5):.2f}, {run.quantile_ms(0.999):.1f} ms", raw_tail)
 
     async def tail(self) -> None:
-        """A consumer a partition beside the producers at full rate: what it read of what they wrote meanwhile, and how far behind the end it is
-        while they still write. The same load without consumers says what those cost it: they share a process."""
+        """A consumer a partition beside the producers at full rate: what it read of what they wrote
+        meanwhile, and how far behind the end it is while they still write. The same load without consumers
+        says what those cost it: they share a process."""
         for label, name, records, value, frames_count, depth in (
             ("tail fetch beside 64 KiB batches", "tail-large", 64, 1000, 4, 4),
             ("tail fetch beside single records", "tail-small", 1, 100, 48, 1),
@@ -184,10 +200,16 @@ class Bench:
             batch = batch_of(records, value)
             frames = [produce_frame(name, index % 4, batch) for index in range(frames_count)]
             alone = await self._at_full_rate(frames, depth)
-            readers = await FetchLoad(broker.port, name, list(range(4))).start(await ends_of(broker.port, name, 4))
+            readers = await FetchLoad(broker.port, name, list(range(4))).start(
+                await ends_of(broker.port, name, 4)
+            )
             load = await ProduceLoad(broker.port, frames, depth).start()
             await asyncio.sleep(self.extent.stretch(1))
-            cpu, fetched, batches = broker.cpu_seconds(), readers.count.fetches_count, readers.count.batches_count
+            cpu, fetched, batches = (
+                broker.cpu_seconds(),
+                readers.count.fetches_count,
+                readers.count.batches_count,
+            )
             run = await load.measure(self.extent.stretch(4))
             cpu_s, batches = broker.cpu_seconds() - cpu, readers.count.batches_count - batches
             fetches = readers.count.fetches_count - fetched
@@ -195,7 +217,10 @@ class Bench:
             await load.stop()
             await readers.stop()
             rate, targets = run.requests_per_second, self.targets
-            beside = f"{rate:,.0f} batches/s, without consumers {alone.requests_per_second:,.0f}; {fetches / run.seconds:,.0f} fetches/s"
+            beside = (
+                f"{rate:,.0f} batches/s, without consumers {alone.requests_per_second:,.0f}; "
+                f"{fetches / run.seconds:,.0f} fetches/s"
+            )
             self.above(label, 100 * batches / run.requests_count, targets.tail_percent, "%", beside=beside)
             batches_behind = f"{behind:.0f} batches"
             self.below("  behind", behind / rate, targets.tail_behind_s, "s", beside=batches_behind, digits=3)
@@ -236,8 +261,18 @@ class Bench:
         """10,000 partitions in ten topics, a record in every tenth."""
         found, targets = await measure_many(self.folder, self.extent), self.targets
         count = self.extent.topics * self.extent.topic_partitions
-        made = f"made in {found.created_s:.1f} s, {found.written_count:,} of them written to; {found.memory_bytes / MIB:.0f} MiB"
-        self.below(f"ready, {count:,} idle partitions", found.ready_s, targets.many_ready_s, "s", beside=made, digits=2)
+        made = (
+            f"made in {found.created_s:.1f} s, {found.written_count:,} of them written to; "
+            f"{found.memory_bytes / MIB:.0f} MiB"
+        )
+        self.below(
+            f"ready, {count:,} idle partitions",
+            found.ready_s,
+            targets.many_ready_s,
+            "s",
+            beside=made,
+            digits=2,
+        )
         self.below("  after kill -9", found.killed_s, targets.many_ready_s, "s", digits=2)
         self.below("  CPU of a core when idle", found.idle_percent, targets.many_cpu_percent, "%", digits=1)
 
@@ -268,8 +303,12 @@ async def run(options: argparse.Namespace) -> int:
         shutil.rmtree(folder, ignore_errors=True)
     print(file=sys.stderr)
     flags = "direct" if bench.device.is_direct else "buffered"
-    python = f"Python {platform.python_version()} of {os.path.realpath(sys.executable)}"  # builds differ by a quarter
-    print(f"{os.cpu_count()} processors, {flags} synchronous writes, {time.perf_counter() - began:.0f} s; {python}")
+    # builds differ by a quarter
+    python = f"Python {platform.python_version()} of {os.path.realpath(sys.executable)}"
+    print(
+        f"{os.cpu_count()} processors, {flags} synchronous writes, {time.perf_counter() - began:.0f} s; "
+        f"{python}"
+    )
     print(f"processors busy, brokers under test included: {others.percent():.0f} %")
     print(table(bench.rows))
     return exit_code(bench.rows)

@@ -1,12 +1,15 @@
-"""The broker on the library's event loop with a watch on each callback: how long one ran, in CPU time of the loop's own thread.
+"""The broker on the library's event loop with a watch on each callback: how long one ran, in CPU time of the
+loop's own thread.
 
     python -m tests.bench.callback_probe FILE serve ...      the rest as `python -m millrace.broker`
 
-CPU time, so that a busy neighbour does not count. uvloop shows nobody its callbacks, so the library's loop stands in for it: the callbacks
-are the same code of ours, and what the loop itself does is not what is looked for. The process is sampled each SAMPLE_S of its CPU
-time; of a callback that ran longer than SAMPLED_FROM_S the function of ours that most samples were in is told.
+CPU time, so that a busy neighbour does not count. uvloop shows nobody its callbacks, so the library's loop
+stands in for it: the callbacks are the same code of ours, and what the loop itself does is not what is looked
+for. The process is sampled each SAMPLE_S of its CPU time; of a callback that ran longer than SAMPLED_FROM_S
+the function of ours that most samples were in is told.
 
-At SIGUSR2 the longest callbacks since the last time are written to FILE as JSON: [[milliseconds, name, place], ...], longest first.
+At SIGUSR2 the longest callbacks since the last time are written to FILE as JSON: [[milliseconds, name,
+place], ...], longest first.
 """
 
 from __future__ import annotations
@@ -96,8 +99,8 @@ def name_of(handle: events.Handle) -> str:
 
 
 def ask(pid: int, file: Path) -> list[tuple[float, str, str]]:
-    """From another process: (milliseconds, name, place) of the longest callbacks since the last time, longest first; none at all
-    where all were shorter than SAMPLED_FROM_S."""
+    """From another process: (milliseconds, name, place) of the longest callbacks since the last time, longest
+    first; none at all where all were shorter than SAMPLED_FROM_S."""
     file.unlink(missing_ok=True)
     os.kill(pid, signal.SIGUSR2)
     while not file.exists():

@@ -1,6 +1,8 @@
-"""The engine's own way of reading history, without a broker around it, and a store that is as far away as one in life. For cold_load.py.
+"""The engine's own way of reading history, without a broker around it, and a store that is as far away as one
+in life. For cold_load.py.
 
-The streams and objects that an engine needs to be told of are found in the bucket itself: each object's index says what it holds.
+The streams and objects that an engine needs to be told of are found in the bucket itself: each object's index
+says what it holds.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ LINE_BYTES_S = 1_000_000_000
 
 
 class FarStore:
-    """The store behind it, with the delay of a request and the bandwidth of a connection and a line. Time is the loop's: nothing is spent."""
+    """The store behind it, with the delay of a request and the bandwidth of a connection and a line. Time is
+    the loop's: nothing is spent."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -48,7 +51,9 @@ class FarStore:
 
     async def _travel(self, call: Awaitable[T], size_bytes: int) -> T:
         loop = asyncio.get_running_loop()
-        self._at_once += size_bytes >= MIB  # those for data; indexes are small, and many are asked for at once
+        self._at_once += (
+            size_bytes >= MIB
+        )  # those for data; indexes are small, and many are asked for at once
         self.most_at_once = max(self.most_at_once, self._at_once)
         first_byte = loop.time() + FIRST_BYTE_S
         self._line_free_at = max(self._line_free_at, first_byte) + size_bytes / LINE_BYTES_S
@@ -94,7 +99,8 @@ async def large_objects(store: ObjectStore) -> list[ObjectEntry]:
 
 
 async def open_largest_stream(store: ObjectStore, cache_bytes: int) -> tuple[Storage, Stream]:
-    """An engine on the bucket of a broker, and the stream that has most of it, from its first object to where a gap would begin."""
+    """An engine on the bucket of a broker, and the stream that has most of it, from its first object to where
+    a gap would begin."""
     found: dict[StreamId, list[ObjectHint]] = {}
     keys: dict[ObjectId, str] = {}
     for entry in await large_objects(store):
@@ -114,14 +120,21 @@ async def open_largest_stream(store: ObjectStore, cache_bytes: int) -> tuple[Sto
     stores = stack_stores(store, NoMeter(), Rand(b"bench"), TrafficSettings(), lambda *_: None, line)
     cluster_id = next(iter(keys.values())).partition("/objects/")[0]
     engine = Storage(
-        MemoryWal(), stores.engine, catalog, catalog, StreamSettings(block_cache_bytes=cache_bytes), cluster_id, _fail
+        MemoryWal(),
+        stores.engine,
+        catalog,
+        catalog,
+        StreamSettings(block_cache_bytes=cache_bytes),
+        cluster_id,
+        _fail,
     )
     start = known.objects[0].start
     return engine, engine.open_stream(OpenedStream(stream_id, 0, start, known.end))
 
 
 async def read_stream(stream: Stream, fetch_bytes: int, add: Callable[[int, int], bool]) -> None:
-    """Over and over, as a consumer that takes all it is given at once; `add` is told of bytes and the offset where they began."""
+    """Over and over, as a consumer that takes all it is given at once; `add` is told of bytes and the offset
+    where they began."""
     offset, goes_on = stream.start, True
     while goes_on:
         entries = await stream.fetch(offset, stream.confirmed_end, fetch_bytes)

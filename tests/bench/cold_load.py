@@ -1,17 +1,24 @@
-"""Readers of history, each a process of its own: through the broker, by the engine alone, and straight from the store. For cold_reader.py.
+"""Readers of history, each a process of its own: through the broker, by the engine alone, and straight from
+the store. For cold_reader.py.
 
-    python -m tests.bench.cold_load fetch PORT TOPIC              reads the topic's partition 0 over and over, 4 MiB a fetch
-    python -m tests.bench.cold_load engine ADDRESS MIB [far]      the same by Stream.fetch, with so much block cache, in one process with the
-                                                                  store's client
-    python -m tests.bench.cold_load store ADDRESS WIDTH [far]     GETs of 4 MiB over every object, over and over, so many at a time, into
-                                                                  memory that is used again: the least that a client can do
-    python -m tests.bench.cold_load stream ADDRESS MBPS           the same GETs, one at a time and no more than so many MB/s, each sent on over
-                                                                  loopback to a process that takes it: the least that can be done for a reader of
+    python -m tests.bench.cold_load fetch PORT TOPIC              reads the topic's partition 0 over and over,
+                                                                  4 MiB a fetch
+    python -m tests.bench.cold_load engine ADDRESS MIB [far]      the same by Stream.fetch, with so much block
+                                                                  cache, in one process with the store's
+                                                                  client
+    python -m tests.bench.cold_load store ADDRESS WIDTH [far]     GETs of 4 MiB over every object, over and
+                                                                  over, so many at a time, into memory that is
+                                                                  used again: the least that a client can do
+    python -m tests.bench.cold_load stream ADDRESS MBPS           the same GETs, one at a time and no more
+                                                                  than so many MB/s, each sent on over
+                                                                  loopback to a process that takes it: the
+                                                                  least that can be done for a reader of
                                                                   history, whoever serves it
 
-`far`: with a delay and a bandwidth as in life (cold_engine.py). A line on standard output each time so much more has been read: bytes, seconds,
-seconds of this process's CPU; bytes and seconds of them without the first quarter of each pass of the engine; GETs at most at one time. They
-end when standard input does, and say so once more. All but `fetch` run on the broker's event loop.
+`far`: with a delay and a bandwidth as in life (cold_engine.py). A line on standard output each time so much
+more has been read: bytes, seconds, seconds of this process's CPU; bytes and seconds of them without the first
+quarter of each pass of the engine; GETs at most at one time. They end when standard input does, and say so
+once more. All but `fetch` run on the broker's event loop.
 """
 
 from __future__ import annotations
@@ -46,7 +53,8 @@ TELL_BYTES = 8 << 20
 
 
 class Teller:
-    """Counts what was read, and apart from it what was read steadily: not at the beginning of a pass, where readers find their stride."""
+    """Counts what was read, and apart from it what was read steadily: not at the beginning of a pass, where
+    readers find their stride."""
 
     def __init__(self) -> None:
         self._began = self._last = time.perf_counter()
@@ -73,7 +81,9 @@ class Teller:
         self._told = self._bytes
         elapsed_s = time.perf_counter() - self._began
         cpu_s = time.process_time()
-        print(self._bytes, elapsed_s, cpu_s, self._steady_bytes, self._steady_s, self.most_at_once, flush=True)
+        print(
+            self._bytes, elapsed_s, cpu_s, self._steady_bytes, self._steady_s, self.most_at_once, flush=True
+        )
 
 
 def fetch_frame(topic: str, offset: int, max_bytes: int = FETCH_BYTES) -> bytes:
@@ -91,7 +101,8 @@ class ColdReader:
         self.offset = 0
 
     def fetch(self, max_bytes: int = FETCH_BYTES) -> int:
-        """One fetch from `offset`, which moves on; at the end of the topic it goes back to its beginning. Bytes of records."""
+        """One fetch from `offset`, which moves on; at the end of the topic it goes back to its beginning.
+        Bytes of records."""
         self._socket.sendall(fetch_frame(self._topic, self.offset, max_bytes))
         size = int.from_bytes(self._receive(4), "big")
         if size > len(self._buffer):

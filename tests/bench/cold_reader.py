@@ -1,28 +1,35 @@
-"""What a reader of history costs those at the tail, and how fast it reads itself: `python -m tests.bench.cold_reader`.
+"""What a reader of history costs those at the tail, and how fast it reads itself: `python -m
+tests.bench.cold_reader`.
 
     python -m tests.bench.cold_reader [--folder DIR] [--store memory|disk|s3] [--mib N] [--rounds N]
 
 A broker process with a topic several times its memory in objects. What is measured, and against what:
 
-  the tail   A paced producer and a consumer at the tail of another topic, in rounds without and with a reader of the large topic at full speed,
-             by turns, so that a neighbour's load hits both alike; compared are the medians of the rounds' 99th percentiles. In life clients have
-             processors of their own. Here they share two with the broker: the probe runs before all others where the system lets it (it
-             measures the broker's delay, not its own), and the reader's client in some rounds behind all others, as if it were
-             elsewhere, in some as their equal. Beside it stands a plain stream: a process that GETs as many bytes from the store and sends
-             them to another, and does nothing else: what the machine does to the tail for so many bytes, whoever serves them.
-  the turns  How long turns of the broker's event loop held who came meanwhile (loop_probe.py): work of the loop's own thread, neighbours not
-             counted. This is the broker's own part of the above.
-  the engine The reader alone, by Stream.fetch, in one process with the store's client, by turns with a plain client that asks the store itself for
-             the same bytes, one GET after another and several at once. The plain client fills memory that it has and does nothing with
-             it: no checksum, no second copy. The block cache is what a broker as it is installed has, and what one with 256 MiB in all has.
-  the wire   The same through the broker, beside the plain stream at no pace: both GET and send to another process.
-  far        The same with a store as far away as in life (20 ms to the first byte, 90 MB/s a connection, 1 GB/s in all), the plain client with as
-             many connections as the engine used; of the engine's passes over the topic the first quarter is left out, where it finds its
-             stride, and told apart.
+  the tail   A paced producer and a consumer at the tail of another topic, in rounds without and with a reader
+             of the large topic at full speed, by turns, so that a neighbour's load hits both alike; compared
+             are the medians of the rounds' 99th percentiles. In life clients have processors of their own.
+             Here they share two with the broker: the probe runs before all others where the system lets it
+             (it measures the broker's delay, not its own), and the reader's client in some rounds behind all
+             others, as if it were elsewhere, in some as their equal. Beside it stands a plain stream: a
+             process that GETs as many bytes from the store and sends them to another, and does nothing else:
+             what the machine does to the tail for so many bytes, whoever serves them.
+  the turns  How long turns of the broker's event loop held who came meanwhile (loop_probe.py): work of the
+             loop's own thread, neighbours not counted. This is the broker's own part of the above.
+  the engine The reader alone, by Stream.fetch, in one process with the store's client, by turns with a plain
+  client that asks the store itself for
+             the same bytes, one GET after another and several at once. The plain client fills memory that it
+             has and does nothing with it: no checksum, no second copy. The block cache is what a broker as it
+             is installed has, and what one with 256 MiB in all has.
+  the wire   The same through the broker, beside the plain stream at no pace: both GET and send to another
+             process.
+  far        The same with a store as far away as in life (20 ms to the first byte, 90 MB/s a connection, 1
+             GB/s in all), the plain client with as many connections as the engine used; of the engine's
+             passes over the topic the first quarter is left out, where it finds its stride, and told apart.
 
-Where the objects are: `memory`, a directory that the WAL's disk knows nothing of, as a bucket is; `disk`, a directory on that disk, and what readers
-leave in the page cache is dropped several times a second, for what is read cold in life is not there either; `s3`, a server on these two
-cores, behind all others like the reader's client. All processes are apart. Exit code 1 when a target was missed, also one that is known to be.
+Where the objects are: `memory`, a directory that the WAL's disk knows nothing of, as a bucket is; `disk`, a
+directory on that disk, and what readers leave in the page cache is dropped several times a second, for what
+is read cold in life is not there either; `s3`, a server on these two cores, behind all others like the
+reader's client. All processes are apart. Exit code 1 when a target was missed, also one that is known to be.
 """
 
 from __future__ import annotations
@@ -64,7 +71,8 @@ PACE_S = 0.01  # a batch of 10 KB each: 1 MB/s
 
 
 class TailProbe:
-    """A producer at a pace, and a consumer at the tail: acknowledgements and arrivals, in seconds since the send."""
+    """A producer at a pace, and a consumer at the tail: acknowledgements and arrivals, in seconds since the
+    send."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -90,7 +98,8 @@ class TailProbe:
         return self.acks, self.arrivals
 
     async def _produce(self) -> None:
-        """Sends when a batch is due, whatever is not answered yet; what waits behind a late answer counts as late."""
+        """Sends when a batch is due, whatever is not answered yet; what waits behind a late answer counts as
+        late."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         frame, due, offset = produce_frame(HOT, 0, self._batch), time.perf_counter(), 0
         in_flight: asyncio.Queue[float] = asyncio.Queue()
@@ -117,7 +126,9 @@ class TailProbe:
         while not self._is_stopping:
             wanted = FetchPartition(0, -1, self._offset, partition_max_bytes=MIB)
             topics = [FetchTopic(HOT, partitions=[wanted])]
-            request = FetchRequest(max_wait_ms=500, min_bytes=1, max_bytes=MIB, session_epoch=-1, topics=topics)
+            request = FetchRequest(
+                max_wait_ms=500, min_bytes=1, max_bytes=MIB, session_epoch=-1, topics=topics
+            )
             writer.write(encode_request(API[1], FETCH_VERSION, 1, "tail", request))
             size = int.from_bytes(await reader.readexactly(4), "big")
             _, response = decode_response(API[1], FETCH_VERSION, await reader.readexactly(size))
@@ -132,7 +143,8 @@ class TailProbe:
 
 
 class Beside:
-    """A reader process, from `with` to its end, and what it told: bytes a second, CPU seconds a byte, GETs at most at once."""
+    """A reader process, from `with` to its end, and what it told: bytes a second, CPU seconds a byte, GETs at
+    most at once."""
 
     def __init__(self, *words: str, is_elsewhere: bool = False) -> None:
         """`is_elsewhere`: takes what processors have left."""
@@ -210,7 +222,8 @@ class Round:
 
 class ColdBench:
     def __init__(self, folder: Path, address: str, mib: int, rounds: int, forgotten: Path | None) -> None:
-        """`forgotten`: a folder that is kept out of the page cache. What compaction replaces stays, for those who list the bucket and read on."""
+        """`forgotten`: a folder that is kept out of the page cache. What compaction replaces stays, for those
+        who list the bucket and read on."""
         settings = {
             "memory.max.bytes": "256MiB",
             "s3.wal.upload.threshold": "64MiB",
@@ -248,7 +261,8 @@ class ColdBench:
         await load.stop()
 
     async def first_byte(self) -> None:
-        """The first fetch of an open partition, somewhere in the middle: what it asked of the store, and how long that took beside its GETs."""
+        """The first fetch of an open partition, somewhere in the middle: what it asked of the store, and how
+        long that took beside its GETs."""
         reader = ColdReader(self.broker.port, COLD)
         latest = ListOffsetsTopic(COLD, [ListOffsetsPartition(0, -1, -1)])
         await ask(self.broker.port, 2, 7, ListOffsetsRequest(-1, 0, [latest]))  # opens it
@@ -301,11 +315,14 @@ class ColdBench:
         self.add("  the probe runs before all others", "yes" if is_before_all else "no, not permitted")
         for name, what in (("turn_ms", "p99 of the loop's turns"), ("longest_turn_ms", "the longest turn")):
             before, after = (
-                statistics.median(getattr(one, name) for one in rounds[kind]) for kind in ("alone", "elsewhere")
+                statistics.median(getattr(one, name) for one in rounds[kind])
+                for kind in ("alone", "elsewhere")
             )
             self.add(f"{what}, work alone", f"{after:.2f} ms", f"{before:.2f} ms without a cold reader")
         self.add(
-            "  other processes meanwhile", f"{others.percent():.0f} %", "of the machine, this bench's own among them"
+            "  other processes meanwhile",
+            f"{others.percent():.0f} %",
+            "of the machine, this bench's own among them",
         )
 
     async def one_round(self, probe: TailProbe, reader: Beside | None) -> Round:
@@ -367,11 +384,20 @@ class ColdBench:
         ratio = statistics.median(a.rate / b.rate for a, b in zip(runs["wire"], runs["served"], strict=True))
         text = f"{median_rate(runs['served']):.0f} MB/s at no pace"
         self.add(
-            "  through the broker, beside the plain stream", f"{100 * ratio:.0f} %", text, "80 %", ratio >= 0.8, True
+            "  through the broker, beside the plain stream",
+            f"{100 * ratio:.0f} %",
+            text,
+            "80 %",
+            ratio >= 0.8,
+            True,
         )
         engine_ms = 1e3 * statistics.median(run.cpu_s_a_mib for run in runs["engine"])
         self.add("  CPU a MiB: the engine's process", f"{engine_ms:.2f} ms", "the store's client in it")
-        self.add("  CPU a MiB: the broker's process", f"{1e3 * cpu_s / read_mib:.2f} ms", "with requests and replies")
+        self.add(
+            "  CPU a MiB: the broker's process",
+            f"{1e3 * cpu_s / read_mib:.2f} ms",
+            "with requests and replies",
+        )
         self.add("  broker memory", f"{self.broker.memory_bytes() / MIB:.0f} MiB", "of 256 MiB set")
 
     async def far(self) -> None:
@@ -388,7 +414,13 @@ class ColdBench:
             steady = statistics.median(run.steady_rate for run in own) / 1e6
             beside = f"{steady:.0f} of {median_rate(plain):.0f} MB/s, {own[-1].most_at_once} connections each"
             beside += f"; whole passes {median_rate(own):.0f}"
-            self.add(f"far store, block cache of {cache_mib} MiB", f"{100 * ratio:.0f} %", beside, "80 %", ratio >= 0.8)
+            self.add(
+                f"far store, block cache of {cache_mib} MiB",
+                f"{100 * ratio:.0f} %",
+                beside,
+                "80 %",
+                ratio >= 0.8,
+            )
 
     def add_plain(self, what: str, runs: list[Beside]) -> None:
         cpu_ms = 1e3 * statistics.median(run.cpu_s_a_mib for run in runs)
@@ -408,14 +440,22 @@ def median_rate(runs: list[Beside]) -> float:
 
 def gets_of(metrics: dict[str, float]) -> float:
     return sum(
-        value for name, value in metrics.items() if name.startswith('millrace_store_requests_total{operation="get"')
+        value
+        for name, value in metrics.items()
+        if name.startswith('millrace_store_requests_total{operation="get"')
     )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, help="where the broker keeps its data; a temporary folder otherwise")
-    parser.add_argument("--store", choices=("memory", "disk", "s3"), default="memory", help="where the objects are")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="where the broker keeps its data; a temporary folder otherwise"
+    )
+    parser.add_argument(
+        "--store", choices=("memory", "disk", "s3"), default="memory", help="where the objects are"
+    )
     parser.add_argument("--mib", type=int, default=768, help="size of the topic that is read cold")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
@@ -424,11 +464,15 @@ def main() -> int:
     try:
         if options.store != "s3":
             forgotten = objects if options.store == "disk" else None
-            return run(ColdBench(folder / "broker", f"0@file://{objects}", options.mib, options.rounds, forgotten))
+            return run(
+                ColdBench(folder / "broker", f"0@file://{objects}", options.mib, options.rounds, forgotten)
+            )
         with S3Server(objects / "s3") as server:
             server.make("lake")
             run_behind_all(server.pid)
-            return run(ColdBench(folder / "broker", server.address("lake"), options.mib, options.rounds, None))
+            return run(
+                ColdBench(folder / "broker", server.address("lake"), options.mib, options.rounds, None)
+            )
     finally:
         shutil.rmtree(objects)
         shutil.rmtree(folder)

@@ -1,9 +1,10 @@
 """What compaction costs: `python -m tests.bench.compaction [--mib N]`.
 
-So many MiB in stream-set objects of many streams, in a directory store, are compacted once: some streams get objects of their own, the rest
-one set. Then the stream objects of one stream are linked. Printed are bytes read and written, CPU of this process with all its threads, and
-requests, each for a GiB of live data. The catalog is in memory, with the controller's rules. What a steady load costs in requests, over
-all that happens to its data: tests.bench.compaction_steady.
+So many MiB in stream-set objects of many streams, in a directory store, are compacted once: some streams get
+objects of their own, the rest one set. Then the stream objects of one stream are linked. Printed are bytes
+read and written, CPU of this process with all its threads, and requests, each for a GiB of live data. The
+catalog is in memory, with the controller's rules. What a steady load costs in requests, over all that happens
+to its data: tests.bench.compaction_steady.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class Bench:
         await self.bare.put(object_key(CLUSTER_ID, object_id), finished.parts)
         self.live_bytes += finished.size_bytes
         if is_set:
-            await self.catalog.commit_upload(UploadCommit(object_id, finished.size_bytes, finished.ranges, ()))
+            await self.catalog.commit_upload(
+                UploadCommit(object_id, finished.size_bytes, finished.ranges, ())
+            )
             return
         own = CommittedStreamObject(object_id, finished.size_bytes, finished.ranges[0])
         await self.catalog.commit_upload(UploadCommit(NO_OBJECT, 0, (), (own,)))
@@ -78,7 +81,9 @@ class Bench:
         writer = ObjectWriter()
         for stream_id in range(STREAMS):
             share = 0.9 / (STREAMS // 4) if stream_id % 4 == 0 else 0.1 / (STREAMS - STREAMS // 4)
-            writer.add(stream_id, self.entries(stream_id, int(size_bytes * share) // entry_bytes + 1, entry_bytes))
+            writer.add(
+                stream_id, self.entries(stream_id, int(size_bytes * share) // entry_bytes + 1, entry_bytes)
+            )
         await self.put(writer.finish(), is_set=True)
 
     def entries(self, stream_id: int, count: int, entry_bytes: int) -> Sequence[Entry]:
@@ -97,14 +102,26 @@ class Bench:
         await StreamCompactor(self.work).round()
         cpu, wall = (time.process_time() - cpu) * scale, (time.perf_counter() - wall) * scale
         read, written = self.meter.received_bytes / self.live_bytes, self.meter.sent_bytes / self.live_bytes
-        requests = ", ".join(f"{name} {count * scale:.0f}" for name, count in sorted(self.meter.counts.items()))
+        requests = ", ".join(
+            f"{name} {count * scale:.0f}" for name, count in sorted(self.meter.counts.items())
+        )
         counts = self.work.counts
         assert not counts.skipped, counts
         return [
-            Row(what, f"{self.live_bytes / MIB:.0f} MiB", f"{counts.objects_in} objects became {counts.objects_out}"),
+            Row(
+                what,
+                f"{self.live_bytes / MIB:.0f} MiB",
+                f"{counts.objects_in} objects became {counts.objects_out}",
+            ),
             Row("  read", f"{read:.3f} of it", "", f"{BYTES_TARGET}", read < BYTES_TARGET),
             Row("  written", f"{written:.3f} of it", "", f"{BYTES_TARGET}", written < BYTES_TARGET),
-            Row("  CPU a GiB", f"{cpu:.2f} s", f"{wall:.1f} s in all", f"{CPU_S_TARGET:.0f} s", cpu < CPU_S_TARGET),
+            Row(
+                "  CPU a GiB",
+                f"{cpu:.2f} s",
+                f"{wall:.1f} s in all",
+                f"{CPU_S_TARGET:.0f} s",
+                cpu < CPU_S_TARGET,
+            ),
             Row("  requests a GiB", f"{sum(self.meter.counts.values()) * scale:.0f}", requests),
         ]
 

@@ -1,14 +1,18 @@
-"""What compaction asks of the store at a steady load: `python -m tests.bench.compaction_steady [--gib N] [--partitions N] [--machine GIB ...]`.
+"""What compaction asks of the store at a steady load: `python -m tests.bench.compaction_steady [--gib N]
+[--partitions N] [--machine GIB ...]`.
 
-Uploads of the default size, in true sizes but of zeros, come as at a given rate over so many partitions; compaction with default settings, and the
-memory that a broker has on a machine of so many GiB, looks at them at its intervals until so much was produced. Printed for each: requests a GiB
-produced by cause, bytes read and written, and dollars. What is not in its last place yet at the end is named: its way there is not in the figures.
+Uploads of the default size, in true sizes but of zeros, come as at a given rate over so many partitions;
+compaction with default settings, and the memory that a broker has on a machine of so many GiB, looks at them
+at its intervals until so much was produced. Printed for each: requests a GiB produced by cause, bytes read
+and written, and dollars. What is not in its last place yet at the end is named: its way there is not in the
+figures.
 
-Bytes are counted over the whole run, indexes and all, and told twice. *A GiB compacted* is one of what compactions replaced: a byte counts as
-often as it was in one, so the figure says what compaction reads and writes beside the data itself. *A GiB produced* counts each byte once:
-the figure says how often it was copied on its way to its last place, and has no target: a byte is merged twice, for one merge of all would
-read in windows so small that it would be a thousand requests a GiB. Requests are held to their target from so much memory on as docs/settings.md
-says.
+Bytes are counted over the whole run, indexes and all, and told twice. *A GiB compacted* is one of what
+compactions replaced: a byte counts as often as it was in one, so the figure says what compaction reads and
+writes beside the data itself. *A GiB produced* counts each byte once: the figure says how often it was copied
+on its way to its last place, and has no target: a byte is merged twice, for one merge of all would read in
+windows so small that it would be a thousand requests a GiB. Requests are held to their target from so much
+memory on as docs/settings.md says.
 """
 
 from __future__ import annotations
@@ -122,7 +126,9 @@ class Load:
             name = ObjectKind(one.kind).name.lower()
             found[name] += 1
             size[name] += one.size_bytes
-        return ", ".join(f"{count} {name} of {size[name] / GIB:.1f} GiB" for name, count in sorted(found.items()))
+        return ", ".join(
+            f"{count} {name} of {size[name] / GIB:.1f} GiB" for name, count in sorted(found.items())
+        )
 
 
 async def steady(options: argparse.Namespace, name: str, memory_bytes: int) -> list[Row]:
@@ -143,7 +149,13 @@ async def steady(options: argparse.Namespace, name: str, memory_bytes: int) -> l
         Row(title, f"{gib:.0f} GiB produced", load.kinds()),
         *request_rows(load.meter, gib, is_held=memory_bytes >= HELD_FROM_BYTES),
         *byte_rows(load),
-        Row("  CPU a GiB", f"{cpu_a_gib:.1f} s", "making the uploads, too", f"{CPU_S_MAX} s", cpu_a_gib < CPU_S_MAX),
+        Row(
+            "  CPU a GiB",
+            f"{cpu_a_gib:.1f} s",
+            "making the uploads, too",
+            f"{CPU_S_MAX} s",
+            cpu_a_gib < CPU_S_MAX,
+        ),
     ]
 
 
@@ -176,7 +188,8 @@ def memories(options: argparse.Namespace) -> list[tuple[str, int]]:
     if options.memory:
         return [("as asked", memory_mib * MIB) for memory_mib in options.memory]
     split = [
-        (gib, load_config({}, data_dir="/data", machine_bytes=gib * GIB).settings.memory) for gib in options.machine
+        (gib, load_config({}, data_dir="/data", machine_bytes=gib * GIB).settings.memory)
+        for gib in options.machine
     ]
     return [(f"a machine of {gib} GiB", one.compaction_bytes) for gib, one in split]
 
@@ -185,8 +198,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--gib", type=float, default=60.0)
     parser.add_argument("--partitions", type=int, default=1000)
-    parser.add_argument("--rate", type=float, default=20.0, help="MiB/s: how many uploads there are at each look")
-    parser.add_argument("--machine", type=int, nargs="+", default=[4, 8, 16], help="GiB: whose default broker's memory")
+    parser.add_argument(
+        "--rate", type=float, default=20.0, help="MiB/s: how many uploads there are at each look"
+    )
+    parser.add_argument(
+        "--machine", type=int, nargs="+", default=[4, 8, 16], help="GiB: whose default broker's memory"
+    )
     parser.add_argument(
         "--memory", type=int, nargs="+", default=[], help="MiB: of compaction, in place of the machine's"
     )

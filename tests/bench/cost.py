@@ -1,9 +1,10 @@
 """What a GiB costs in requests: `python -m tests.bench.cost [--gib N] [--partitions N]`.
 
-A steady load over many partitions until so much is stored, then the store's requests by cause and their price; then a trickle, where
-uploads go by age, with few and with many partitions: a few uploads by a broker, then hours of them with compaction in virtual time
-(tests.bench.trickle). Requests are the broker's own count of what it asked of the store, parts of multipart uploads included. What compaction
-adds to a steady load needs more data than a run has: tests.bench.compaction_steady.
+A steady load over many partitions until so much is stored, then the store's requests by cause and their
+price; then a trickle, where uploads go by age, with few and with many partitions: a few uploads by a broker,
+then hours of them with compaction in virtual time (tests.bench.trickle). Requests are the broker's own count
+of what it asked of the store, parts of multipart uploads included. What compaction adds to a steady load
+needs more data than a run has: tests.bench.compaction_steady.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def frames_of(topic: str, partitions: int, batch: bytes) -> list[bytes]:
     """Every partition once, in a few requests."""
     frames = []
     for first in range(FRAMES):
-        data = [PartitionProduceData(index=index, records=batch) for index in range(first, partitions, FRAMES)]
+        data = [
+            PartitionProduceData(index=index, records=batch) for index in range(first, partitions, FRAMES)
+        ]
         wanted = ProduceRequest(
             acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=data)]
         )
@@ -84,12 +87,15 @@ async def steady(folder: Path, gib: float, partitions: int) -> list[Row]:
 
 
 async def trickle(folder: Path, partitions: int) -> Row:
-    """A batch a second for every partition, uploaded by age: requests an interval, and what that is an hour at the default age."""
+    """A batch a second for every partition, uploaded by age: requests an interval, and what that is an hour
+    at the default age."""
     settings = {"s3.wal.upload.interval.ms": str(1000 * TRICKLE_INTERVAL_S)}
     broker = LiveBroker(folder / f"trickle{partitions}", settings).start()
     try:
         await make_topic(broker.port, "trickle", partitions)
-        load = await ProduceLoad(broker.port, frames_of("trickle", partitions, batch_of(1, 100)), 1, pace_s=1.0).start()
+        load = await ProduceLoad(
+            broker.port, frames_of("trickle", partitions, batch_of(1, 100)), 1, pace_s=1.0
+        ).start()
         await asyncio.sleep(2 * TRICKLE_INTERVAL_S)
         before = requests(broker, PUTS)
         await asyncio.sleep(5 * TRICKLE_INTERVAL_S)
@@ -121,7 +127,9 @@ async def run(options: argparse.Namespace) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--folder", default="build/cost", help="on a disk with room for what is stored; emptied")
+    parser.add_argument(
+        "--folder", default="build/cost", help="on a disk with room for what is stored; emptied"
+    )
     parser.add_argument("--gib", type=float, default=3.0, help="stored before the steady part is counted")
     parser.add_argument("--partitions", type=int, default=1000)
     sys.exit(uvloop.run(run(parser.parse_args())))

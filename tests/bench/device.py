@@ -1,6 +1,8 @@
-"""The device underneath, asked directly: one write after the other to a file as the WAL's, with the WAL's flags, on the same file system.
+"""The device underneath, asked directly: one write after the other to a file as the WAL's, with the WAL's
+flags, on the same file system.
 
-The file is preallocated and written with zeros first, as a WAL after its first lap is. Blocking, for benchmarks alone.
+The file is preallocated and written with zeros first, as a WAL after its first lap is. Blocking, for
+benchmarks alone.
 """
 
 from __future__ import annotations
@@ -46,8 +48,8 @@ class Device:
         return self._descriptor.is_direct
 
     def write(self, size_bytes: int, seconds: float, pace_s: float = 0.0) -> DeviceRun:
-        """Whole blocks, one at a time, as many as the time allows. With `pace_s` one is due so often, and its time counts from then: what waits for
-        a device that halts is late as well."""
+        """Whole blocks, one at a time, as many as the time allows. With `pace_s` one is due so often, and its
+        time counts from then: what waits for a device that halts is late as well."""
         latencies: list[float] = []
         fd, view = self._descriptor.fd, self._view[:size_bytes]
         began = time.perf_counter()

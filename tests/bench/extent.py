@@ -1,4 +1,5 @@
-"""How much of everything one run of bench.py does: FULL for figures, SHORT to see in the suite that every part runs."""
+"""How much of everything one run of bench.py does: FULL for figures, SHORT to see in the suite that every
+part runs."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ class Extent:
     starts: int = 5
     rounds: int = 5
     kills: int = 3
-    # Before batches of 64 KiB are counted: the WAL's first lap, which writes zeros ahead, and memory that is new.
+    # Before batches of 64 KiB are counted: the WAL's first lap, which writes zeros ahead, and memory that is
+    # new.
     warm_bytes: int = 9 << 28
     filled_bytes: int = 200_000_000
     device_bytes: int = 256 << 20

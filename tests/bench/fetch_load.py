@@ -1,7 +1,8 @@
-"""Consumers at the tail over raw sockets: a fetch session each, one partition, the next fetch as soon as the last one is answered.
+"""Consumers at the tail over raw sockets: a fetch session each, one partition, the next fetch as soon as the
+last one is answered.
 
-Not a benchmark of its own: bench.py uses it. Offsets are followed by the headers of the batches, and a gap is a failure; records are not
-decoded, so that the client costs as little as can be.
+Not a benchmark of its own: bench.py uses it. Offsets are followed by the headers of the batches, and a gap is
+a failure; records are not decoded, so that the client costs as little as can be.
 """
 
 from __future__ import annotations
@@ -139,14 +140,17 @@ class FetchLoad:
 
 async def ends_of(port: int, topic: str, partitions: int) -> dict[int, int]:
     """The latest offset of each partition."""
-    wanted = ListOffsetsTopic(topic, [ListOffsetsPartition(index, timestamp=-1) for index in range(partitions)])
+    wanted = ListOffsetsTopic(
+        topic, [ListOffsetsPartition(index, timestamp=-1) for index in range(partitions)]
+    )
     response = await ask(port, 2, 5, ListOffsetsRequest(replica_id=-1, topics=[wanted]))
     assert all(answer.error_code == 0 for answer in response.topics[0].partitions), response
     return {answer.partition_index: answer.offset for answer in response.topics[0].partitions}
 
 
 async def behind_of(port: int, topic: str, consumers: list[Consumer]) -> int:
-    """Records between where consumers of one partition each are now and the ends that the broker then gives."""
+    """Records between where consumers of one partition each are now and the ends that the broker then
+    gives."""
     read = {consumer.partition: consumer.offset for consumer in consumers}
     ends = await ends_of(port, topic, len(read))
     return sum(max(0, ends[partition] - offset) for partition, offset in read.items())

@@ -1,8 +1,10 @@
-"""Whether a process's memory stands still: a bound on the highest sample, the growth of a robust line through all of them, and steady growth.
+"""Whether a process's memory stands still: a bound on the highest sample, the growth of a robust line through
+all of them, and steady growth.
 
-Pure. None looks at a single sample: allocators step, and a garbage collection that is due makes a saw. The line is Theil and Sen's, the
-median slope over pairs of samples, which a third of the samples may miss by any amount; one step in the middle is in it whole. Steady growth is
-the median over pairs near each other, which a few steps do not touch and a slow leak does: it is in all of them.
+Pure. None looks at a single sample: allocators step, and a garbage collection that is due makes a saw. The
+line is Theil and Sen's, the median slope over pairs of samples, which a third of the samples may miss by any
+amount; one step in the middle is in it whole. Steady growth is the median over pairs near each other, which a
+few steps do not touch and a slow leak does: it is in all of them.
 """
 
 from __future__ import annotations

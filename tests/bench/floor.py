@@ -1,10 +1,12 @@
-"""What the kernel and the loop alone cost for the frames that a broker is sent: the least that any broker in Python could take here.
+"""What the kernel and the loop alone cost for the frames that a broker is sent: the least that any broker in
+Python could take here.
 
     python -m tests.bench.floor FOLDER PORT FILE_BYTES
 
-Frames are received into memory that stays, copied once into aligned memory that stays, written with O_DIRECT and O_DSYNC as the WAL does it
-(whatever waits is one write, a few at once), and answered with bytes that were encoded before. Nothing is looked at: no checksum, no offsets, no
-cache, no upload. Says "ready" when it listens; ends when its input does.
+Frames are received into memory that stays, copied once into aligned memory that stays, written with O_DIRECT
+and O_DSYNC as the WAL does it (whatever waits is one write, a few at once), and answered with bytes that were
+encoded before. Nothing is looked at: no checksum, no offsets, no cache, no upload. Says "ready" when it
+listens; ends when its input does.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
-"""Batches of 64 KiB: the broker, the device and the floor (floor.py) by turns, and what a request costs, part by part.
+"""Batches of 64 KiB: the broker, the device and the floor (floor.py) by turns, and what a request costs, part
+by part.
 
-A round begins when the broker rests: uploads of the last one would slow the device beside which the next is held.
+A round begins when the broker rests: uploads of the last one would slow the device beside which the next is
+held.
 
-CPU is charged whole: from before the first round to after the last one, pauses included, over every request of that time, so that an upload
-counts wherever it ran. Split off are the process's threads (they write objects, and touch memory that is new) and, measured here alone, what an
-upload does on the loop: every byte summed once more, headers, an index.
+CPU is charged whole: from before the first round to after the last one, pauses included, over every request
+of that time, so that an upload counts wherever it ran. Split off are the process's threads (they write
+objects, and touch memory that is new) and, measured here alone, what an upload does on the loop: every byte
+summed once more, headers, an index.
 """
 
 from __future__ import annotations
@@ -77,7 +80,8 @@ class LargeResult:
         """The median over rounds of the broker's rate beside that of the device before and after."""
         rates = self.device_rates
         return statistics.median(
-            2 * run.bytes_per_second / (rates[place] + rates[place + 1]) for place, run in enumerate(self.runs)
+            2 * run.bytes_per_second / (rates[place] + rates[place + 1])
+            for place, run in enumerate(self.runs)
         )
 
     @property
@@ -130,7 +134,8 @@ async def _round(port: int, frames: list[bytes], seconds: float) -> tuple[LoadRe
 
 
 def upload_loop_us(batch: bytes) -> float:
-    """CPU of the uploader's part on the loop for one such batch, the least of a few objects; the bytes are no longer in a processor's cache."""
+    """CPU of the uploader's part on the loop for one such batch, the least of a few objects; the bytes are no
+    longer in a processor's cache."""
     count = OBJECT_BYTES // len(batch)
     memory = memoryview(mmap.mmap(-1, count * len(batch)))
     entries = []

@@ -1,10 +1,12 @@
-"""The broker with a probe on its event loop: how late a timer runs there, and how much of that the loop itself was at work.
+"""The broker with a probe on its event loop: how late a timer runs there, and how much of that the loop
+itself was at work.
 
     python -m tests.bench.loop_probe FILE serve ...      the rest as `python -m millrace.broker`
 
-A timer each 2 ms. Late by the clock: what a request would have waited that came at that moment, other processes' share of the processors included.
-Late by work: the part of it in which the loop's own thread ran, so that a busy neighbour does not count; it is the longest that one turn of the
-loop, all its callbacks together, held who came meanwhile. At SIGUSR2 both lists are written to FILE, in microseconds, and begun anew.
+A timer each 2 ms. Late by the clock: what a request would have waited that came at that moment, other
+processes' share of the processors included. Late by work: the part of it in which the loop's own thread ran,
+so that a busy neighbour does not count; it is the longest that one turn of the loop, all its callbacks
+together, held who came meanwhile. At SIGUSR2 both lists are written to FILE, in microseconds, and begun anew.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class LoopProbe:
         late = max(0.0, time.monotonic() - self._due)
         worked = time.thread_time() - self._worked
         self.late_us.append(int(late * 1e6))
-        # What was done before the timer was due is nobody's wait: of the work since the last tick, no more than the lateness counts.
+        # What was done before the timer was due is nobody's wait: of the work since the last tick, no more
+        # than the lateness counts.
         self.worked_us.append(int(min(late, worked) * 1e6))
         self._due = self._loop.time() + TICK_S
         self._worked = time.thread_time()

@@ -1,9 +1,11 @@
-"""How many bytes of metadata a GiB of stored data costs, before and after compaction: `python -m tests.bench.metadata_bytes`.
+"""How many bytes of metadata a GiB of stored data costs, before and after compaction: `python -m
+tests.bench.metadata_bytes`.
 
-A node with 1,000 partitions of three streams (data, time index, partition state) stores 32 GiB at a steady rate: every upload is 500 MiB of which
-each data stream has its share, while a time index and a partition's state are in every eighth. The controller's own commands are decided,
-applied and encoded; no data is written. Then compaction: sixteen uploads become an object for each data stream and one set for the rest; then
-a composite for each stream links its objects. Shown are, of what is there at that moment:
+A node with 1,000 partitions of three streams (data, time index, partition state) stores 32 GiB at a steady
+rate: every upload is 500 MiB of which each data stream has its share, while a time index and a partition's
+state are in every eighth. The controller's own commands are decided, applied and encoded; no data is written.
+Then compaction: sixteen uploads become an object for each data stream and one set for the rest; then a
+composite for each stream links its objects. Shown are, of what is there at that moment:
 
     image      bytes of Python's heap that the tables of objects, groups and ranges take
     snapshot   bytes of their records
@@ -27,7 +29,11 @@ from millrace.kraft.image.records import ValueReader, ValueWriter
 from millrace.kraft.log.snapshot import object_records
 from millrace.kraft.tables.objects import NO_OBJECTS, ObjectState
 from millrace.kraft.tables.stream_set_groups import Purpose
-from millrace.protocol.messages.commit_compaction import CommitCompactionRequest, CompactedObject, CompactedRange
+from millrace.protocol.messages.commit_compaction import (
+    CommitCompactionRequest,
+    CompactedObject,
+    CompactedRange,
+)
 from millrace.protocol.messages.commit_upload import CommitUploadRequest, UploadedRange
 from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millrace.protocol.messages.open_partition_streams import OpenPartitionStreamsRequest
@@ -40,7 +46,9 @@ from tests.kraft.test_replay import Machine
 UPLOAD_BYTES = 500 << 20
 RARE_EVERY = 8  # uploads between two of a time index or a partition's state
 SETS_A_ROUND = 16
-EXACT_RANGE_BYTES = 48  # what one range of one upload takes when it stands with the object and with the stream
+EXACT_RANGE_BYTES = (
+    48  # what one range of one upload takes when it stands with the object and with the stream
+)
 GIB = 1 << 30
 IMAGE_PPM_MAX = 100.0  # of what is stored
 RECORDS_A_GIB_MAX = 16_384  # bytes, of a snapshot, and of the log between two stages
@@ -69,7 +77,9 @@ class Node:
         self.machine.do(CreateTopicsRequest([CreatableTopic("t", partitions, 1)]))
         (topic,) = self.machine.image.topics
         for index in range(partitions):
-            self.ask(OpenPartitionStreamsRequest(1, self.machine.epoch, topic.topic_id, index, 0, list(ROLES)))
+            self.ask(
+                OpenPartitionStreamsRequest(1, self.machine.epoch, topic.topic_id, index, 0, list(ROLES))
+            )
         streams = self.machine.image.streams.by_id.values()
         self.roles = {stream.stream_id: stream.role for stream in streams}
         self.log_bytes = 0
@@ -112,7 +122,9 @@ class Node:
             own = [span for span in spans if self.roles[span[0]] is StreamRole.DATA]
             shared = [span for span in spans if self.roles[span[0]] is not StreamRole.DATA]
             made = self.prepare(1 + len(own))
-            request = CommitCompactionRequest(1, self.machine.epoch, made, 4 << 20, compacted_ids=list(round_))
+            request = CommitCompactionRequest(
+                1, self.machine.epoch, made, 4 << 20, compacted_ids=list(round_)
+            )
             request.ranges = [CompactedRange(*span) for span in shared]
             request.stream_objects = [
                 CompactedObject(made + n, ObjectKind.STREAM, 8 << 20, *span) for n, span in enumerate(own, 1)
@@ -121,7 +133,8 @@ class Node:
             starts |= ends
 
     def held_end(self, stream_id: int, last_source: int) -> int:
-        """Where the range ends that names the group of the last source; the stream's end when it is in none behind."""
+        """Where the range ends that names the group of the last source; the stream's end when it is in none
+        behind."""
         image = self.machine.image
         stream = image.streams.by_id[stream_id]  # type: ignore[index]
         end = 0
@@ -135,7 +148,12 @@ class Node:
             objects = self.machine.image.objects.of_stream(stream)
             if len(objects) > 1:
                 made = CompactedObject(
-                    self.prepare(1), ObjectKind.COMPOSITE, 1, stream.stream_id, objects[0].start, objects[-1].end
+                    self.prepare(1),
+                    ObjectKind.COMPOSITE,
+                    1,
+                    stream.stream_id,
+                    objects[0].start,
+                    objects[-1].end,
                 )
                 linked: list[int] = [one.object_id for one in objects]
                 request = CommitCompactionRequest(1, self.machine.epoch, NO_OBJECT, linked_ids=linked)
@@ -227,10 +245,15 @@ def measure(partitions: int, gib: int) -> list[Row]:
 
 
 def objects_row(stage: Stage, partitions: int) -> Row:
-    """Every upload is one; then a round of compaction makes one for each data stream and one for the rest; then a stream has one; some are left."""
+    """Every upload is one; then a round of compaction makes one for each data stream and one for the rest;
+    then a stream has one; some are left."""
     uploads = stage.stored_bytes / UPLOAD_BYTES
     rounds = math.ceil(uploads / SETS_A_ROUND)
-    allowed = {"uploaded": uploads, "sets compacted": rounds * (partitions + 1), "streams linked": partitions * 1.05}
+    allowed = {
+        "uploaded": uploads,
+        "sets compacted": rounds * (partitions + 1),
+        "streams linked": partitions * 1.05,
+    }
     figures = [count / (stage.stored_bytes / GIB) for count in (stage.objects, allowed[stage.name])]
     return Row(
         f"{stage.name}: objects a GiB",

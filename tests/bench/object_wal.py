@@ -1,16 +1,17 @@
 """The object WAL against the store underneath, in one run. `python -m tests.bench.object_wal`
 
-The store is in this process and answers a PUT after a time drawn from a log-normal distribution: 60 ms in the middle, 250 ms at 99 of 100,
-as an object store in the same region does. A producer is an append and the wait for its confirmation. Closed: so many producers,
-each sends again when it was answered. Open: so many sends a second, whoever was answered. Every load runs for the same time; latencies
-are compared with the PUTs that were drawn in the same run. With `--interval 0`, which favours latency, the ratios have goals: a
-steady stream of sends is to be acknowledged within 1.3 times the store's median and its 99 of 100. Each line counts requests and
-bytes, duplicates included, tells what the requests are a month at S3 Standard's list price, and holds them to what age and bytes
-allow: an object begins an interval (or 20 ms) after the one before it, or when 8 MiB are full, and is put twice at most; trims
-come on top. `--hedge off` shows the log without second puts. Exit code 1 when anything is MISSED. `--virtual` runs on the
-simulator's loop, where time jumps and the machine
-plays no part: what the log's own rules cost, the same on every machine. `--broker` puts a whole broker on the log, in this process as well,
-and measures produce requests over sockets.
+The store is in this process and answers a PUT after a time drawn from a log-normal distribution: 60 ms in the
+middle, 250 ms at 99 of 100, as an object store in the same region does. A producer is an append and the wait
+for its confirmation. Closed: so many producers, each sends again when it was answered. Open: so many sends a
+second, whoever was answered. Every load runs for the same time; latencies are compared with the PUTs that
+were drawn in the same run. With `--interval 0`, which favours latency, the ratios have goals: a steady stream
+of sends is to be acknowledged within 1.3 times the store's median and its 99 of 100. Each line counts
+requests and bytes, duplicates included, tells what the requests are a month at S3 Standard's list price, and
+holds them to what age and bytes allow: an object begins an interval (or 20 ms) after the one before it, or
+when 8 MiB are full, and is put twice at most; trims come on top. `--hedge off` shows the log without second
+puts. Exit code 1 when anything is MISSED. `--virtual` runs on the simulator's loop, where time jumps and the
+machine plays no part: what the log's own rules cost, the same on every machine. `--broker` puts a whole
+broker on the log, in this process as well, and measures produce requests over sockets.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Line:
 
 
 class DelayedStore(MemoryObjectStore):
-    """Puts take their time; `puts_s` are the times they took, as measured; of one that was given up, what it would have taken."""
+    """Puts take their time; `puts_s` are the times they took, as measured; of one that was given up, what it
+    would have taken."""
 
     def __init__(self, rand: Rand) -> None:
         super().__init__(SystemClock())
@@ -181,7 +183,9 @@ async def run_log(load: Load, seconds: float, settings: ObjectWalSettings) -> Li
     await asyncio.gather(run.trim(until), *work)
     requests, puts, sent_bytes = store.requests, sorted(store.puts_s), store.sent_bytes
     await wal.close()
-    hedges = f"{wal.hedging.begun / seconds:4.1f}/s twice, {wal.hedging.won / max(1, wal.hedging.begun):3.0%} won"
+    hedges = (
+        f"{wal.hedging.begun / seconds:4.1f}/s twice, {wal.hedging.won / max(1, wal.hedging.begun):3.0%} won"
+    )
     allowed = allowed_requests(len(run.latencies_s) * load.size_bytes / seconds, settings)
     object_bytes = sent_bytes / max(1, len(puts))
     return line(
@@ -219,7 +223,8 @@ def line(
     is_quick = not has_goal or (ratios[0] <= P50_RATIO_MAX and ratios[1] <= P99_RATIO_MAX)
     is_sparing = requests <= allowed
     text = (
-        f"{name:<26} produce p50 {own[0]:4.0f} p99 {own[1]:4.0f} ms   PUT p50 {store[0]:4.0f} p99 {store[1]:4.0f} ms   "
+        f"{name:<26} produce p50 {own[0]:4.0f} p99 {own[1]:4.0f} ms   PUT p50 {store[0]:4.0f} p99 "
+        f"{store[1]:4.0f} ms   "
         f"{ratios[0]:4.2f} x {ratios[1]:4.2f} x {verdict(is_quick) if has_goal else '':<6}   "
         f"{requests:5.1f} of {allowed:3.0f} requests/s {verdict(is_sparing):<6} "
         f"${requests * MONTH_S * DOLLARS_A_PUT:<4.0f} of {object_bytes / 1024:6.0f} KiB   {hedges}".rstrip()
@@ -278,7 +283,9 @@ async def run_broker(load: BrokerLoad, seconds: float, folder: str, hedge: str, 
         await run_load(port, frames, depth=1, seconds=0.5)  # opens the partitions
         wal_store.puts_s.clear()
         wal_store.requests = wal_store.sent_bytes = 0
-        result = await run_load(port, frames, depth=load.depth, seconds=seconds, pace_s=load.pace_s, warm_s=0.0)
+        result = await run_load(
+            port, frames, depth=load.depth, seconds=seconds, pace_s=load.pace_s, warm_s=0.0
+        )
         puts = sorted(wal_store.puts_s)
         object_bytes = wal_store.sent_bytes / max(1, len(puts))
         wal_settings = ObjectWalSettings(hedge=hedge, batch_interval_ms=interval_ms)
@@ -292,7 +299,8 @@ async def run_broker(load: BrokerLoad, seconds: float, folder: str, hedge: str, 
 
 def main(seconds: float, only: str, is_virtual: bool, has_broker: bool, hedge: str, interval_ms: int) -> int:
     print(
-        f"goal, of steady sends: produce within {P50_RATIO_MAX} x of the store's own PUT at p50, {P99_RATIO_MAX} x at p99"
+        f"goal, of steady sends: produce within {P50_RATIO_MAX} x of the store's own PUT at p50, "
+        f"{P99_RATIO_MAX} x at p99"
     )
     if has_broker:
         with TemporaryDirectory() as folder:
@@ -324,7 +332,11 @@ if __name__ == "__main__":
     parser.add_argument("--only", default="", help="loads with this in their name")
     parser.add_argument("--virtual", action="store_true", help="time jumps: the machine plays no part")
     parser.add_argument("--broker", action="store_true", help="produce requests to a broker on the log")
-    parser.add_argument("--hedge", default="on", choices=("on", "off"), help="whether late puts are sent twice")
-    parser.add_argument("--interval", type=int, default=0, metavar="MS", help="batchInterval; 0 favours latency")
+    parser.add_argument(
+        "--hedge", default="on", choices=("on", "off"), help="whether late puts are sent twice"
+    )
+    parser.add_argument(
+        "--interval", type=int, default=0, metavar="MS", help="batchInterval; 0 favours latency"
+    )
     given = parser.parse_args()
     sys.exit(main(given.seconds, given.only, given.virtual, given.broker, given.hedge, given.interval))

@@ -1,11 +1,14 @@
 """Two versions of the broker by turns, in one run: what a change costs.
 
-    python -m tests.bench.paired --base CHECKOUT [--pairs 10] [--only cpu,fetch,latency] [--folder DIR] [--short]
+    python -m tests.bench.paired --base CHECKOUT [--pairs 10] [--only cpu,fetch,latency] [--folder DIR]
+    [--short]
 
-CHECKOUT is another checkout of this repository with its own .venv (`make setup` there). Both brokers are up all the time; one rests while the other
-is loaded, and who is first changes from pair to pair, so that a neighbour's load and a drifting clock rate hit both alike. A figure is the median
-over the pairs of (this version / base); beside it stand the least and the most. CPU is that of the broker's whole process, uploads included. A row
-of CPU above `--most` (1.03) is MISSED, and the exit code is 1; latencies are shown beside the device at the same time, and not judged.
+CHECKOUT is another checkout of this repository with its own .venv (`make setup` there). Both brokers are up
+all the time; one rests while the other is loaded, and who is first changes from pair to pair, so that a
+neighbour's load and a drifting clock rate hit both alike. A figure is the median over the pairs of (this
+version / base); beside it stand the least and the most. CPU is that of the broker's whole process, uploads
+included. A row of CPU above `--most` (1.03) is MISSED, and the exit code is 1; latencies are shown beside the
+device at the same time, and not judged.
 """
 
 from __future__ import annotations
@@ -85,7 +88,9 @@ PACED = Load("paced", 10, 1000, 10, 1, 0.1)
 
 
 class Paired:
-    def __init__(self, ours: LiveBroker, base: LiveBroker, device: Device, pairs: int, extent: Extent, most: float):
+    def __init__(
+        self, ours: LiveBroker, base: LiveBroker, device: Device, pairs: int, extent: Extent, most: float
+    ):
         self._ours = ours
         self._base = base
         self._device = device
@@ -108,7 +113,8 @@ class Paired:
     def _add(self, what: str, pairs: list[Pair], unit: str, *, is_judged: bool, beside: str = "") -> None:
         ratio = statistics.median(pair.ratio for pair in pairs)
         ours, base = (
-            statistics.median(values) for values in zip(*((pair.ours, pair.base) for pair in pairs), strict=True)
+            statistics.median(values)
+            for values in zip(*((pair.ours, pair.base) for pair in pairs), strict=True)
         )
         ratios = sorted(pair.ratio for pair in pairs)
         beside = beside or f"{ours:.2f} and {base:.2f} {unit}; {ratios[0]:.3f} to {ratios[-1]:.3f}"
@@ -145,7 +151,9 @@ class Paired:
         self._add("CPU a tail fetch and its produce", pairs, "us", is_judged=True)
 
     async def _fetch_us(self, broker: LiveBroker, load: Load) -> float:
-        running = await ProduceLoad(broker.port, load.frames()[:1] * load.frames_count, 1, load.pace_s).start()
+        running = await ProduceLoad(
+            broker.port, load.frames()[:1] * load.frames_count, 1, load.pace_s
+        ).start()
         readers = await FetchLoad(broker.port, load.what, [0] * FETCHERS).start(
             await ends_of(broker.port, load.what, 1)
         )
@@ -158,7 +166,8 @@ class Paired:
         return 1e6 * spent_s / fetches
 
     async def latency(self) -> None:
-        """acks=all at 1 MB/s in batches of 10 KB over ten connections, the device at that pace and time beside it."""
+        """acks=all at 1 MB/s in batches of 10 KB over ten connections, the device at that pace and time
+        beside it."""
         p99: dict[LiveBroker, list[float]] = {self._ours: [], self._base: []}
         device_ms: list[float] = []
 
@@ -179,7 +188,9 @@ class Paired:
         pairs = [Pair(*both) for both in zip(p99[self._ours], p99[self._base], strict=True)]
         self._add("p99 at 1 MB/s", pairs, "ms", is_judged=False)
         middle, most = statistics.median(device_ms), max(device_ms)
-        self.rows.append(Row("  the device's own p99", f"{middle:.2f} ms", f"at most {most:.2f} ms in a stretch"))
+        self.rows.append(
+            Row("  the device's own p99", f"{middle:.2f} ms", f"at most {most:.2f} ms in a stretch")
+        )
 
 
 PARTS = {"cpu": Paired.cpu, "fetch": Paired.fetch, "latency": Paired.latency}

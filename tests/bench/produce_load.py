@@ -1,4 +1,5 @@
-"""A load of produce requests over raw sockets: one process, prepared frames, so that the client costs as little as can be.
+"""A load of produce requests over raw sockets: one process, prepared frames, so that the client costs as
+little as can be.
 
 Not a benchmark of its own: bench.py and the soak use it. Every error code of every answer is looked at.
 """
@@ -50,14 +51,17 @@ def batch_of(records_count: int, value_bytes: int) -> bytes:
 
 
 def produce_frame(topic: str, partition: int, batch: bytes) -> bytes:
-    data = [TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=batch)])]
+    data = [
+        TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=batch)])
+    ]
     request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data)
     return encode_request(API[0], PRODUCE_VERSION, 1, "load", request)
 
 
 class AnswerCheck:
-    """The error code of every partition in every answer, without decoding: answers to the same request are of one size, and codes stand at the
-    same bytes in all of them. The first is decoded, and so is any that looks otherwise."""
+    """The error code of every partition in every answer, without decoding: answers to the same request are of
+    one size, and codes stand at the same bytes in all of them. The first is decoded, and so is any that looks
+    otherwise."""
 
     def __init__(self) -> None:
         self._size_bytes = 0
@@ -148,8 +152,9 @@ class Producer(asyncio.Protocol):
 
 
 class ProduceLoad:
-    """One connection a frame, each with `depth` requests in flight, from `start` to `stop`; `measure` looks at a stretch of it. With `pace_s` each
-    sends one so often, answered or not, and they begin spread over that time: clients know nothing of each other."""
+    """One connection a frame, each with `depth` requests in flight, from `start` to `stop`; `measure` looks
+    at a stretch of it. With `pace_s` each sends one so often, answered or not, and they begin spread over
+    that time: clients know nothing of each other."""
 
     def __init__(self, port: int, frames: list[bytes], depth: int, pace_s: float = 0.0) -> None:
         self._port = port

@@ -2,9 +2,10 @@
 
     python -m tests.bench.produce_path [seconds]
 
-A log in memory, no sockets: the request is decoded, handled, made durable in the next turn of the loop and encoded, as behind a connection.
-Beside it the same with an engine that does nothing, so that the handler's and the partition's own share can be told from codec, engine
-and log. CPU time is the process's: compare within one run.
+A log in memory, no sockets: the request is decoded, handled, made durable in the next turn of the loop and
+encoded, as behind a connection. Beside it the same with an engine that does nothing, so that the handler's
+and the partition's own share can be told from codec, engine and log. CPU time is the process's: compare
+within one run.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ def frames(size: int, *, is_idempotent: bool) -> Iterator[memoryview]:
     sequence = 0
     while True:
         data = batch(
-            1, value=b"v" * size, producer_id=7 if is_idempotent else -1, sequence=sequence if is_idempotent else -1
+            1,
+            value=b"v" * size,
+            producer_id=7 if is_idempotent else -1,
+            sequence=sequence if is_idempotent else -1,
         )
         sequence += 1
         yield memoryview(encode_request(API[0], 9, 7, "bench", produce_request({("a", 0): data}, 9)))[4:]
@@ -191,7 +195,10 @@ async def fetch_costs(seconds: float, size: int) -> None:
         return IN_FLIGHT
 
     handle, decode = await measured(seconds, tail), await measured(seconds / 4, decoding)
-    print(f"fetch one of 100 in a session, {size:6} B  handle and encode {handle:5.1f} us  decode {decode:4.1f} us")
+    print(
+        f"fetch one of 100 in a session, {size:6} B  handle and encode {handle:5.1f} us  decode "
+        f"{decode:4.1f} us"
+    )
 
 
 async def main(seconds: float) -> None:

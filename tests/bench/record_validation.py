@@ -1,7 +1,8 @@
-"""CPU of the broker for a produce request of one batch, where headers are judged and where records are, by turns in one process.
+"""CPU of the broker for a produce request of one batch, where headers are judged and where records are, by
+turns in one process.
 
-python -m tests.bench.record_validation [--rounds 5] [--size 16384] [--codec zstd]. Records are of text, as alike as log lines are; sizes
-are of the batch before it is compressed, as producers count them.
+python -m tests.bench.record_validation [--rounds 5] [--size 16384] [--codec zstd]. Records are of text, as
+alike as log lines are; sizes are of the batch before it is compressed, as producers count them.
 """
 
 from __future__ import annotations
@@ -92,10 +93,15 @@ def main() -> None:
     options = parser.parse_args()
     codecs = [codec for codec in Codec if not options.codec or codec.name.lower() in options.codec]
     print(
-        f"{'compiled' if IS_COMPILED else 'in Python'}; CPU us a request, medians of {options.rounds} rounds by turns"
+        f"{'compiled' if IS_COMPILED else 'in Python'}; CPU us a request, medians of {options.rounds} rounds "
+        "by turns"
     )
     print("| codec | batch | record | bytes sent | header | records | more |\n|---|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as name, LiveBroker(Path(name)) as broker, Client(broker.address) as client:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        LiveBroker(Path(name)) as broker,
+        Client(broker.address) as client,
+    ):
         for topic, validation in TOPICS.items():
             client.create(topic, record_validation=validation, retention_bytes=64 << 20)
         for codec in codecs:

@@ -1,12 +1,15 @@
-"""What a crash costs: a full WAL, kill -9, and the time until the broker serves again: `python -m tests.bench.recovery [--mib N] [--kib N]`.
+"""What a crash costs: a full WAL, kill -9, and the time until the broker serves again: `python -m
+tests.bench.recovery [--mib N] [--kib N]`.
 
-The ring is as large as `--mib` says and is filled until it takes no more: the bucket is shut meanwhile, since a broker that can upload keeps
-two thirds of its ring empty. The start after the crash has a directory for a bucket, so that the disk is all there is to wait for. It
-runs twice: with memory for the whole ring, and with what a default broker has on a machine of 4 GiB, whose log cache is half of what the ring holds.
+The ring is as large as `--mib` says and is filled until it takes no more: the bucket is shut meanwhile, since
+a broker that can upload keeps two thirds of its ring empty. The start after the crash has a directory for a
+bucket, so that the disk is all there is to wait for. It runs twice: with memory for the whole ring, and with
+what a default broker has on a machine of 4 GiB, whose log cache is half of what the ring holds.
 
-Phases are the broker's own (`millrace_storage_recovery_seconds`): `open` opens and fences the WAL and the streams, `read` is the WAL's reading and
-judging, `flush` what then remains of putting and committing objects, `close` the closing of streams and the reset. Beside them stands
-what the same bytes take to be read and put by a plain loop over the same disk, in the same run. Exit code 1 when a target is MISSED.
+Phases are the broker's own (`millrace_storage_recovery_seconds`): `open` opens and fences the WAL and the
+streams, `read` is the WAL's reading and judging, `flush` what then remains of putting and committing objects,
+`close` the closing of streams and the reset. Beside them stands what the same bytes take to be read and put
+by a plain loop over the same disk, in the same run. Exit code 1 when a target is MISSED.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ from tests.live.bucket import Bucket
 MIB = 1 << 20
 TARGET_S_PER_GIB = 5.0
 START_S = 3.0  # beside recovery: the interpreter, the metadata log, listeners
-FULL_SHARE_MIN = 0.9  # an append is refused where the rest would not hold the headers and padding of what is under way
+FULL_SHARE_MIN = (
+    0.9  # an append is refused where the rest would not hold the headers and padding of what is under way
+)
 FULL_AFTER_S = 3.0  # without one byte more
 DEFAULT_MEMORY_MIB = 1024
 PHASES = ("open", "read", "flush", "close")
@@ -40,7 +45,9 @@ async def fill(broker: LiveBroker, bucket: Bucket, batch_kib: int) -> float:
     await make_topic(broker.port, "lost", 8)
     bucket.door.shut()
     batch = batch_of(batch_kib, 1000)
-    load = await ProduceLoad(broker.port, [produce_frame("lost", index, batch) for index in range(8)], 2).start()
+    load = await ProduceLoad(
+        broker.port, [produce_frame("lost", index, batch) for index in range(8)], 2
+    ).start()
     held, since = -1.0, time.monotonic()
     while time.monotonic() - since < FULL_AFTER_S:
         await asyncio.sleep(0.1)
@@ -53,7 +60,8 @@ async def fill(broker: LiveBroker, bucket: Bucket, batch_kib: int) -> float:
 
 
 def plain_copy_s(source: Path, target: Path, size_bytes: int) -> float:
-    """The store's own time for the bytes: read from the WAL's file and written, synced, in parts as large as the uploader's."""
+    """The store's own time for the bytes: read from the WAL's file and written, synced, in parts as large as
+    the uploader's."""
     began = time.perf_counter()
     buffer = bytearray(32 * MIB)
     with source.open("rb") as reading, target.open("wb") as writing:
@@ -133,14 +141,19 @@ def rows_of(
 async def run(options: argparse.Namespace) -> list[Row]:
     rows = []
     for name, memory_mib in (("room for all", 4 * options.mib), ("default", options.memory_mib)):
-        print(f"{name}: filling a ring of {options.mib} MiB, then a start with {memory_mib} MiB of memory", flush=True)
+        print(
+            f"{name}: filling a ring of {options.mib} MiB, then a start with {memory_mib} MiB of memory",
+            flush=True,
+        )
         rows += await recover(options, name, memory_mib)
     return rows
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--folder", default="build/recovery", help="on the file system to be measured; emptied")
+    parser.add_argument(
+        "--folder", default="build/recovery", help="on the file system to be measured; emptied"
+    )
     parser.add_argument("--mib", type=int, default=1024, help="of the ring")
     parser.add_argument("--kib", type=int, default=64, help="of a batch")
     parser.add_argument(

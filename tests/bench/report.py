@@ -14,7 +14,8 @@ HEAD = ("what", "figure", "beside it", "target", "")
 
 @dataclass
 class Row:
-    """`is_met` is None for a figure without a target; `is_known`: docs/PERFORMANCE.md says that it is not met."""
+    """`is_met` is None for a figure without a target; `is_known`: docs/PERFORMANCE.md says that it is not
+    met."""
 
     what: str
     figure: str
@@ -38,12 +39,16 @@ def exit_code(rows: Iterable[Row]) -> int:
 def table(rows: list[Row]) -> str:
     cells = [HEAD, *((row.what, row.figure, row.beside, row.target, row.verdict) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(HEAD))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    ]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
 class OthersCpu:
-    """What the rest of the machine used of its processors: a benchmark beside a busy neighbour is read with that in mind."""
+    """What the rest of the machine used of its processors: a benchmark beside a busy neighbour is read with
+    that in mind."""
 
     def __init__(self, own_pids: list[int]) -> None:
         self._pids = own_pids
@@ -51,7 +56,8 @@ class OthersCpu:
         self._own = self._ours()
 
     def percent(self) -> float:
-        """Of all processors, since the start, by processes that are not ours (and by the machine's host, as stolen time)."""
+        """Of all processors, since the start, by processes that are not ours (and by the machine's host, as
+        stolen time)."""
         busy, everything = self._machine()
         spent = everything - self._all
         return 100 * max(0.0, busy - self._busy - (self._ours() - self._own)) / spent if spent else 0.0

@@ -1,4 +1,5 @@
-"""Whether a process rests: what it writes and computes between two looks at it, and what the kernel still has to write for it."""
+"""Whether a process rests: what it writes and computes between two looks at it, and what the kernel still has
+to write for it."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ class Effort:
 
 
 async def wait_rest(pid: int, patience_s: float = PATIENCE_S) -> bool:
-    """Returns when the process has done next to nothing at two looks in a row, for a write that waits for the disk looks like rest; False when
-    patience ended before that."""
+    """Returns when the process has done next to nothing at two looks in a row, for a write that waits for the
+    disk looks like rest; False when patience ended before that."""
     ends_s, last, rested = time.monotonic() + patience_s, Effort.read(pid), 0
     while rested < 2 and time.monotonic() < ends_s:
         await asyncio.sleep(LOOK_S)

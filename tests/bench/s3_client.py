@@ -1,9 +1,11 @@
-"""What a request to S3 costs this process: aiobotocore's client beside the store's own, in one run, against a server that only counts bytes.
+"""What a request to S3 costs this process: aiobotocore's client beside the store's own, in one run, against a
+server that only counts bytes.
 
     python -m tests.bench.s3_client [--seconds 2]
 
-CPU is the client's alone (the server is a process of its own). `aiobotocore` calls get_object and put_object as they come;
-`store` is S3ObjectStore, its checksums and error mapping included; `aiohttp` sends the same unsigned: what is left is HTTP itself.
+CPU is the client's alone (the server is a process of its own). `aiobotocore` calls get_object and put_object
+as they come; `store` is S3ObjectStore, its checksums and error mapping included; `aiohttp` sends the same
+unsigned: what is left is HTTP itself.
 """
 
 from __future__ import annotations
@@ -127,7 +129,8 @@ async def run(port: int, seconds: float) -> None:
             for name, call in ways.items():
                 rate, cpu = await measure(call, width, seconds)
                 print(
-                    f"{verb} {size >> 10:>5} KiB {name:<12} {rate:>10.0f} {cpu:>12.0f} {rate * size / 1e6:>8.0f}",
+                    f"{verb} {size >> 10:>5} KiB {name:<12} {rate:>10.0f} {cpu:>12.0f} "
+                    f"{rate * size / 1e6:>8.0f}",
                     flush=True,
                 )
     await store.close()

@@ -1,12 +1,15 @@
-"""A broker whose log lies behind a store as slow as S3: acknowledgements against PUTs, and what they cost. `python -m tests.bench.slow_store`
+"""A broker whose log lies behind a store as slow as S3: acknowledgements against PUTs, and what they cost.
+`python -m tests.bench.slow_store`
 
-The store is an S3 server on this machine behind a proxy (tests/live/slow_proxy.py): PUTs of 60 ms at the median, 250 at 99 of 100.
-The broker runs as it is started by operators, on uvloop, in a process of its own. For each batch interval one broker takes each
-load in turn, produce requests over sockets at a steady rate; latencies are held against the PUTs of the log in the same seconds, as
-the proxy saw them. Costs are PUTs of the log a month of 30 days at S3 Standard's list price. `--seconds` each.
+The store is an S3 server on this machine behind a proxy (tests/live/slow_proxy.py): PUTs of 60 ms at the
+median, 250 at 99 of 100. The broker runs as it is started by operators, on uvloop, in a process of its own.
+For each batch interval one broker takes each load in turn, produce requests over sockets at a steady rate;
+latencies are held against the PUTs of the log in the same seconds, as the proxy saw them. Costs are PUTs of
+the log a month of 30 days at S3 Standard's list price. `--seconds` each.
 
-The goal is of the setting that favours latency, up to 10 MB/s: 1.3 times the store's own PUT, at the median and at 99 of 100. Exit
-code 1 when it is missed. Two cores serve broker, producers, proxy and server: beyond 10 MB/s they are what is measured.
+The goal is of the setting that favours latency, up to 10 MB/s: 1.3 times the store's own PUT, at the median
+and at 99 of 100. Exit code 1 when it is missed. Two cores serve broker, producers, proxy and server: beyond
+10 MB/s they are what is measured.
 """
 
 from __future__ import annotations
@@ -48,10 +51,14 @@ LOADS = (
 )
 
 
-async def run_one(broker: LiveBroker, proxy: SlowProxy, load: Load, interval_ms: int, seconds: float) -> list[Row]:
+async def run_one(
+    broker: LiveBroker, proxy: SlowProxy, load: Load, interval_ms: int, seconds: float
+) -> list[Row]:
     topic = load.name.replace(" ", "-").replace("/", "-")
     await make_topic(broker.port, topic, load.connections)
-    frames = [produce_frame(topic, number, batch_of(1, load.value_bytes)) for number in range(load.connections)]
+    frames = [
+        produce_frame(topic, number, batch_of(1, load.value_bytes)) for number in range(load.connections)
+    ]
     await run_load(
         broker.port, frames, depth=1, seconds=2.0, pace_s=load.pace_s
     )  # opens partitions, and the log learns
@@ -76,7 +83,8 @@ async def run_one(broker: LiveBroker, proxy: SlowProxy, load: Load, interval_ms:
         Row(
             "  PUT of the log",
             f"{a_second:.1f} a second",
-            f"${a_second * MONTH_S * DOLLARS_A_PUT:.0f} a month; broker {cpu_s:.0%} of a core, {result.bytes_per_second / 1e6:.1f} MB/s",
+            f"${a_second * MONTH_S * DOLLARS_A_PUT:.0f} a month; broker {cpu_s:.0%} of a core, "
+            f"{result.bytes_per_second / 1e6:.1f} MB/s",
         ),
     ]
 

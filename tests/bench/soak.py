@@ -2,9 +2,10 @@
 
     python -m tests.bench.soak [--seconds 600] [--folder DIR] [--least MB/S]
 
-At full rate: batches of 64 KiB, single small records, a reader at the tail of each large partition, a group of three with one member that goes
-and comes, topics made, written and deleted, retention that keeps the disk bounded. Judged, not watched (soak_story.py): every part of the load
-gets on between one look and the next, readers keep up, the member that goes comes back and reads, the highest resident memory after the warm-up
+At full rate: batches of 64 KiB, single small records, a reader at the tail of each large partition, a group
+of three with one member that goes and comes, topics made, written and deleted, retention that keeps the disk
+bounded. Judged, not watched (soak_story.py): every part of the load gets on between one look and the next,
+readers keep up, the member that goes comes back and reads, the highest resident memory after the warm-up
 against what the settings allow, and its growth by a robust line (flat.py). Exit code 1 when a row was missed.
 """
 
@@ -91,7 +92,12 @@ class Watch:
     """Looks at a load now and then, and writes what it saw into the story."""
 
     def __init__(
-        self, broker: LiveBroker, story: Story, loads: dict[str, ProduceLoad], readers: FetchLoad, group: Group
+        self,
+        broker: LiveBroker,
+        story: Story,
+        loads: dict[str, ProduceLoad],
+        readers: FetchLoad,
+        group: Group,
     ) -> None:
         self._broker = broker
         self._story = story
@@ -102,8 +108,8 @@ class Watch:
         self._before = self._counted()
 
     async def run(self, seconds: float) -> None:
-        """Samples until the time is over. It is warm after a part of the time, and not before what was produced would have filled every
-        cache. The disk is looked at now and then, and must stay bounded."""
+        """Samples until the time is over. It is warm after a part of the time, and not before what was
+        produced would have filled every cache. The disk is looked at now and then, and must stay bounded."""
         story, began = self._story, time.monotonic()
         warm_for_s, measured_s = seconds * WARM_PART, seconds * (1 - WARM_PART)
         while (now_s := time.monotonic() - began) < story.warm_s + measured_s or not story.warm_s:
@@ -118,7 +124,9 @@ class Watch:
     async def _look(self) -> None:
         story, broker = self._story, self._broker
         story.disk_bytes.append(await asyncio.to_thread(folder_bytes, broker.folder))
-        assert story.disk_bytes[-1] < DISK_BYTES_MAX, f"the disk fills up: {story.disk_bytes[-1] / MIB:.0f} MiB"
+        assert story.disk_bytes[-1] < DISK_BYTES_MAX, (
+            f"the disk fills up: {story.disk_bytes[-1] / MIB:.0f} MiB"
+        )
         behind = await behind_of(broker.port, "large", self._readers.consumers)
         now_s = time.monotonic()
         done = {name: self._take(load) for name, load in self._loads.items()}
@@ -136,7 +144,8 @@ class Watch:
         }
 
     def _take(self, load: ProduceLoad) -> int:
-        """Moves the load's counts into the story, so that the client's own memory is bounded too; how many requests there were."""
+        """Moves the load's counts into the story, so that the client's own memory is bounded too; how many
+        requests there were."""
         result, story = load.result, self._story
         load.raise_failure()
         count = result.requests_count
@@ -156,7 +165,10 @@ async def run(broker: LiveBroker, seconds: float) -> Story:
     readers = await FetchLoad(port, "large", list(range(LARGE_PARTITIONS))).start()
     batch = batch_of(RECORDS_A_BATCH, 1000)
     large = ProduceLoad(port, [produce_frame("large", index, batch) for index in range(LARGE_PARTITIONS)], 2)
-    frames = [produce_frame("small", index % SMALL_PARTITIONS, batch_of(1, 100)) for index in range(SMALL_CONNECTIONS)]
+    frames = [
+        produce_frame("small", index % SMALL_PARTITIONS, batch_of(1, 100))
+        for index in range(SMALL_CONNECTIONS)
+    ]
     loads = {"large": large, "small": ProduceLoad(port, frames, 1)}
     with Group(broker.address, "small") as group:
         for load in loads.values():
@@ -192,7 +204,9 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--folder", default="build/soak", help="emptied, and removed at the end")
-    parser.add_argument("--least", type=float, default=LEAST_BYTES_A_SECOND / 1e6, help="MB/s that have to be produced")
+    parser.add_argument(
+        "--least", type=float, default=LEAST_BYTES_A_SECOND / 1e6, help="MB/s that have to be produced"
+    )
     options = parser.parse_args()
     folder = Path(options.folder).resolve()
     shutil.rmtree(folder, ignore_errors=True)
@@ -201,7 +215,9 @@ def main() -> int:
             try:
                 story = uvloop.run(run(broker, options.seconds))
             except Exception:
-                print("the broker's last words:", broker.log_path.read_text()[-2000:], sep="\n", file=sys.stderr)
+                print(
+                    "the broker's last words:", broker.log_path.read_text()[-2000:], sep="\n", file=sys.stderr
+                )
                 raise
             code = broker.stop()
     finally:

@@ -1,4 +1,5 @@
-"""A consumer group of librdkafka's that never rests: three members on threads, one of which leaves and comes back again and again."""
+"""A consumer group of librdkafka's that never rests: three members on threads, one of which leaves and comes
+back again and again."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ COUNT = 2000
 
 
 class Group:
-    """`with Group(address, topic) as group`; `failure` is raised at the end if a member met one. `rejoins`: how often the one that goes came back
-    and was given records."""
+    """`with Group(address, topic) as group`; `failure` is raised at the end if a member met one. `rejoins`:
+    how often the one that goes came back and was given records."""
 
     def __init__(self, address: str, topic: str) -> None:
         self._settings = {
@@ -64,7 +65,9 @@ class Group:
                         raise KafkaException(error)
                 read_count = sum(message.error() is None for message in messages)
                 first_s = first_s or (time.monotonic() if read_count else 0.0)
-                assert first_s or time.monotonic() - came_s < PATIENCE_S, "a member came and was given nothing"
+                assert first_s or time.monotonic() - came_s < PATIENCE_S, (
+                    "a member came and was given nothing"
+                )
                 with self._lock:
                     self.consumed += read_count
         finally:

@@ -1,7 +1,7 @@
 """What happened in a soak, and what is judged of it. Pure: soak.py tells it.
 
-Every part of the load has to get on between one look and the next, and memory must not grow: what is allowed grows with the time, more slowly
-than a leak does.
+Every part of the load has to get on between one look and the next, and memory must not grow: what is allowed
+grows with the time, more slowly than a leak does.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from tests.bench.report import Row
 
 MIB = 1 << 20
 MEMORY_BYTES = 256 * MIB
-# Beside what memory.max.bytes bounds: interpreter and code (35 MiB), the allocator's slack, WAL blocks and objects under way.
+# Beside what memory.max.bytes bounds: interpreter and code (35 MiB), the allocator's slack, WAL blocks and
+# objects under way.
 BESIDE_BYTES = 192 * MIB
 # One or two steps of the allocator's, by the line; 20 MiB were seen once in ten minutes.
 STEPS_BYTES = 32 * MIB
-# What memory may still settle after the warm-up, the less the longer that was; and what it may rise by for ever, steadily.
+# What memory may still settle after the warm-up, the less the longer that was; and what it may rise by for
+# ever, steadily.
 SETTLING_BYTES, SETTLING_S = 4 * MIB, 30.0
 RISE_BYTES_A_MINUTE = MIB // 2
-# Looks in a row at which a part may have done nothing: topics are made by turns, and a group reads nothing while its members change.
+# Looks in a row at which a part may have done nothing: topics are made by turns, and a group reads nothing
+# while its members change.
 EMPTY_LOOKS_MAX = {"large": 0, "small": 0, "fetch": 0, "topics": 4, "group": 7}
 BEHIND_S_MAX = 2.0
 # From one return of the group's member to the next.
@@ -36,7 +39,8 @@ def bounds_of(warm_s: float, measured_s: float) -> Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What every part had done since the last look; `behind` in records that readers of the large partitions had not read."""
+    """What every part had done since the last look; `behind` in records that readers of the large partitions
+    had not read."""
 
     seconds: float
     done: dict[str, int]
@@ -74,7 +78,8 @@ class Story:
         """The median of each eighth of the samples."""
         step = len(self.memory) // 8
         return [
-            int(statistics.median(size for _, size in self.memory[at : at + step])) for at in range(0, 8 * step, step)
+            int(statistics.median(size for _, size in self.memory[at : at + step]))
+            for at in range(0, 8 * step, step)
         ]
 
     def stood_still(self, part: str) -> int:
@@ -88,7 +93,8 @@ class Story:
     def behind_s(self) -> float:
         """How long the producers had taken to write what was not yet read, at half of the looks."""
         return statistics.median(
-            look.behind * look.seconds / max(1, look.done["large"] * self.records_a_request) for look in self.looks
+            look.behind * look.seconds / max(1, look.done["large"] * self.records_a_request)
+            for look in self.looks
         )
 
     def rejoins_min(self) -> int:
@@ -107,7 +113,11 @@ def of_progress(story: Story, least_bytes_a_second: float) -> list[Row]:
         Row("time", f"{story.seconds:.0f} s", f"first {story.warm_s:.0f} s are warm-up"),
         Row("produced", f"{story.bytes_in / 1e9:.2f} GB", f"{requests:,.0f} requests/s"),
         Row(
-            "  a second", f"{rate:.0f} MB/s", "", f"{least:.0f} MB/s" if least else "", rate >= least if least else None
+            "  a second",
+            f"{rate:.0f} MB/s",
+            "",
+            f"{least:.0f} MB/s" if least else "",
+            rate >= least if least else None,
         ),
         Row("  median wait of a request", f"{1000 * statistics.median(story.latencies_s):.1f} ms"),
     ]
@@ -128,9 +138,17 @@ def of_progress(story: Story, least_bytes_a_second: float) -> list[Row]:
 def of_readers(story: Story) -> list[Row]:
     behind_s, left, least = story.behind_s(), story.left_behind, story.rejoins_min()
     return [
-        Row("tail readers behind", f"{behind_s:.2f} s", "", f"{BEHIND_S_MAX:.0f} s", behind_s <= BEHIND_S_MAX),
+        Row(
+            "tail readers behind", f"{behind_s:.2f} s", "", f"{BEHIND_S_MAX:.0f} s", behind_s <= BEHIND_S_MAX
+        ),
         Row("  at the end", f"{left} records", "when nothing was written any more", "none", left == 0),
-        Row("a member came back and read", f"{story.rejoins} times", "", f"{least} times", story.rejoins >= least),
+        Row(
+            "a member came back and read",
+            f"{story.rejoins} times",
+            "",
+            f"{least} times",
+            story.rejoins >= least,
+        ),
     ]
 
 

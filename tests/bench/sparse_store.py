@@ -1,7 +1,8 @@
-"""An object store in memory that holds tens of GiB in a few MiB, for what is mostly zeros: a benchmark that counts requests needs true sizes,
-and no true bytes.
+"""An object store in memory that holds tens of GiB in a few MiB, for what is mostly zeros: a benchmark that
+counts requests needs true sizes, and no true bytes.
 
-Content is kept in chunks of 64 KiB: nothing for one of zeros, else compressed. It keeps the store's contract and no more.
+Content is kept in chunks of 64 KiB: nothing for one of zeros, else compressed. It keeps the store's contract
+and no more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Requests that ask for much at once, one by one, for whoever looks how long each holds a broker's loop.
 
-`steps(count)` gives (name, what to do with a client), to be done in that order: the later ones use what the earlier ones made. `count` is how
-many partitions, offsets or groups one names. Every answer's codes are looked at. Not here: measuring (stalls.py, tests/attack).
+`steps(count)` gives (name, what to do with a client), to be done in that order: the later ones use what the
+earlier ones made. `count` is how many partitions, offsets or groups one names. Every answer's codes are
+looked at. Not here: measuring (stalls.py, tests/attack).
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from millrace.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from millrace.protocol.messages.delete_groups import DeleteGroupsRequest
-from millrace.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from millrace.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from millrace.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
@@ -48,7 +53,11 @@ from tests.live.client import Client
 TIMEOUT_MS = 60_000
 WIDE, MANY, GROUP, JOINED = "wide", "many-{}", "stalls", "joined"
 TOPIC_RESOURCE = 2
-PASSING = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+PASSING = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+}
 TRIES_MAX = 600
 JOIN_BYTES_MAX = 4_000_000
 
@@ -56,7 +65,8 @@ Step = Callable[[Client], object]
 
 
 def steps(count: int, opened: int, offsets: int) -> Iterator[tuple[str, Step]]:
-    """`opened`: partitions that are opened and asked one by one; `offsets`: committed ones of a topic that is then deleted."""
+    """`opened`: partitions that are opened and asked one by one; `offsets`: committed ones of a topic that is
+    then deleted."""
     yield "CreateTopics, one of many partitions", lambda client: create(client, [(WIDE, count // 2)])
     yield "CreatePartitions", lambda client: widen(client, WIDE, count)
     names = [MANY.format(index) for index in range(count // 2)]
@@ -122,20 +132,26 @@ def describe_partitions(client: Client) -> None:
 
 
 def describe_configs(client: Client, names: list[str]) -> None:
-    request = DescribeConfigsRequest([DescribeConfigsResource(TOPIC_RESOURCE, name, None) for name in names], True)
+    request = DescribeConfigsRequest(
+        [DescribeConfigsResource(TOPIC_RESOURCE, name, None) for name in names], True
+    )
     check(result.error_code for result in client.ask("DescribeConfigs", request).results)
 
 
 def alter_configs(client: Client, names: list[str]) -> None:
     changes = [AlterableConfig("retention.ms", 0, "3600000"), AlterableConfig("segment.bytes", 0, "1048576")]
-    request = IncrementalAlterConfigsRequest([AlterConfigsResource(TOPIC_RESOURCE, name, changes) for name in names])
+    request = IncrementalAlterConfigsRequest(
+        [AlterConfigsResource(TOPIC_RESOURCE, name, changes) for name in names]
+    )
     check(response.error_code for response in client.ask("IncrementalAlterConfigs", request).responses)
 
 
 def describe_keys(client: Client, count: int) -> None:
     """Of one topic, which has none of them."""
     named = DescribeConfigsResource(TOPIC_RESOURCE, WIDE, [f"no.such-{index}" for index in range(count)])
-    check(result.error_code for result in client.ask("DescribeConfigs", DescribeConfigsRequest([named])).results)
+    check(
+        result.error_code for result in client.ask("DescribeConfigs", DescribeConfigsRequest([named])).results
+    )
 
 
 def remove_keys(client: Client, count: int) -> None:
@@ -177,7 +193,9 @@ def commit(client: Client, group: str, topic: str, count: int) -> None:
 def find_coordinator(client: Client) -> None:
     """Makes the topic that offsets are kept in."""
     for _ in range(TRIES_MAX):
-        answer = client.ask("FindCoordinator", FindCoordinatorRequest(coordinator_keys=[GROUP]), 4).coordinators[0]
+        answer = client.ask(
+            "FindCoordinator", FindCoordinatorRequest(coordinator_keys=[GROUP]), 4
+        ).coordinators[0]
         if answer.error_code not in PASSING:
             break
         time.sleep(0.05)
@@ -203,7 +221,12 @@ def fetch_offsets(client: Client, group: str) -> None:
 def delete_offsets(client: Client, group: str, topic: str, count: int) -> None:
     asked = [OffsetDeleteRequestPartition(index) for index in range(count)]
     answer = client.ask("OffsetDelete", OffsetDeleteRequest(group, [OffsetDeleteRequestTopic(topic, asked)]))
-    check([answer.error_code, *(partition.error_code for found in answer.topics for partition in found.partitions)])
+    check(
+        [
+            answer.error_code,
+            *(partition.error_code for found in answer.topics for partition in found.partitions),
+        ]
+    )
 
 
 def delete_groups(client: Client, count: int) -> None:

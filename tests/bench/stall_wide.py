@@ -1,5 +1,5 @@
-"""Data requests that name partitions without end, real ones or not, and requests that name things again and again: a part of the mix
-(stall_mix.py), with `count` names each.
+"""Data requests that name partitions without end, real ones or not, and requests that name things again and
+again: a part of the mix (stall_mix.py), with `count` names each.
 """
 
 from __future__ import annotations
@@ -51,7 +51,12 @@ def wide_produce(count: int) -> ProduceRequest:
 
 
 def wide_fetch(
-    indexes: Iterable[int], *, wait_ms: int = 0, session_id: int = 0, epoch: int = -1, forgotten: Iterable[int] = ()
+    indexes: Iterable[int],
+    *,
+    wait_ms: int = 0,
+    session_id: int = 0,
+    epoch: int = -1,
+    forgotten: Iterable[int] = (),
 ) -> FetchRequest:
     asked = [FetchPartition(index, -1, 0, partition_max_bytes=100) for index in indexes]
     return FetchRequest(
@@ -66,7 +71,8 @@ def wide_fetch(
 
 
 def sessions(client: Client, count: int) -> None:
-    """Half of its partitions come with the second request, half go with the third, and the rest with the session."""
+    """Half of its partitions come with the second request, half go with the third, and the rest with the
+    session."""
     half = count // 2
     opened = client.ask("Fetch", wide_fetch(range(half), epoch=0), VERSION_BY_NAME)
     asked = [

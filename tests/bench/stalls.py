@@ -1,10 +1,12 @@
-"""How long one request holds everybody else: the longest callback of the broker's loop, API by API: `python -m tests.bench.stalls`.
+"""How long one request holds everybody else: the longest callback of the broker's loop, API by API: `python
+-m tests.bench.stalls`.
 
     python -m tests.bench.stalls [--folder DIR] [--count 10000] [--places]
 
-A broker on the library's loop with a watch on its callbacks (callback_probe.py: CPU time of the loop's thread, so that neighbours on the machine
-do not count) is asked for much at once (stall_mix.py), one request after another, with a producer and a reader of one record at a time beside it.
-For each request the table has the longest callback while it was answered, beside it the longest waits of producer and reader; --places adds
+A broker on the library's loop with a watch on its callbacks (callback_probe.py: CPU time of the loop's
+thread, so that neighbours on the machine do not count) is asked for much at once (stall_mix.py), one request
+after another, with a producer and a reader of one record at a time beside it. For each request the table has
+the longest callback while it was answered, beside it the longest waits of producer and reader; --places adds
 where a callback above the bound spent its time. Exit code 1 when one was above it.
 """
 
@@ -97,12 +99,18 @@ def measure(
             time.sleep(settle_s)
             longest = broker.longest()
             took_ms, _, _ = longest[0] if longest else (0.0, "", "")
-            figure = f"{took_ms:.1f} ms" if longest else f"below {1000 * callback_probe.SAMPLED_FROM_S:.0f} ms"
+            figure = (
+                f"{took_ms:.1f} ms" if longest else f"below {1000 * callback_probe.SAMPLED_FROM_S:.0f} ms"
+            )
             waits = f"{producer.take_slowest_ms():.0f} and {reader.take_slowest_ms():.0f} ms"
             waits += f", answered in {took_s:.2f} s"
             row = Row(name, figure, waits, f"{BOUND_MS:.0f} ms", took_ms <= BOUND_MS)
             rows.append(
-                (row, took_ms, "\n".join(f"    {ms:.1f} ms {what}: {place}" for ms, what, place in longest[:4]))
+                (
+                    row,
+                    took_ms,
+                    "\n".join(f"    {ms:.1f} ms {what}: {place}" for ms, what, place in longest[:4]),
+                )
             )
         producer.stop()
         reader.stop()
@@ -110,11 +118,15 @@ def measure(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--count", type=int, default=10_000, help="partitions, offsets or groups a request")
     parser.add_argument("--opened", type=int, default=2_000, help="partitions that are opened")
-    parser.add_argument("--offsets", type=int, default=100_000, help="committed ones of the topic that is deleted")
+    parser.add_argument(
+        "--offsets", type=int, default=100_000, help="committed ones of the topic that is deleted"
+    )
     parser.add_argument("--places", action="store_true", help="where callbacks above the bound were")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="stalls", dir=options.folder))

@@ -1,4 +1,5 @@
-"""How long a broker takes to be ready: first, with data, after kill -9, with thousands of partitions. For bench.py."""
+"""How long a broker takes to be ready: first, with data, after kill -9, with thousands of partitions. For
+bench.py."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ WRITTEN_EACH = 10
 
 @dataclass
 class Starts:
-    """Seconds until the ready line, of every start; `bare` is what the interpreter and the loop alone take."""
+    """Seconds until the ready line, of every start; `bare` is what the interpreter and the loop alone
+    take."""
 
     bare: list[float] = field(default_factory=list)
     fresh: list[float] = field(default_factory=list)
@@ -61,7 +63,9 @@ async def measure_starts(folder: Path, extent: Extent) -> Starts:
 
 async def fill(port: int, bytes_min: int) -> None:
     batch = batch_of(16, 1000)
-    load = await ProduceLoad(port, [produce_frame(TOPIC, index, batch) for index in range(PARTITIONS)], 2).start()
+    load = await ProduceLoad(
+        port, [produce_frame(TOPIC, index, batch) for index in range(PARTITIONS)], 2
+    ).start()
     while load.result.bytes_count < bytes_min:
         await asyncio.sleep(0.02)
         load.raise_failure()
@@ -114,7 +118,9 @@ async def write_some(port: int, extent: Extent) -> int:
     for name in names(extent):
         places = range(0, extent.topic_partitions, WRITTEN_EACH)
         data = TopicProduceData(name, partition_data=[PartitionProduceData(place, batch) for place in places])
-        response = await ask(port, 0, PRODUCE_VERSION, ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[data]))
+        response = await ask(
+            port, 0, PRODUCE_VERSION, ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[data])
+        )
         answers = response.responses[0].partition_responses
         assert all(answer.error_code == 0 for answer in answers), answers
         written += len(answers)

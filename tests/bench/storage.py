@@ -1,7 +1,8 @@
-"""The benchmarks of storage, one after the other, each in a process of its own: `make bench-storage`, `python -m tests.bench.storage [NAME ...]`.
+"""The benchmarks of storage, one after the other, each in a process of its own: `make bench-storage`, `python
+-m tests.bench.storage [NAME ...]`.
 
-Each prints its own table. At the end stands who missed a target (or came to no end), and the exit code is 1 when anyone did. Names choose some of
-them.
+Each prints its own table. At the end stands who missed a target (or came to no end), and the exit code is 1
+when anyone did. Names choose some of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What the broker's figures are held to, each by a name: `--target NAME=NUMBER` of bench.py gives another bound."""
+"""What the broker's figures are held to, each by a name: `--target NAME=NUMBER` of bench.py gives another
+bound."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class Targets:
 
 
 def is_kept(value: float, bound: float, device: float) -> bool | None:
-    """Whether a time on a disk is below its bound; None, and no verdict, where the disk by itself is not, at the same time."""
+    """Whether a time on a disk is below its bound; None, and no verdict, where the disk by itself is not, at
+    the same time."""
     if value < bound:
         return True
     return None if device >= bound else False

@@ -1,4 +1,5 @@
-"""`make bench` in short, as a process: every part runs and makes its rows, and a missed row is an exit code. No figure is judged."""
+"""`make bench` in short, as a process: every part runs and makes its rows, and a missed row is an exit code.
+No figure is judged."""
 
 from __future__ import annotations
 
@@ -31,9 +32,20 @@ ROWS = [
 
 
 def bench(folder: Path, only: str, targets: list[str]) -> tuple[int, dict[str, str], list[str]]:
-    """Exit code, the verdict of each row by its name, and the names in order; each row's figure is a number and its unit."""
+    """Exit code, the verdict of each row by its name, and the names in order; each row's figure is a number
+    and its unit."""
     words = [word for target in targets for word in ("--target", target)]
-    command = [sys.executable, "-m", "tests.bench.bench", "--short", "--folder", str(folder), "--only", only, *words]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.bench.bench",
+        "--short",
+        "--folder",
+        str(folder),
+        "--only",
+        only,
+        *words,
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert "Traceback" not in done.stderr, done.stderr
     head, _, *lines = done.stdout.splitlines()[2:]
@@ -48,7 +60,8 @@ def bench(folder: Path, only: str, targets: list[str]) -> tuple[int, dict[str, s
 
 
 def test_every_part_of_the_bench_runs(tmp_path: Path) -> None:
-    """Held to targets that anything meets: all rows are there, each with a number, and the process ends well."""
+    """Held to targets that anything meets: all rows are there, each with a number, and the process ends
+    well."""
     code, verdicts, names = bench(tmp_path / "bench", "", ANY)
     assert names == ROWS
     assert code == 0, verdicts
@@ -68,7 +81,8 @@ def test_a_row_that_misses_its_target_ends_the_bench_with_1(tmp_path: Path) -> N
 
 
 def test_two_versions_are_measured_by_turns(tmp_path: Path) -> None:
-    """This checkout beside itself: a row for each load with the ratio of both; CPU that may not grow at all is missed, and ends it with 1."""
+    """This checkout beside itself: a row for each load with the ratio of both; CPU that may not grow at all
+    is missed, and ends it with 1."""
     command = [
         sys.executable,
         "-m",
@@ -82,7 +96,10 @@ def test_two_versions_are_measured_by_turns(tmp_path: Path) -> None:
         "0",
     ]
     done = subprocess.run(
-        [*command, "--only", "cpu", "--folder", str(tmp_path / "paired")], cwd=ROOT, capture_output=True, text=True
+        [*command, "--only", "cpu", "--folder", str(tmp_path / "paired")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 1, done.stderr
     _, _, *rows = done.stdout.splitlines()
@@ -103,6 +120,8 @@ def test_a_broker_that_uploads_does_not_rest(written_bytes: int, cpu_s: float, i
     ("value", "device", "verdict"),
     [(9.9, 1.0, True), (9.9, 70.0, True), (10.0, 9.9, False), (35.0, 1.1, False), (35.0, 10.0, None)],
 )
-def test_what_the_disk_gives_to_nobody_is_not_judged(value: float, device: float, verdict: bool | None) -> None:
+def test_what_the_disk_gives_to_nobody_is_not_judged(
+    value: float, device: float, verdict: bool | None
+) -> None:
     """A disk that is merely slower than usual excuses nothing."""
     assert is_kept(value, 10, device) is verdict

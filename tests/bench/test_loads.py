@@ -54,7 +54,9 @@ async def serve(refused: int) -> None:
         writer.close()
 
     server = await asyncio.start_server(talk, "127.0.0.1")
-    load = await ProduceLoad(server.sockets[0].getsockname()[1], [produce_frame("t", 0, batch_of(1, 100))], 1).start()
+    load = await ProduceLoad(
+        server.sockets[0].getsockname()[1], [produce_frame("t", 0, batch_of(1, 100))], 1
+    ).start()
     while count < (refused or 20):  # noqa: ASYNC110  (another connection)
         await asyncio.sleep(0.01)
     try:

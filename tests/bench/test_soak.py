@@ -41,8 +41,8 @@ def is_flat(shape: str, leak_mib_a_minute: float) -> bool:
 
 @pytest.mark.parametrize("shape", ["still", "saw", "steps", "one step", "one spike"])
 def test_a_leak_is_told_from_noise(shape: str) -> None:
-    """A saw, steps and a spike are flat, also one that rises by a third of a MiB a minute; under each of them a leak of 1 MiB a minute is seen
-    in ten minutes."""
+    """A saw, steps and a spike are flat, also one that rises by a third of a MiB a minute; under each of them
+    a leak of 1 MiB a minute is seen in ten minutes."""
     assert is_flat(shape, 0)
     assert is_flat(shape, 1 / 3)
     assert not is_flat(shape, 1)
@@ -56,7 +56,8 @@ def test_growth_that_is_no_line_is_growth(shape: str) -> None:
 
 
 def test_what_is_allowed_grows_with_the_time() -> None:
-    """More slowly than a leak of 1 MiB a minute from ten minutes on, and of 1 MiB a second in a short soak."""
+    """More slowly than a leak of 1 MiB a minute from ten minutes on, and of 1 MiB a second in a short
+    soak."""
     assert bounds_of(4, 8).steady_bytes < 8 * MIB / 2
     for seconds in (600, 1200, 36_000):
         assert bounds_of(seconds / 3, seconds * 2 / 3).steady_bytes < 0.6 * seconds * 2 / 3 / 60 * MIB
@@ -116,7 +117,8 @@ def test_a_part_that_stands_still_is_missed(part: str) -> None:
 
 
 def test_slow_late_and_lonely_are_missed() -> None:
-    """A rate below the least, readers seconds behind or not done at the end, and a member that did not come back."""
+    """A rate below the least, readers seconds behind or not done at the end, and a member that did not come
+    back."""
     told = story()
     told.bytes_in, told.left_behind, told.rejoins = 5_000_000_000, 1, 29
     told.looks = [Look(look.seconds, look.done, 64 * 601) for look in told.looks]

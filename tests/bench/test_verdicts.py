@@ -62,7 +62,9 @@ class Recovered:
 
     def metrics(self) -> dict[str, float]:
         seconds = {"open": 0.1, "read": 0.5, "flush": self._flush_s, "close": 0.1}
-        return {f'millrace_storage_recovery_seconds{{phase="{phase}"}}': value for phase, value in seconds.items()}
+        return {
+            f'millrace_storage_recovery_seconds{{phase="{phase}"}}': value for phase, value in seconds.items()
+        }
 
     def peak_memory_bytes(self) -> int:
         return self._peak_mib << 20

@@ -1,10 +1,12 @@
-"""A broker for tests, beside Apache Kafka's own jars started for one: `python -m tests.bench.testing [--rounds 5] [--alone]`.
+"""A broker for tests, beside Apache Kafka's own jars started for one: `python -m tests.bench.testing
+[--rounds 5] [--alone]`.
 
-Ready: from the start of the process (of Kafka: with the format of its folder, and looked at each half second) until clients are served. A first
-record: from a client that is made to the record in its consumer, of a new topic, through a group nobody has used; both brokers let it rebalance
-without delay. The broker's share of that is the same requests without a client. Isolation: what the plugin does before and behind a test that
-made two topics and a group, twenty a round. Each figure is a median over the rounds, in the state that the round before left. Both have one
-partition of __consumer_offsets.
+Ready: from the start of the process (of Kafka: with the format of its folder, and looked at each half second)
+until clients are served. A first record: from a client that is made to the record in its consumer, of a new
+topic, through a group nobody has used; both brokers let it rebalance without delay. The broker's share of
+that is the same requests without a client. Isolation: what the plugin does before and behind a test that made
+two topics and a group, twenty a round. Each figure is a median over the rounds, in the state that the round
+before left. Both have one partition of __consumer_offsets.
 """
 
 from __future__ import annotations
@@ -68,7 +70,9 @@ def ours() -> Iterator[Peer]:
     began = time.perf_counter()
     with Broker() as broker:
         ready_s = time.perf_counter() - began
-        yield Peer(broker.bootstrap_servers, ready_s, lambda: broker.process.memory_bytes() / (1 << 20), broker)
+        yield Peer(
+            broker.bootstrap_servers, ready_s, lambda: broker.process.memory_bytes() / (1 << 20), broker
+        )
 
 
 @contextmanager
@@ -85,7 +89,9 @@ def with_kafka_python(address: str, topic: str) -> None:
 
     producer = KafkaProducer(bootstrap_servers=address)
     producer.send(topic, b"x").get(30)
-    consumer = KafkaConsumer(topic, bootstrap_servers=address, group_id=f"group-{topic}", auto_offset_reset="earliest")
+    consumer = KafkaConsumer(
+        topic, bootstrap_servers=address, group_id=f"group-{topic}", auto_offset_reset="earliest"
+    )
     assert next(consumer).value == b"x"
     consumer.close()
     producer.close()
@@ -112,7 +118,9 @@ def with_confluent(address: str, topic: str) -> None:
     producer = Producer({"bootstrap.servers": address})
     producer.produce(topic, b"x")
     producer.flush()
-    consumer = Consumer({"bootstrap.servers": address, "group.id": f"group-{topic}", "auto.offset.reset": "earliest"})
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": f"group-{topic}", "auto.offset.reset": "earliest"}
+    )
     consumer.subscribe([topic])
     while (found := consumer.poll(1.0)) is None or found.error():
         pass
@@ -124,7 +132,8 @@ CLIENTS = {"kafka-python": with_kafka_python, "aiokafka": with_aiokafka, "conflu
 
 
 def first_record(topic: str) -> Conversation[None]:
-    """Of a new topic. Apache Kafka tells of its leader before the leader itself may know: as every client does, it is tried again."""
+    """Of a new topic. Apache Kafka tells of its leader before the leader itself may know: as every client
+    does, it is tried again."""
     while True:
         try:
             yield from operations.produce(topic, ["x"], None, {}, None, None)
@@ -141,7 +150,9 @@ def fresh_group(topic: str) -> Conversation[None]:
     group = f"group-{topic}"
     while True:
         response = yield Call(
-            "FindCoordinator", 4, message("find_coordinator", "FindCoordinatorRequest", coordinator_keys=[group])
+            "FindCoordinator",
+            4,
+            message("find_coordinator", "FindCoordinatorRequest", coordinator_keys=[group]),
         )
         if response.coordinators[0].error_code not in COMING:
             break
@@ -156,7 +167,9 @@ def fresh_group(topic: str) -> Conversation[None]:
     member = ""
     while True:
         response = yield Call(
-            "JoinGroup", 5, message("join_group", "JoinGroupRequest", **joining, member_id=member, protocols=[protocol])
+            "JoinGroup",
+            5,
+            message("join_group", "JoinGroupRequest", **joining, member_id=member, protocols=[protocol]),
         )
         member = response.member_id
         if response.error_code in COMING:
@@ -172,7 +185,9 @@ def fresh_group(topic: str) -> Conversation[None]:
     assert (yield from operations.committed(group)) == {}
     assert len((yield from operations.records(topic))) == 1
     leaving = message("leave_group", "MemberIdentity", member_id=member)
-    yield Call("LeaveGroup", 5, message("leave_group", "LeaveGroupRequest", group_id=group, members=[leaving]))
+    yield Call(
+        "LeaveGroup", 5, message("leave_group", "LeaveGroupRequest", group_id=group, members=[leaving])
+    )
 
 
 def isolated_test(peer: Peer, name: str) -> float:
@@ -240,7 +255,9 @@ def main() -> int:
         beside = f"{statistics.median(theirs[name]) * factor:.0f} {unit}" if name in theirs else ""
         shown = "" if target is None else f"{target * factor:.0f} {unit}"
         is_met = None if target is None else figure <= target
-        rows.append(Row(name, f"{figure * factor:.1f} {unit} ({min(figures) * factor:.1f})", beside, shown, is_met))
+        rows.append(
+            Row(name, f"{figure * factor:.1f} {unit} ({min(figures) * factor:.1f})", beside, shown, is_met)
+        )
     print("median (least), beside Apache Kafka's\n" + table(rows))
     return exit_code(rows)
 

@@ -1,8 +1,9 @@
-"""What the store is asked at a trickle, uploads and compaction: `python -m tests.bench.trickle [--hours N] [--partitions N ...] [--memory MIB]`.
+"""What the store is asked at a trickle, uploads and compaction: `python -m tests.bench.trickle [--hours N]
+[--partitions N ...] [--memory MIB]`.
 
-A small entry a minute for every partition, uploaded by age, in virtual time; what is older than six hours is trimmed. Requests an hour do not grow
-with partitions: what is little stays in objects that hold a part of each, however old. Deletions are counted by object; a store takes up to a
-thousand with one request.
+A small entry a minute for every partition, uploaded by age, in virtual time; what is older than six hours is
+trimmed. Requests an hour do not grow with partitions: what is little stays in objects that hold a part of
+each, however old. Deletions are counted by object; a store takes up to a thousand with one request.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Block WAL against the raw file underneath, in one run: same file, same flags. `python -m tests.bench.wal_bench`
+"""Block WAL against the raw file underneath, in one run: same file, same flags. `python -m
+tests.bench.wal_bench`
 
-Rounds alternate, so that a neighbour's load hits both alike; the best round of each is compared. Raw is one write after
-the other of one size by `os.pwrite`; the WAL keeps so many appends outstanding and trims as it goes. CPU is this
-process's, all threads, for one append or one write.
+Rounds alternate, so that a neighbour's load hits both alike; the best round of each is compared. Raw is one
+write after the other of one size by `os.pwrite`; the WAL keeps so many appends outstanding and trims as it
+goes. CPU is this process's, all threads, for one append or one write.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def run_raw(path: str, size: int, count: int, direct: str) -> Result:
     for number in range(count):
         start = time.perf_counter()
         os.pwrite(
-            descriptor.fd, view[:size], 8192 + number * size % (descriptor.size_bytes - 8192 - size) // 4096 * 4096
+            descriptor.fd,
+            view[:size],
+            8192 + number * size % (descriptor.size_bytes - 8192 - size) // 4096 * 4096,
         )
         latencies.append(time.perf_counter() - start)
     wall, used = time.perf_counter() - began, time.process_time() - cpu
@@ -99,7 +102,9 @@ async def run_wal(wal: BlockWal, size: int, count: int, depth: int, name: str) -
     began, cpu = time.perf_counter(), time.process_time()
     send()
     await done
-    result = Result(name, count, count * size, time.perf_counter() - began, time.process_time() - cpu, latencies)
+    result = Result(
+        name, count, count * size, time.perf_counter() - began, time.process_time() - cpu, latencies
+    )
     await asyncio.gather(*trims)
     await wal.trim(wal.confirmed_end)
     return result
@@ -110,7 +115,9 @@ def fail(error: BaseException) -> None:
     os._exit(1)
 
 
-async def bench_size(path: str, options: argparse.Namespace, size: int, epoch: int) -> tuple[Result, Result, int]:
+async def bench_size(
+    path: str, options: argparse.Namespace, size: int, epoch: int
+) -> tuple[Result, Result, int]:
     settings = BlockWalSettings(
         capacity_bytes=options.capacity_mib * MIB, fill_ahead_bytes=0, direct=options.direct,
         writes_in_flight=options.in_flight, eager_bytes=options.eager_kib * 1024,
@@ -120,7 +127,9 @@ async def bench_size(path: str, options: argparse.Namespace, size: int, epoch: i
     for _ in range(options.rounds):
         raw_size = max(4096, size)
         raw = run_raw(path, raw_size, min(count, 2000), options.direct)
-        wal = await BlockWal.open(PosixDisk(driver=options.driver), path, settings, WalOwner("bench", 1, epoch))
+        wal = await BlockWal.open(
+            PosixDisk(driver=options.driver), path, settings, WalOwner("bench", 1, epoch)
+        )
         epoch += 1
         async for _record in wal.recover():
             pass
@@ -150,7 +159,8 @@ async def run(options: argparse.Namespace) -> None:
     try:
         is_direct = prepare(path, options.capacity_mib * MIB, options.direct)
         print(
-            f"{path}: {'direct' if is_direct else 'buffered'}, driver {options.driver}, {options.in_flight} in flight"
+            f"{path}: {'direct' if is_direct else 'buffered'}, driver {options.driver}, {options.in_flight} "
+            "in flight"
         )
         epoch = 1
         for size in [int(float(kib) * 1024) for kib in options.sizes.split(",")]:

@@ -1,4 +1,5 @@
-"""A broker's inside without its shell: engine, metadata, directory and handlers, asked with frames as clients send them."""
+"""A broker's inside without its shell: engine, metadata, directory and handlers, asked with frames as clients
+send them."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def connection(number: int = 1) -> ConnectionInfo:
 
 
 class Opener:
-    """The controller's part in opening: streams by partition, made when first asked for. `before` may delay or refuse."""
+    """The controller's part in opening: streams by partition, made when first asked for. `before` may delay
+    or refuse."""
 
     def __init__(self, fixture: BrokerFixture) -> None:
         self._fixture = fixture
@@ -81,7 +83,8 @@ class Opener:
 
 
 class BrokerFixture(Fixture):
-    """`static` are the broker's own keys of its properties file; `level` is the finalized millrace.version."""
+    """`static` are the broker's own keys of its properties file; `level` is the finalized
+    millrace.version."""
 
     def __init__(
         self,
@@ -130,7 +133,9 @@ class BrokerFixture(Fixture):
         self.publish(
             TopicRecord(name, made),
             *(
-                PartitionRecord(index, made, [leader], [leader], leader=leader, leader_epoch=0, partition_epoch=0)
+                PartitionRecord(
+                    index, made, [leader], [leader], leader=leader, leader_epoch=0, partition_epoch=0
+                )
                 for index in range(partitions)
             ),
             *(ConfigRecord(2, name, key.replace("_", "."), value) for key, value in configs.items()),
@@ -161,8 +166,9 @@ class BrokerFixture(Fixture):
         client_id: str = "test",
         to: ConnectionInfo | None = None,
     ) -> Any:
-        """What the handler gives back at once for a request that went through the codec. The memory of a Produce's frame is overwritten then,
-        as by the next read of a socket, and nobody may view it any more."""
+        """What the handler gives back at once for a request that went through the codec. The memory of a
+        Produce's frame is overwritten then, as by the next read of a socket, and nobody may view it any
+        more."""
         memory = bytearray(encode_request(API[key], version, 7, client_id, request))
         frame = memoryview(memory)[4:].toreadonly()
         header, position = decode_request_header(frame)
@@ -170,7 +176,9 @@ class BrokerFixture(Fixture):
             decoded = decode_request(API[key], version, frame, position)
         except TooManyElements:
             decoded = decode_whole(API[key], version, bytes(frame), position)
-        context = RequestContext(key, version, header.correlation_id, header.client_id or "", to or self.connection)
+        context = RequestContext(
+            key, version, header.correlation_id, header.client_id or "", to or self.connection
+        )
         outcome = handler.handle(context, decoded)
         if key == PRODUCE:
             del frame
@@ -247,7 +255,9 @@ def fetch_request(
         topic.partitions.append(asked)
     gone = [ForgottenTopic(name, topic_id(name), [index]) for name, index in forgotten]
     values = {"min_bytes": 1, **fields}
-    return FetchRequest(max_wait_ms=max_wait_ms, topics=list(topics.values()), forgotten_topics_data=gone, **values)
+    return FetchRequest(
+        max_wait_ms=max_wait_ms, topics=list(topics.values()), forgotten_topics_data=gone, **values
+    )
 
 
 def parts_of(response: Any) -> dict[tuple[str, int], Any]:

@@ -1,8 +1,11 @@
-"""A Fetch's course in conversation: what transcripts say to its machine and how they print what comes back. Nothing is awaited; time is a number.
+"""A Fetch's course in conversation: what transcripts say to its machine and how they print what comes back.
+Nothing is awaited; time is a number.
 
-fetch min=100 max=1000 wait=500ms     a new request, whose first pass is due; the clock begins when that pass is over
+fetch min=100 max=1000 wait=500ms     a new request, whose first pass is due; the clock begins when that pass
+                                      is over
 pass [openings] [remote] [error] [bytes=N] [heard=N] [interrupted]
-                                      a read pass found so much, or what has to be opened or read first; in slices: what came meanwhile
+                                      a read pass found so much, or what has to be opened or read first; in
+                                      slices: what came meanwhile
 opened [late]                         partitions are open, or some are not in time
 remote [error] [bytes=N] [heard=N] [interrupted]
                                       a remote read is over
@@ -62,7 +65,9 @@ class FetchDialogue:
         return found
 
     def say_pass(self, words: list[str], values: dict[str, str]) -> FetchEffect:
-        return self.machine.on_pass(self.found(words, values), int(values.get("heard", 0)), "interrupted" in words)
+        return self.machine.on_pass(
+            self.found(words, values), int(values.get("heard", 0)), "interrupted" in words
+        )
 
     def say_opened(self, words: list[str], values: dict[str, str]) -> FetchEffect:
         return self.machine.on_opened(self.now_s, is_late="late" in words)

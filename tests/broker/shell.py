@@ -1,4 +1,5 @@
-"""A server on loopback with the handlers a test gives it, and a client that speaks frames: for tests of the broker's shell."""
+"""A server on loopback with the handlers a test gives it, and a client that speaks frames: for tests of the
+broker's shell."""
 
 from __future__ import annotations
 
@@ -63,7 +64,11 @@ class Shell:
     """`async with Shell(handlers) as shell: client = await shell.client()`"""
 
     def __init__(
-        self, handlers: Mapping[int, Handle], *, memory_bytes: int = 64 * MIB, settings: ServerSettings | None = None
+        self,
+        handlers: Mapping[int, Handle],
+        *,
+        memory_bytes: int = 64 * MIB,
+        settings: ServerSettings | None = None,
     ) -> None:
         self._handlers = handlers
         self._memory_bytes = memory_bytes

@@ -31,7 +31,8 @@ def ask(version: int, **fields: object) -> tuple[ApiVersionsResponse, Connection
 
 
 def test_what_is_in_the_table_is_shown() -> None:
-    """The handler table's client APIs are listed in key order, Produce from 0, unstable tops and private keys left out."""
+    """The handler table's client APIs are listed in key order, Produce from 0, unstable tops and private keys
+    left out."""
     answer, _ = ask(4, **NAMED)
     ranges = [(entry.api_key, entry.min_version, entry.max_version) for entry in answer.api_keys]
     assert ranges == [(0, 0, 13), (3, 0, 13), (18, 0, 5), (22, 0, 5)]
@@ -45,15 +46,19 @@ def test_every_client_api_can_be_shown() -> None:
 
 
 def test_features_are_those_of_the_image() -> None:
-    """Finalized levels come from the current image with its offset as their epoch; features at level 0 are not shown."""
+    """Finalized levels come from the current image with its offset as their epoch; features at level 0 are
+    not shown."""
     answer, _ = ask(4, **NAMED)
-    assert [(shown.name, shown.max_version_level) for shown in answer.finalized_features] == [("metadata.version", 30)]
+    assert [(shown.name, shown.max_version_level) for shown in answer.finalized_features] == [
+        ("metadata.version", 30)
+    ]
     assert answer.finalized_features_epoch == 7
     assert [shown.name for shown in answer.supported_features] == ["metadata.version", "millrace.version"]
 
 
 def test_software_is_noted_or_refused() -> None:
-    """Since version 3 a client names its software, which the connection keeps; a name out of bounds is INVALID_REQUEST."""
+    """Since version 3 a client names its software, which the connection keeps; a name out of bounds is
+    INVALID_REQUEST."""
     _, connection = ask(3, **NAMED)
     assert (connection.software_name, connection.software_version) == ("kafka-python", "3.0.12")
     for name in ("", "-a", "a-", "a b", "ä"):
@@ -66,15 +71,24 @@ def test_software_is_noted_or_refused() -> None:
 
 
 def test_one_who_meant_another_broker_is_sent_back() -> None:
-    """A version 5 request that names another cluster or node gets REBOOTSTRAP_REQUIRED; one that names nobody, or us, does not."""
-    cases = [(CLUSTER_ID, 1, 0), (None, -1, 0), (None, 9, 0), ("x", -1, 0), ("x", 1, 129), (CLUSTER_ID, 2, 129)]
+    """A version 5 request that names another cluster or node gets REBOOTSTRAP_REQUIRED; one that names
+    nobody, or us, does not."""
+    cases = [
+        (CLUSTER_ID, 1, 0),
+        (None, -1, 0),
+        (None, 9, 0),
+        ("x", -1, 0),
+        ("x", 1, 129),
+        (CLUSTER_ID, 2, 129),
+    ]
     for cluster_id, node_id, code in cases:
         answer, _ = ask(5, cluster_id=cluster_id, node_id=node_id, **NAMED)
         assert answer.error_code == code, (cluster_id, node_id)
 
 
 def test_an_unknown_version_is_answered_in_version_0() -> None:
-    """Version 99 with any body gets UNSUPPORTED_VERSION and key 18's range as version 0, and the connection goes on."""
+    """Version 99 with any body gets UNSUPPORTED_VERSION and key 18's range as version 0, and the connection
+    goes on."""
 
     async def run() -> None:
         async with Shell({18: handler().handle}) as shell:
@@ -84,7 +98,9 @@ def test_an_unknown_version_is_answered_in_version_0() -> None:
             correlation_id, answer = await client.receive(18, 0)
             assert correlation_id == 42
             assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-            assert [(entry.api_key, entry.min_version, entry.max_version) for entry in answer.api_keys] == [(18, 0, 5)]
+            assert [(entry.api_key, entry.min_version, entry.max_version) for entry in answer.api_keys] == [
+                (18, 0, 5)
+            ]
             for version in range(API[18].max_version + 1):
                 assert (await client.ask(18, version, ApiVersionsRequest(**NAMED))).error_code == 0  # type: ignore[arg-type]
 

@@ -1,4 +1,5 @@
-"""Settings: the properties syntax, the environment, precedence, every mistake at once, and what comes of it all."""
+"""Settings: the properties syntax, the environment, precedence, every mistake at once, and what comes of it
+all."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def make(
     return load(given, data_dir="/data", machine_bytes=machine_bytes, mistakes=mistakes)
 
 
-def mistakes_of(*overrides: str, env: dict[str, str] | None = None, text: str | None = None) -> tuple[str, ...]:
+def mistakes_of(
+    *overrides: str, env: dict[str, str] | None = None, text: str | None = None
+) -> tuple[str, ...]:
     with pytest.raises(SettingsInvalid) as found:
         make(*overrides, env=env, text=text)
     return found.value.mistakes
@@ -93,9 +96,12 @@ def test_a_broken_escape_is_a_mistake_of_the_file() -> None:
     assert any("line 1" in mistake for mistake in mistakes_of(text="a=\\u1"))
 
 
-@pytest.mark.parametrize("place", ["--override", "environment, KAFKA_BROKER_RACK", "server.properties, line 1"])
+@pytest.mark.parametrize(
+    "place", ["--override", "environment, KAFKA_BROKER_RACK", "server.properties, line 1"]
+)
 def test_what_is_not_utf8_is_a_mistake(place: str) -> None:
-    """Bytes of the command line or the environment, and half a letter of a file: no client could be shown them."""
+    """Bytes of the command line or the environment, and half a letter of a file: no client could be shown
+    them."""
     overrides, env, text = ["broker.rack=\udcff"], {"KAFKA_BROKER_RACK": "\udcff"}, "broker.rack=\\ud800"
     given = [
         overrides if place == "--override" else [],
@@ -142,13 +148,18 @@ def test_the_strongest_source_wins() -> None:
     text = "num.partitions=2\nfetch.max.bytes=2000\ngroup.max.size=2"
     env = {"KAFKA_NUM_PARTITIONS": "3", "KAFKA_FETCH_MAX_BYTES": "3000"}
     settings = make("num.partitions=4", env=env, text=text).settings
-    assert (settings.controller.partitions_default, settings.fetch.response_bytes_max, settings.groups.members_max) == (
+    assert (
+        settings.controller.partitions_default,
+        settings.fetch.response_bytes_max,
+        settings.groups.members_max,
+    ) == (
         4,
         3000,
         2,
     )
     sources = {
-        name: settings.shown[name].source for name in ("num.partitions", "fetch.max.bytes", "group.max.size", "node.id")
+        name: settings.shown[name].source
+        for name in ("num.partitions", "fetch.max.bytes", "group.max.size", "node.id")
     }
     assert list(sources.values()) == ["override", "env", "file", "default"]
 
@@ -172,7 +183,9 @@ def test_all_mistakes_are_reported_at_once() -> None:
         env={"KAFKA_FETCH_MAX_BYTES": "lots"},
         text="\nlog.segment.bytes=1",
     )
-    assert [next((word for word in ("nonsense", *all_keys()) if word in mistake), "?") for mistake in found] == [
+    assert [
+        next((word for word in ("nonsense", *all_keys()) if word in mistake), "?") for mistake in found
+    ] == [
         "nonsense",
         "log.segment.bytes",
         "fetch.max.bytes",
@@ -186,7 +199,8 @@ def test_all_mistakes_are_reported_at_once() -> None:
 
 
 def test_a_mistake_hides_no_warning() -> None:
-    """Keys that nobody knows, idle ones and options that nobody reads are told with the mistakes: one start finds all there is to mend."""
+    """Keys that nobody knows, idle ones and options that nobody reads are told with the mistakes: one start
+    finds all there is to mend."""
     with pytest.raises(SettingsInvalid) as found:
         make(
             "num.partitions=0",
@@ -266,14 +280,18 @@ def test_two_names_of_the_node_must_agree() -> None:
 
 @pytest.mark.parametrize("path", ["0@file:///wal", "0@file:///wal/", "0@s3://lake"])
 def test_the_logs_capacity_has_a_key_of_its_own(path: str) -> None:
-    """It holds where the address gives none, for each kind of log; one that says the same is borne, one that differs is told with both."""
-    assert make("s3.wal.capacity=64MiB", f"s3.wal.path={path}").settings.wal_settings.capacity_bytes == 64 << 20  # type: ignore[attr-defined]
+    """It holds where the address gives none, for each kind of log; one that says the same is borne, one that
+    differs is told with both."""
+    assert (
+        make("s3.wal.capacity=64MiB", f"s3.wal.path={path}").settings.wal_settings.capacity_bytes == 64 << 20
+    )  # type: ignore[attr-defined]
     same = make("s3.wal.capacity=67108864", f"s3.wal.path={path}?capacity=64MiB")
     assert same.settings.wal_settings.capacity_bytes == 64 << 20  # type: ignore[attr-defined]
     assert not same.warnings
     (mistake,) = mistakes_of("s3.wal.capacity=64MiB", f"s3.wal.path={path}?capacity=1GiB")
     assert mistake == (
-        "s3.wal.capacity=64MiB differs from capacity=1GiB in s3.wal.path: leave one of the two away (--override)"
+        "s3.wal.capacity=64MiB differs from capacity=1GiB in s3.wal.path: leave one of the two away "
+        "(--override)"
     )
     (mistake,) = mistakes_of("s3.wal.capacity=4KiB", f"s3.wal.path={path}")
     assert mistake == "s3.wal.capacity=4KiB is below 262144 (256 KiB) (--override)"
@@ -282,7 +300,8 @@ def test_the_logs_capacity_has_a_key_of_its_own(path: str) -> None:
 def test_secrets_are_never_told() -> None:
     """A password shows in no mistake and in no warning."""
     values = Values(
-        {"a.password": Key("a.password", PASSWORD, None, "x")}, gather(["a.password=hunter2"], {}, None, "")[0]
+        {"a.password": Key("a.password", PASSWORD, None, "x")},
+        gather(["a.password=hunter2"], {}, None, "")[0],
     )
     values.mistake("a.password", "is wrong")
     assert "hunter2" not in str(values.mistakes)
@@ -326,10 +345,19 @@ def test_secrets_of_addresses_are_in_no_mistake(given: str) -> None:
 @pytest.mark.parametrize(
     ("given", "hint"),
     [
-        ("s3.wal.path=0@file:///wal?capactiy=1GiB", "capactiy in s3.wal.path has no effect; did you mean capacity?"),
+        (
+            "s3.wal.path=0@file:///wal?capactiy=1GiB",
+            "capactiy in s3.wal.path has no effect; did you mean capacity?",
+        ),
         ("s3.wal.path=0@file:///wal?hedge=off", "hedge in s3.wal.path has no effect"),
-        ("s3.wal.path=0@s3://b?pathstyle=true", "pathstyle in s3.wal.path has no effect; did you mean pathStyle?"),
-        ("s3.wal.path=0@s3://b?secretkey=hush", "secretkey in s3.wal.path has no effect; did you mean secretKey?"),
+        (
+            "s3.wal.path=0@s3://b?pathstyle=true",
+            "pathstyle in s3.wal.path has no effect; did you mean pathStyle?",
+        ),
+        (
+            "s3.wal.path=0@s3://b?secretkey=hush",
+            "secretkey in s3.wal.path has no effect; did you mean secretKey?",
+        ),
         (
             "s3.data.buckets=0@s3://b?pathstyle=true",
             "pathstyle in s3.data.buckets has no effect; did you mean pathStyle?",
@@ -354,7 +382,8 @@ def test_options_that_are_read_do_not_warn() -> None:
 
 
 def test_an_unknown_key_warns_and_the_nearest_is_named() -> None:
-    """A misspelling starts all the same, with a hint; keys of old Kafkas are told apart; plugins' keys pass in silence."""
+    """A misspelling starts all the same, with a hint; keys of old Kafkas are told apart; plugins' keys pass
+    in silence."""
     warnings = make("num.partition=3", "frobnicate=1", "zookeeper.connect=z:2181", "rsm.config.x=1").warnings
     assert len(warnings) == 3
     assert "did you mean num.partitions?" in warnings[0]
@@ -370,7 +399,8 @@ def test_stored_keys_are_named_once() -> None:
 
 
 def test_settings_of_one_listener() -> None:
-    """`listener.name.X.` keys are known by their inner key: silent where it is stored, a warning where it would be obeyed."""
+    """`listener.name.X.` keys are known by their inner key: silent where it is stored, a warning where it
+    would be obeyed."""
     assert not make("listener.name.plaintext.ssl.client.auth=none").warnings
     assert "one listener alone" in make("listener.name.plaintext.max.connections=5").warnings[0]
     assert "unknown key" in make("listener.name.plaintext.nothing=5").warnings[0]
@@ -387,9 +417,16 @@ def test_a_refused_key_may_have_its_default() -> None:
 def test_an_object_wal_is_told_by_its_address() -> None:
     """The parameters of the address under AutoMQ's names; bytes may have units."""
     address = "0@s3://b?batchInterval=100&maxBytesInBatch=1MiB&maxUnflushedBytes=1048576&maxInflightUploadCount=7&readaheadDataSize=2MiB"
-    wal = make(f"s3.wal.path={address}&capacity=1GiB&fence=reservation&hedge=off&region=r").settings.wal_settings
+    wal = make(
+        f"s3.wal.path={address}&capacity=1GiB&fence=reservation&hedge=off&region=r"
+    ).settings.wal_settings
     assert (wal.batch_interval_ms, wal.batch_bytes_max, wal.unflushed_bytes_max) == (100, 1 << 20, 1 << 20)
-    assert (wal.uploads_max, wal.ahead_bytes, wal.capacity_bytes, wal.fence) == (7, 2 << 20, GIB, "reservation")
+    assert (wal.uploads_max, wal.ahead_bytes, wal.capacity_bytes, wal.fence) == (
+        7,
+        2 << 20,
+        GIB,
+        "reservation",
+    )
     assert (wal.hedge, wal.corruption) == ("off", "refuse")
     unset = make("s3.wal.path=0@file:///wal/", "wal.corruption=skip").settings.wal_settings
     assert (unset.fence, unset.hedge, unset.corruption) == ("conditional", "auto", "skip")
@@ -414,7 +451,8 @@ def test_a_start_without_settings() -> None:
 
 
 def test_kafkas_own_quick_start_file_starts() -> None:
-    """The server.properties that Kafka ships for one node is taken as it is, and the controller's listener is told apart."""
+    """The server.properties that Kafka ships for one node is taken as it is, and the controller's listener is
+    told apart."""
     text = """
         process.roles=broker,controller
         node.id=1
@@ -470,8 +508,11 @@ def test_paths_with_odd_letters_survive() -> None:
         (["memory.max.bytes=400MiB", "states.memory.max.bytes=8MiB"], 4096, (400, 196, 52, 16, 29, 98, 8)),
     ],
 )
-def test_one_number_of_memory_is_split(overrides: list[str], machine_mib: int, split_mib: tuple[int, ...]) -> None:
-    """Total, log cache, block cache, indexes, compaction, requests, states: the parts make the total, and what is fixed stays fixed."""
+def test_one_number_of_memory_is_split(
+    overrides: list[str], machine_mib: int, split_mib: tuple[int, ...]
+) -> None:
+    """Total, log cache, block cache, indexes, compaction, requests, states: the parts make the total, and
+    what is fixed stays fixed."""
     memory = make(*overrides, machine_bytes=machine_mib * MIB).settings.memory
     assert tuple(size_bytes // MIB for size_bytes in dataclasses.astuple(memory)) == split_mib
     assert 0 <= memory.total_bytes - sum(dataclasses.astuple(memory)[1:]) < 4
@@ -487,7 +528,8 @@ def test_fixed_parts_must_leave_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size_bytes"), [("7", 7), ("7KiB", 7168), ("2 MiB", 2 * MIB), ("3gib", 3 * GIB), ("1TiB", 1 << 40)]
+    ("text", "size_bytes"),
+    [("7", 7), ("7KiB", 7168), ("2 MiB", 2 * MIB), ("3gib", 3 * GIB), ("1TiB", 1 << 40)],
 )
 def test_sizes_have_units(text: str, size_bytes: int) -> None:
     """Powers of 1024, whatever the case."""
@@ -544,7 +586,9 @@ def other_value(key: Key) -> str:
     if key.kind in (STRING, LIST):
         return "something"
     step = 0.25 if key.kind == DOUBLE else 1
-    number = (float(key.default) if key.kind == DOUBLE else int(key.default)) if key.default else (key.low or 0)
+    number = (
+        (float(key.default) if key.kind == DOUBLE else int(key.default)) if key.default else (key.low or 0)
+    )
     is_last = number in (key.high, 2**31 - 1, 2**63 - 1)
     return str(number - step if is_last else number + step)
 
@@ -559,7 +603,8 @@ def facts(settings: BrokerSettings) -> dict[str, Any]:
 
 @pytest.mark.parametrize("key", OBEYED_KEYS, ids=lambda key: key.name)
 def test_an_obeyed_key_changes_something(key: Key) -> None:
-    """Each obeyed key, set to another value, changes a field of the settings, or is a broker-wide default of a topic's configuration."""
+    """Each obeyed key, set to another value, changes a field of the settings, or is a broker-wide default of
+    a topic's configuration."""
     if key.name in ASKED_ELSEWHERE:
         return
     changed = make(f"{key.name}={other_value(key)}").settings

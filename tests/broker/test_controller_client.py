@@ -1,4 +1,5 @@
-"""The broker's voice to the controller: what it waits out, and what refusals become. The channel answers by a script."""
+"""The broker's voice to the controller: what it waits out, and what refusals become. The channel answers by a
+script."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def client_of(cluster: Cluster, *script: Any) -> tuple[ControllerClient, Scripte
 
 
 def test_the_client_asks_until_it_is_answered() -> None:
-    """Not the leader, a full log, and refusals that pass by themselves are waited out; the answer then is the caller's."""
+    """Not the leader, a full log, and refusals that pass by themselves are waited out; the answer then is the
+    caller's."""
 
     async def scenario() -> None:
         cluster = await Cluster().start(0)
@@ -56,7 +58,8 @@ def test_the_client_asks_until_it_is_answered() -> None:
 
 
 def test_what_refusals_become() -> None:
-    """A stale node is fenced, a stream of a higher epoch is, a stream or object that is gone has its own error, the rest is a refusal."""
+    """A stale node is fenced, a stream of a higher epoch is, a stream or object that is gone has its own
+    error, the rest is a refusal."""
 
     async def scenario() -> None:
         cluster = await Cluster().start(0)

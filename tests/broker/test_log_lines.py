@@ -8,14 +8,18 @@ from millrace.broker.cli.log_lines import MESSAGE_CHARS_MAX, LineFormatter
 
 
 def line_of(message: str, *values: object) -> str:
-    return LineFormatter().format(logging.LogRecord("millrace.broker", logging.INFO, "", 0, message, values, None))
+    return LineFormatter().format(
+        logging.LogRecord("millrace.broker", logging.INFO, "", 0, message, values, None)
+    )
 
 
 def test_what_a_client_named_stays_in_its_line() -> None:
-    """A group's name with a line break and a terminal's escape forges no line and colours none; other letters stay as they are."""
+    """A group's name with a line break and a terminal's escape forges no line and colours none; other letters
+    stay as they are."""
     line = line_of("group %s is gone", "g\n2026-11-25 CRITICAL \x1b[31mfake\u2028\x85\ud800\u0416")
     assert line.endswith(
-        r" INFO    millrace.broker: group g\n2026-11-25 CRITICAL \x1b[31mfake\u2028\x85\ud800" + "\u0416 is gone"
+        r" INFO    millrace.broker: group g\n2026-11-25 CRITICAL \x1b[31mfake\u2028\x85\ud800"
+        + "\u0416 is gone"
     )
 
 
@@ -32,7 +36,9 @@ def test_a_trace_stands_behind_its_line() -> None:
     try:
         raise ValueError("why")
     except ValueError as error:
-        record = logging.LogRecord("m", logging.ERROR, "", 0, "failed", (), (ValueError, error, error.__traceback__))
+        record = logging.LogRecord(
+            "m", logging.ERROR, "", 0, "failed", (), (ValueError, error, error.__traceback__)
+        )
     first, *rest = LineFormatter().format(record).splitlines()
     assert first.endswith("ERROR   m: failed")
     assert rest[-1] == "ValueError: why"

@@ -59,7 +59,8 @@ def test_only_partitions_that_changed_are_dirty() -> None:
 
 
 def test_a_delayed_fetch_completes_once_when_enough_bytes_came() -> None:
-    """Bytes are summed over partitions; the call comes in the next turn, once, and not again until delayed again."""
+    """Bytes are summed over partitions; the call comes in the next turn, once, and not again until delayed
+    again."""
     loop, places, completed = Loop(), [Subscriptions(), Subscriptions()], []
     subscriber, _ = subscriber_of(loop, *places)
     subscriber.delay(100, lambda: completed.append(subscriber.missing_bytes))
@@ -77,7 +78,8 @@ def test_a_delayed_fetch_completes_once_when_enough_bytes_came() -> None:
 
 
 def test_a_partition_counts_no_more_than_may_be_sent_of_it() -> None:
-    """Bytes above a partition's own limit do not count towards the minimum, as they could not be in the answer."""
+    """Bytes above a partition's own limit do not count towards the minimum, as they could not be in the
+    answer."""
     loop, places, completed = Loop(), [Subscriptions(), Subscriptions()], []
     subscriber, _ = subscriber_of(loop, *places, countable_bytes=50)
     subscriber.delay(60, lambda: completed.append(1))
@@ -129,7 +131,8 @@ def test_a_new_log_start_is_news_but_completes_nothing() -> None:
 
 
 def test_a_partition_that_ends_completes_its_fetches_and_lets_go() -> None:
-    """Whoever waited is answered at once and stands nowhere, so that it can stand at the partition's successor."""
+    """Whoever waited is answered at once and stands nowhere, so that it can stand at the partition's
+    successor."""
     loop, place, completed = Loop(), Subscriptions(), []
     subscriber, (subscription,) = subscriber_of(loop, place)
     subscriber.delay(10**9, lambda: completed.append(1))

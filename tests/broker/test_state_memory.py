@@ -15,7 +15,8 @@ def fill(memory: StateMemory, name: str, size_bytes: int = 10, factor: int = 3) 
 
 
 def test_one_holder_leaves_a_quarter_and_many_leave_some() -> None:
-    """Alone it takes three quarters; who comes later takes part of the rest, and the last of fifty still has a place."""
+    """Alone it takes three quarters; who comes later takes part of the rest, and the last of fifty still has
+    a place."""
     memory = StateMemory(100_000)
     holders = [memory.holder(f"address {number}") for number in range(50)]  # somebody refers to each
     counts = [fill(memory, holder.name) for holder in holders]
@@ -44,7 +45,8 @@ def test_what_is_loaded_is_charged_and_never_refused() -> None:
 
 
 def test_charges_are_given_back_whole() -> None:
-    """What one holder gives back that another was charged for is taken from the other; the sum is never wrong."""
+    """What one holder gives back that another was charged for is taken from the other; the sum is never
+    wrong."""
     memory = StateMemory(1000)
     charges = Charges(memory)
     one, other = memory.holder("one"), memory.holder("other")
@@ -71,7 +73,8 @@ def test_who_crowds_memory_is_told_once_it_is_crowded() -> None:
 
 
 def test_a_refusal_has_states_moved_to_the_log_again() -> None:
-    """What could not be moved when memory was crowded is asked for again by nobody who goes on without more: so each refusal asks."""
+    """What could not be moved when memory was crowded is asked for again by nobody who goes on without more:
+    so each refusal asks."""
     memory, told = StateMemory(1000), []
     holder = memory.holder("a client")
     memory.charge_hot(holder, 300)

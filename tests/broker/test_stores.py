@@ -45,11 +45,14 @@ class Keeping(MemoryObjectStore):
 
 
 def test_data_takes_nothing_of_what_a_full_store_keeps() -> None:
-    """Uploads, and a log in such a store, go the way of data; compaction, deletions and what binds the bucket go the other one."""
+    """Uploads, and a log in such a store, go the way of data; compaction, deletions and what binds the bucket
+    go the other one."""
 
     async def main(loop: SimLoop) -> None:
         bare, own = Keeping(), Keeping()
-        stores = stack_stores(bare, NoMeter(), Rand(b"stores"), TrafficSettings(), lambda *_: None, StepLine())
+        stores = stack_stores(
+            bare, NoMeter(), Rand(b"stores"), TrafficSettings(), lambda *_: None, StepLine()
+        )
         await stores.engine.upload.put("upload", [b"x"])
         await stores.wal(own).put("batch", [b"x"])
         await stores.compaction.put("compacted", [b"x"])
@@ -63,8 +66,8 @@ def test_data_takes_nothing_of_what_a_full_store_keeps() -> None:
 
 
 def test_a_second_attempt_is_charged_to_whose_get_it_is() -> None:
-    """A late GET of each reader is sent again, and its bytes are charged twice, to that reader's tier and at once; times and budget are of
-    the store, whoever reads."""
+    """A late GET of each reader is sent again, and its bytes are charged twice, to that reader's tier and at
+    once; times and budget are of the store, whoever reads."""
 
     async def main(loop: SimLoop) -> None:
         late = Late()
@@ -83,7 +86,11 @@ def test_a_second_attempt_is_charged_to_whose_get_it_is() -> None:
             before, late.plan_s = (counts[tier].bytes, counts[tier].requests, counts[tier].waits), [30.0]
             await store.get_range("a", 0, 900)
             bytes_charged = counts[tier].bytes - before[0]
-            assert (bytes_charged, counts[tier].requests - before[1], counts[tier].waits - before[2]) == (1800, 2, 0)
+            assert (bytes_charged, counts[tier].requests - before[1], counts[tier].waits - before[2]) == (
+                1800,
+                2,
+                0,
+            )
             assert stores.hedges.begun == number
 
     run_simulation(main)

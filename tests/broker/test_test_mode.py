@@ -49,19 +49,33 @@ def test_it_leaves_alone_what_is_to_be_kept(tmp_path: Path) -> None:
         await write_meta_properties(disk, f"{new}/metadata", MetaProperties("c", 1, "d"))
         assert await take_folder(disk, new, f"{new}/metadata")
         await disk.make_folder(f"{kept}/metadata")
-        await write_meta_properties(disk, f"{kept}/metadata", MetaProperties("c", 1, "AAAAAAAAAAAAAAAAAAAAAQ"))
+        await write_meta_properties(
+            disk, f"{kept}/metadata", MetaProperties("c", 1, "AAAAAAAAAAAAAAAAAAAAAQ")
+        )
 
     asyncio.run(use())
-    words = [sys.executable, "-m", "millrace.broker", "serve", "--test-mode", "--data-dir", f"{tmp_path}/kept"]
+    words = [
+        sys.executable,
+        "-m",
+        "millrace.broker",
+        "serve",
+        "--test-mode",
+        "--data-dir",
+        f"{tmp_path}/kept",
+    ]
     words += ["--override", "listeners=PLAINTEXT://127.0.0.1:0"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 2, done.stderr
-    assert f"{tmp_path}/kept was not made in test mode, which keeps nothing: say another --data-dir" in done.stderr
+    assert (
+        f"{tmp_path}/kept was not made in test mode, which keeps nothing: say another --data-dir"
+        in done.stderr
+    )
     assert [path.name for path in (tmp_path / "kept").rglob("*")] == ["metadata", "meta.properties"]
 
 
 def test_a_disk_without_the_device_keeps_what_it_is_given(tmp_path: Path) -> None:
-    """Files, logs and block files hold what was written, for the next process; a failure is the project's error."""
+    """Files, logs and block files hold what was written, for the next process; a failure is the project's
+    error."""
 
     async def use() -> None:
         disk = UnsyncedDisk()

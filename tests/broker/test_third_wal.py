@@ -1,6 +1,8 @@
-"""A third kind of write-ahead log under a whole broker: a folder and a line of the table, and everything that asks about logs has its answer.
+"""A third kind of write-ahead log under a whole broker: a folder and a line of the table, and everything that
+asks about logs has its answer.
 
-The kind is the shelf in memory of tests/wal/shelf, which has a parameter, a sentence and a report that no other kind has.
+The kind is the shelf in memory of tests/wal/shelf, which has a parameter, a sentence and a report that no
+other kind has.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from tests.sim.workload import Actor
 from tests.sim.world import World
 from tests.wal.shelf.log import SHELF, SHELVES, ShelfSettings, ShelfWal
 
-ADDRESS = "0@shelf://attic?capacity=300KiB&wood=pine&fence=none&iops=many"  # the last two would be mistakes of the other kinds
+# the last two would be mistakes of the other kinds
+ADDRESS = "0@shelf://attic?capacity=300KiB&wood=pine&fence=none&iops=many"
 LATE = {"s3_wal_upload_interval_ms": "3600000", "s3_wal_upload_threshold": "128KiB"}
 CLUSTER = "hGTiLit3SO-4Px19ZkbPNA"
 
@@ -48,7 +51,9 @@ def shelf() -> Iterator[None]:
 
 
 def settings_at(address: str) -> Any:
-    return load({"s3.wal.path": Given(address, "override", "here")}, data_dir="/data", machine_bytes=1 << 30).settings
+    return load(
+        {"s3.wal.path": Given(address, "override", "here")}, data_dir="/data", machine_bytes=1 << 30
+    ).settings
 
 
 async def life(loop: SimLoop) -> None:
@@ -82,7 +87,9 @@ async def life(loop: SimLoop) -> None:
         return found
 
     await produce(20)
-    assert not any("/objects/" in key for key in world.bucket.objects), "what was acknowledged is on the shelf alone"
+    assert not any("/objects/" in key for key in world.bucket.objects), (
+        "what was acknowledged is on the shelf alone"
+    )
     node.kill()
     await node.start()
     assert await read() == sent
@@ -100,12 +107,14 @@ async def life(loop: SimLoop) -> None:
 
 
 def test_a_broker_lives_on_it() -> None:
-    """Produce, kill, restart, consume, twice; then a stop in order. Nothing that was acknowledged is anywhere but on the shelf until a start."""
+    """Produce, kill, restart, consume, twice; then a stop in order. Nothing that was acknowledged is anywhere
+    but on the shelf until a start."""
     run_simulation(life)
 
 
 def test_its_settings_are_its_own() -> None:
-    """Its parameters reach it through the node's settings, its mistakes the operator; what others would refuse is nothing to it."""
+    """Its parameters reach it through the node's settings, its mistakes the operator; what others would
+    refuse is nothing to it."""
     assert settings_at(ADDRESS).wal_settings == ShelfSettings(300 << 10, "pine")
     with pytest.raises(SettingsInvalid) as caught:
         settings_at("0@shelf://attic?capacity=wide&wood=glass")
@@ -121,7 +130,8 @@ def test_its_settings_are_its_own() -> None:
 
 
 def test_it_is_looked_at_and_named_in_its_own_way() -> None:
-    """`fsck` asks the kind what lies there and what is wrong; a refusal calls the log by its name, with its remedy and no command that is not its."""
+    """`fsck` asks the kind what lies there and what is wrong; a refusal calls the log by its name, with its
+    remedy and no command that is not its."""
 
     async def main(loop: SimLoop) -> None:
         node = SimNode(World(loop, "third"), 1, node_settings(1, "10.0.0.1", s3_wal_path=ADDRESS, **LATE))
@@ -148,4 +158,6 @@ def runtime_of(node: SimNode, loop: SimLoop) -> Runtime:
         await asyncio.sleep(0)
         raise AssertionError("a shelf needs no store")
 
-    return Runtime(SimClock(lambda: loop.now_us), node.rand.split("look"), node.disk, node.world.net, open_store)  # type: ignore[arg-type]
+    return Runtime(
+        SimClock(lambda: loop.now_us), node.rand.split("look"), node.disk, node.world.net, open_store
+    )  # type: ignore[arg-type]

@@ -17,7 +17,11 @@ from millrace.broker.settings.table import all_keys
 from millrace.broker.topic_creation import NAMES_A_REQUEST, REFUSAL_PERIOD_S, TopicCreation
 from millrace.kraft.errors import NotLeader, TooManyCommands
 from millrace.protocol.error_codes import ErrorCode
-from millrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from millrace.protocol.messages.create_topics import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from tests.broker.partitions.stopped import turns
 from tests.kraft.test_replay import Machine
 from tests.patience import PATIENCE_S
@@ -41,7 +45,9 @@ class HandChannel:
     def names(self) -> list[list[str]]:
         return [[topic.name for topic in request.topics] for request in self.requests]
 
-    def answer(self, place: int, code_of: Callable[[str], int] = lambda name: 0, why: str | None = None) -> None:
+    def answer(
+        self, place: int, code_of: Callable[[str], int] = lambda name: 0, why: str | None = None
+    ) -> None:
         names = [topic.name for topic in self.requests[place].topics]
         results = [CreatableTopicResult(name, error_code=code_of(name), error_message=why) for name in names]
         self.replies[place].set_result(CreateTopicsResponse(topics=results))
@@ -132,7 +138,8 @@ def test_who_stops_waiting_does_not_stop_the_others() -> None:
 
 
 def test_a_controller_that_cannot_now_is_asked_again_by_the_client() -> None:
-    """Unavailable and Exhausted become LEADER_NOT_AVAILABLE, which every client retries; the next asking goes out anew."""
+    """Unavailable and Exhausted become LEADER_NOT_AVAILABLE, which every client retries; the next asking goes
+    out anew."""
 
     async def scenario(channel: HandChannel, creation: TopicCreation) -> None:
         for place, error in enumerate((NotLeader(), TooManyCommands(1))):
@@ -145,8 +152,8 @@ def test_a_controller_that_cannot_now_is_asked_again_by_the_client() -> None:
 
 
 def test_internal_topics_have_their_own_shape_or_are_not_made() -> None:
-    """__consumer_offsets with its partitions and configuration, others with the defaults; an internal topic without a shape of its own is
-    no client's to make."""
+    """__consumer_offsets with its partitions and configuration, others with the defaults; an internal topic
+    without a shape of its own is no client's to make."""
 
     async def scenario(channel: HandChannel, creation: TopicCreation) -> None:
         asked = asyncio.ensure_future(creation.ensure(["__consumer_offsets", "plain"], CONTEXT))
@@ -169,7 +176,8 @@ def test_internal_topics_have_their_own_shape_or_are_not_made() -> None:
 
 
 def test_an_internal_topic_that_is_refused_is_told_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
-    """One line a period, however many groups ask; a name of a client's that is refused is the client's to hear of."""
+    """One line a period, however many groups ask; a name of a client's that is refused is the client's to
+    hear of."""
 
     async def refused(channel: HandChannel, creation: TopicCreation, name: str) -> None:
         asked = asyncio.ensure_future(creation.ensure([name], CONTEXT))
@@ -182,7 +190,10 @@ def test_an_internal_topic_that_is_refused_is_told_with_the_reason(caplog: pytes
         for _ in range(3):
             await refused(channel, creation, "__consumer_offsets")
         (line,) = caplog.messages
-        assert line == "the internal topic __consumer_offsets cannot be made: error 40, segment.bytes is too small"
+        assert (
+            line
+            == "the internal topic __consumer_offsets cannot be made: error 40, segment.bytes is too small"
+        )
         creation._told["__consumer_offsets"] -= REFUSAL_PERIOD_S
         await refused(channel, creation, "__consumer_offsets")
         assert len(caplog.messages) == 2
@@ -192,7 +203,8 @@ def test_an_internal_topic_that_is_refused_is_told_with_the_reason(caplog: pytes
 
 @pytest.mark.parametrize("name", ["offsets.topic.num.partitions", "offsets.topic.segment.bytes"])
 def test_the_controller_takes_internal_topics_at_the_bounds_of_their_settings(name: str) -> None:
-    """Whatever a start accepts for __consumer_offsets can be made: the least and the most that the table allows."""
+    """Whatever a start accepts for __consumer_offsets can be made: the least and the most that the table
+    allows."""
     key = all_keys()[name]
 
     async def made(bound: int) -> dict[str, int]:

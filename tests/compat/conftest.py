@@ -1,4 +1,5 @@
-"""One live broker, one JVM and one Spark session for all of tests/compat. `full/` is collected when MILLRACE_COMPAT=full (`make compat`)."""
+"""One live broker, one JVM and one Spark session for all of tests/compat. `full/` is collected when
+MILLRACE_COMPAT=full (`make compat`)."""
 
 from __future__ import annotations
 
@@ -61,7 +62,12 @@ class Clients:
         if name == "spark":
             self._request.addfinalizer(stop_session)
             return Spark(shared_session())
-        return {"kafka-python": KafkaPython, "aiokafka": AioKafka, "confluent-kafka": Confluent, "kcat": Kcat}[name]()
+        return {
+            "kafka-python": KafkaPython,
+            "aiokafka": AioKafka,
+            "confluent-kafka": Confluent,
+            "kcat": Kcat,
+        }[name]()
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,9 @@
-"""Consumers of each client that read one partition to an offset, are left alone for a while, and read on: what they get, and what they are told.
+"""Consumers of each client that read one partition to an offset, are left alone for a while, and read on:
+what they get, and what they are told.
 
-Each is assigned partition 0 and begins at the first offset. What a consumer does by itself when its position is not in the log any more is its
-client's `auto.offset.reset`: "earliest", or "none" (librdkafka's "error"), with which it has to tell.
+Each is assigned partition 0 and begins at the first offset. What a consumer does by itself when its position
+is not in the log any more is its client's `auto.offset.reset`: "earliest", or "none" (librdkafka's "error"),
+with which it has to tell.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from tests.patience import PATIENCE_S
 
 @dataclass
 class Read:
-    """Values by offset, in the order in which they came, and the name of the error that ended the reading, if one did."""
+    """Values by offset, in the order in which they came, and the name of the error that ended the reading, if
+    one did."""
 
     records: list[tuple[int, bytes]] = field(default_factory=list)
     error: str = ""
@@ -48,7 +51,9 @@ class KafkaPythonFollower:
         from kafka import KafkaConsumer, TopicPartition
 
         self._place = TopicPartition(topic, 0)
-        self._consumer = KafkaConsumer(bootstrap_servers=address, auto_offset_reset=reset, enable_auto_commit=False)
+        self._consumer = KafkaConsumer(
+            bootstrap_servers=address, auto_offset_reset=reset, enable_auto_commit=False
+        )
         self._consumer.assign([self._place])
         self._consumer.seek(self._place, 0)
 
@@ -83,7 +88,9 @@ class AioKafkaFollower:
     async def _open(self, address: str, reset: str) -> None:
         from aiokafka import AIOKafkaConsumer
 
-        self._consumer = AIOKafkaConsumer(bootstrap_servers=address, auto_offset_reset=reset, enable_auto_commit=False)
+        self._consumer = AIOKafkaConsumer(
+            bootstrap_servers=address, auto_offset_reset=reset, enable_auto_commit=False
+        )
         await self._consumer.start()
         self._consumer.assign([self._place])
         self._consumer.seek(self._place, 0)

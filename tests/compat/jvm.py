@@ -1,4 +1,5 @@
-"""Java for the tests: the class path that `make jars` fills, and how a source file of tests/compat/java is run on it.
+"""Java for the tests: the class path that `make jars` fills, and how a source file of tests/compat/java is
+run on it.
 
 Kept true: what is missing is a failed test that says in a sentence what to do, never a skipped one.
 """
@@ -21,9 +22,18 @@ OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx7
 
 def java_command(*words: str) -> list[str]:
     """A command line that runs a class of the jars, or a source file, with the jars beside it."""
-    assert shutil.which("java"), "java is missing: install a JDK 17 (Debian: apt-get install openjdk-17-jdk-headless)"
+    assert shutil.which("java"), (
+        "java is missing: install a JDK 17 (Debian: apt-get install openjdk-17-jdk-headless)"
+    )
     assert list(CLASS_PATH.parent.glob("kafka-clients-*.jar")), "Kafka's jars are missing: run `make jars`"
-    return ["java", *OPTIONS, f"-Dlog4j2.configurationFile={JAVA / 'log4j2.xml'}", "-cp", str(CLASS_PATH), *words]
+    return [
+        "java",
+        *OPTIONS,
+        f"-Dlog4j2.configurationFile={JAVA / 'log4j2.xml'}",
+        "-cp",
+        str(CLASS_PATH),
+        *words,
+    ]
 
 
 def run_source(name: str, given: str, timeout_s: float = PATIENCE_S) -> str:
@@ -47,7 +57,10 @@ class Jvm:
         self._log = log
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
-                java_command(str(JAVA / "Clients.java")), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+                java_command(str(JAVA / "Clients.java")),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
             )
 
     def order(self, **order: Any) -> dict[str, Any]:
@@ -68,7 +81,8 @@ class Jvm:
     def tool_bytes(self, name: str, *words: str, given: str = "", code: int = 0) -> bytes:
         answer = self.order(do="tool", **{"class": name}, words=list(words), input=given)
         said = (
-            f"{name} {' '.join(words)}: code {answer['code']}\n{answer['output'][-3000:]}\n{answer['errors'][-3000:]}"
+            f"{name} {' '.join(words)}: code "
+            f"{answer['code']}\n{answer['output'][-3000:]}\n{answer['errors'][-3000:]}"
         )
         assert answer["code"] == code, said
         return str(answer["output"]).encode("latin-1")

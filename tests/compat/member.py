@@ -1,7 +1,9 @@
-"""One member of a consumer group as a process: `python -m tests.compat.member CLIENT ADDRESS TOPIC GROUP [KEY=VALUE...]`.
+"""One member of a consumer group as a process: `python -m tests.compat.member CLIENT ADDRESS TOPIC GROUP
+[KEY=VALUE...]`.
 
-Prints `partition offset` for each record, until it is killed. Positions are committed every half second, by the client itself. Settings are
-the client's own, and `assignor=NAME` in the Python clients, which want classes.
+Prints `partition offset` for each record, until it is killed. Positions are committed every half second, by
+the client itself. Settings are the client's own, and `assignor=NAME` in the Python clients, which want
+classes.
 """
 
 from __future__ import annotations
@@ -26,8 +28,11 @@ def show(partition: int, offset: int) -> None:
 
 
 def with_assignor(package: str, settings: dict[str, str]) -> dict[str, Any]:
-    """The settings, numbers as such, with `assignor` as the class that it names, such as StickyPartitionAssignor."""
-    found: dict[str, Any] = {name: int(value) if value.isdigit() else value for name, value in settings.items()}
+    """The settings, numbers as such, with `assignor` as the class that it names, such as
+    StickyPartitionAssignor."""
+    found: dict[str, Any] = {
+        name: int(value) if value.isdigit() else value for name, value in settings.items()
+    }
     name = found.pop("assignor", None)
     if name is not None:
         module = import_module(f"{package}.{ASSIGNORS[name]}")
@@ -49,7 +54,8 @@ def with_kafka_python(address: str, topic: str, group: str, settings: dict[str, 
         **with_assignor("kafka.coordinator.assignors", settings),
     )
     while True:
-        # Not shorter: where a poll's time ends just as a join does, kafka-python 3.0.12 sends no heartbeat again, and is out of the group for ever.
+        # Not shorter: where a poll's time ends just as a join does, kafka-python 3.0.12 sends no heartbeat
+        # again, and is out of the group for ever.
         for records in consumer.poll(POLL_MS).values():
             for record in records:
                 show(record.partition, record.offset)

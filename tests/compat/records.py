@@ -1,6 +1,7 @@
 """What every client is asked to carry: one record of each kind that has ever been told apart wrongly.
 
-Kept true: the list is the same for every client; a client that cannot send one says so in its own module, by `can_send`.
+Kept true: the list is the same for every client; a client that cannot send one says so in its own module, by
+`can_send`.
 """
 
 from __future__ import annotations

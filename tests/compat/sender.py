@@ -50,7 +50,9 @@ async def _with_aiokafka(address: str, topic: str, count: int) -> None:
 def with_confluent(address: str, topic: str, count: int) -> None:
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": address, "enable.idempotence": True, "reconnect.backoff.max.ms": 500})
+    producer = Producer(
+        {"bootstrap.servers": address, "enable.idempotence": True, "reconnect.backoff.max.ms": 500}
+    )
     errors: list[object] = []
     for number in range(count):
         producer.produce(

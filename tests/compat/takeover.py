@@ -1,8 +1,10 @@
-"""The story of a group of three of which one falls silent, told of any client whose member is a process that prints what it gets.
+"""The story of a group of three of which one falls silent, told of any client whose member is a process that
+prints what it gets.
 
-Records come all the while. When each of the three has got records, the first is killed with SIGKILL, or stopped with SIGSTOP: it
-leaves without a word. The story ends well when others get records of every partition of its that were sent after that, when one that
-was only stopped gets records again after SIGCONT, and when all of them together have got every record.
+Records come all the while. When each of the three has got records, the first is killed with SIGKILL, or
+stopped with SIGSTOP: it leaves without a word. The story ends well when others get records of every partition
+of its that were sent after that, when one that was only stopped gets records again after SIGCONT, and when
+all of them together have got every record.
 """
 
 from __future__ import annotations
@@ -132,8 +134,11 @@ class Feed(threading.Thread):
         assert self._producer.flush(PATIENCE_S) == 0
 
 
-def tell_all(address: str, clients: dict[str, str], silence: signal.Signals = signal.SIGKILL) -> dict[str, Story]:
-    """All groups at once; `clients` gives each client its topic, which must exist with PARTITIONS partitions."""
+def tell_all(
+    address: str, clients: dict[str, str], silence: signal.Signals = signal.SIGKILL
+) -> dict[str, Story]:
+    """All groups at once; `clients` gives each client its topic, which must exist with PARTITIONS
+    partitions."""
     feed = Feed(address, list(clients.values()))
     feed.start()
     stories = {client: Story(client) for client in clients}
@@ -175,7 +180,9 @@ def tell(story: Story, address: str, topic: str, feed: Feed, silence: signal.Sig
     if silence == signal.SIGSTOP and not story.problem:
         victim.send(signal.SIGCONT)
         if not wait_for(lambda: all(is_busy(member) for member in story.members)):
-            story.problem = "the member that was stopped did not come back: " + " | ".join(map(outcome, story.members))
+            story.problem = "the member that was stopped did not come back: " + " | ".join(
+                map(outcome, story.members)
+            )
 
 
 def finish(story: Story, sent: list[Place]) -> None:
@@ -197,7 +204,10 @@ def is_busy(member: Member) -> bool:
 
 
 def outcome(member: Member) -> str:
-    return f"{len(member.seen)} records, {'alive' if member.is_alive() else 'dead'}, said {member.said()[-800:]!r}"
+    return (
+        f"{len(member.seen)} records, {'alive' if member.is_alive() else 'dead'}, said "
+        f"{member.said()[-800:]!r}"
+    )
 
 
 def wait_for(condition: Callable[[], bool]) -> bool:

@@ -1,7 +1,9 @@
-"""Records were read, then lost with their write-ahead log, and the operator accepted it: new records have their offsets.
+"""Records were read, then lost with their write-ahead log, and the operator accepted it: new records have
+their offsets.
 
-A consumer stands at an offset above where the log goes on, and the new records have grown past it when it asks again. Those that check leader
-epochs (KIP-320) notice; those that do not continue at their position, and never see the new records below it.
+A consumer stands at an offset above where the log goes on, and the new records have grown past it when it
+asks again. Those that check leader epochs (KIP-320) notice; those that do not continue at their position, and
+never see the new records below it.
 """
 
 from __future__ import annotations
@@ -32,12 +34,17 @@ from tests.compat.jvm import Jvm
 from tests.live import LiveBroker
 from tests.live.client import Client
 
-KEPT, READ, NEW_END = 10, 20, 35  # what objects have; what was read, and lost above KEPT; where the new records end
+KEPT, READ, NEW_END = (
+    10,
+    20,
+    35,
+)  # what objects have; what was read, and lost above KEPT; where the new records end
 NEW = [(offset, f"record {offset + 80}".encode()) for offset in range(KEPT, NEW_END)]
 
 
 def lose(broker: LiveBroker, settings: dict[str, str]) -> None:
-    """Kills it, and has its loss accepted and new records written where no consumer reaches it: at another address."""
+    """Kills it, and has its loss accepted and new records written where no consumer reaches it: at another
+    address."""
     broker.kill()
     (broker.folder / "wal").unlink()
     with broker_on(broker.folder, settings, {"wal.lost.accept": "true"}) as elsewhere:
@@ -48,7 +55,8 @@ def lose(broker: LiveBroker, settings: dict[str, str]) -> None:
 
 @pytest.fixture(scope="module")
 def read_on(tmp_path_factory: pytest.TempPathFactory, jvm: Jvm) -> Iterator[dict[tuple[str, str], Read]]:
-    """By client and what it is to do where its position is gone: what it read after the loss. One loss for all of them."""
+    """By client and what it is to do where its position is gone: what it read after the loss. One loss for
+    all of them."""
     folder: Path = tmp_path_factory.mktemp("loss")
     settings = {**wal_at(folder / "wal"), **UPLOADS_OFTEN}
     followers: dict[tuple[str, str], Follower] = {}
@@ -84,7 +92,9 @@ def read_on(tmp_path_factory: pytest.TempPathFactory, jvm: Jvm) -> Iterator[dict
         ("kafka-python", "LogTruncationError"),
     ],
 )
-def test_a_client_that_checks_epochs_is_told(read_on: dict[tuple[str, str], Read], client: str, told: str) -> None:
+def test_a_client_that_checks_epochs_is_told(
+    read_on: dict[tuple[str, str], Read], client: str, told: str
+) -> None:
     """Where it may not choose another position by itself it says so, and gets no record."""
     found = read_on[client, "none"]
     assert found.records == []
@@ -92,7 +102,9 @@ def test_a_client_that_checks_epochs_is_told(read_on: dict[tuple[str, str], Read
 
 
 @pytest.mark.parametrize("client", ["java", "confluent-kafka", "kafka-python"])
-def test_a_client_that_checks_epochs_passes_over_nothing(read_on: dict[tuple[str, str], Read], client: str) -> None:
+def test_a_client_that_checks_epochs_passes_over_nothing(
+    read_on: dict[tuple[str, str], Read], client: str
+) -> None:
     """Where it may, it goes back to where the logs part, and gets every new record."""
     assert read_on[client, "earliest"] == Read(NEW, "")
 
@@ -101,5 +113,6 @@ def test_a_client_that_checks_epochs_passes_over_nothing(read_on: dict[tuple[str
 def test_a_client_that_does_not_check_continues_at_its_position(
     read_on: dict[tuple[str, str], Read], reset: str
 ) -> None:
-    """aiokafka sends no leader epoch: it has the new records from where it stood, and nothing of those below."""
+    """aiokafka sends no leader epoch: it has the new records from where it stood, and nothing of those
+    below."""
     assert read_on["aiokafka", reset] == Read(NEW[READ - KEPT :], "")

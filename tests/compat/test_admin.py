@@ -1,4 +1,5 @@
-"""The admin clients of the three Python libraries: the life of a topic, of its configuration, of a group and its offsets."""
+"""The admin clients of the three Python libraries: the life of a topic, of its configuration, of a group and
+its offsets."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from tests.patience import PATIENCE_S
 
 @pytest.fixture
 def group(broker: LiveBroker, wire: Wire, request: pytest.FixtureRequest) -> str:
-    """A group with committed positions and no members; its topic has the same name, three partitions, ten records in the first."""
+    """A group with committed positions and no members; its topic has the same name, three partitions, ten
+    records in the first."""
     from confluent_kafka import Consumer, Producer, TopicPartition
 
     name = f"of-{request.node.name}"
@@ -74,8 +76,12 @@ async def _aiokafka(address: str, group: str) -> None:
         await admin.create_topics([NewTopic("aio", num_partitions=2, replication_factor=1)])
         await admin.create_partitions({"aio": NewPartitions(4)})
         assert len((await admin.describe_topics(["aio"]))[0]["partitions"]) == 4
-        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, "aio", {"retention.ms": "7200000"})])
-        assert "7200000" in str(await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, "aio")]))
+        await admin.alter_configs(
+            [ConfigResource(ConfigResourceType.TOPIC, "aio", {"retention.ms": "7200000"})]
+        )
+        assert "7200000" in str(
+            await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, "aio")])
+        )
         assert (group, "") in await admin.list_consumer_groups()
         assert "Empty" in str(await admin.describe_consumer_groups([group]))
         place = TopicPartition(group, 0)
@@ -114,7 +120,11 @@ def test_confluent(broker: LiveBroker, group: str) -> None:
     place = TopicPartition(group, 0)
     offsets = done(admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, [place])]))
     assert offsets.topic_partitions[0].offset == 4
-    done(admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, [TopicPartition(group, 0, 6)])]))
+    done(
+        admin.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, [TopicPartition(group, 0, 6)])]
+        )
+    )
     assert done(admin.list_offsets({place: OffsetSpec.latest()})).offset == 10
     assert done(admin.delete_records([TopicPartition(group, 0, 3)])).low_watermark == 3
     assert done(admin.list_offsets({place: OffsetSpec.earliest()})).offset == 3

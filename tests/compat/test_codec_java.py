@@ -1,8 +1,8 @@
 """Our codec against the serializers of Kafka itself, in a JVM.
 
-Each message is drawn at random, its edges often, and encoded by us. Java must read all of it, give each field the value that it has
-here (compared as JSON, by Kafka's field names), and write the same bytes: from what it read, and from the JSON.
-One JVM takes all of them.
+Each message is drawn at random, its edges often, and encoded by us. Java must read all of it, give each field
+the value that it has here (compared as JSON, by Kafka's field names), and write the same bytes: from what it
+read, and from the JSON. One JVM takes all of them.
 """
 
 from __future__ import annotations

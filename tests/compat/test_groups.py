@@ -1,4 +1,5 @@
-"""A group of three of each client that has groups: one member is killed, its partitions are taken over, every record is seen."""
+"""A group of three of each client that has groups: one member is killed, its partitions are taken over, every
+record is seen."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def stories(broker: LiveBroker) -> dict[str, Story]:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_killed_members_partitions_are_taken_over(stories: dict[str, Story], client: str) -> None:
-    """SIGKILL, so that it leaves without a word; the others go on with its partitions, from where it committed or before."""
+    """SIGKILL, so that it leaves without a word; the others go on with its partitions, from where it
+    committed or before."""
     story = stories[client]
     assert not story.problem, story.problem
     assert story.record_count > 100
@@ -31,9 +33,15 @@ def test_a_killed_members_partitions_are_taken_over(stories: dict[str, Story], c
 
 
 def test_the_newer_protocol_is_refused_at_once(broker: LiveBroker, wire: Wire) -> None:
-    """A client that finds no such API waits for one and says nothing; the code of a cluster where it is turned off is fatal to it."""
+    """A client that finds no such API waits for one and says nothing; the code of a cluster where it is
+    turned off is fatal to it."""
     wire.create("newer-group")
-    settings = {"bootstrap.servers": broker.address, "group.id": "newer", "group.protocol": "consumer", "log_level": 0}
+    settings = {
+        "bootstrap.servers": broker.address,
+        "group.id": "newer",
+        "group.protocol": "consumer",
+        "log_level": 0,
+    }
     consumer = Consumer(settings)
     consumer.subscribe(["newer-group"])
     polled = (consumer.poll(1.0) for _ in range(10))

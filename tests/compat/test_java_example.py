@@ -12,7 +12,16 @@ from tests.testing.test_examples import EXAMPLES
 
 def test_the_java_example_passes() -> None:
     """With Kafka's own client, of the jars that are here; its exit code and output come through."""
-    words = [sys.executable, "-m", "millrace.broker", "test", "--topic", "orders:3", "--", *java_command("Orders.java")]
+    words = [
+        sys.executable,
+        "-m",
+        "millrace.broker",
+        "test",
+        "--topic",
+        "orders:3",
+        "--",
+        *java_command("Orders.java"),
+    ]
     done = subprocess.run(
         words, cwd=EXAMPLES / "java_orders", capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )

@@ -1,5 +1,5 @@
-"""kcat beside producing and reading whole topics (test_records.py): metadata, offsets by time, positions, groups. What reads is run hot, and cold:
-of objects, after a restart of the broker that emptied its caches."""
+"""kcat beside producing and reading whole topics (test_records.py): metadata, offsets by time, positions,
+groups. What reads is run hot, and cold: of objects, after a restart of the broker that emptied its caches."""
 
 from __future__ import annotations
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from millrace.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
+from millrace.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponseTopic,
+)
 from tests.compat.peer.answers import Answers, compare_answers, named
 from tests.compat.peer.intended import INTENDED, Intended
 
@@ -10,7 +14,9 @@ from tests.compat.peer.intended import INTENDED, Intended
 def said(*topics: tuple[int, str], port: int = 1, cluster: str = "c") -> Answers:
     """What a broker says, with its own port and id by their names."""
     found = [MetadataResponseTopic(code, name) for code, name in topics]
-    response = MetadataResponse(brokers=[MetadataResponseBroker(1, "h", port)], cluster_id=cluster, topics=found)
+    response = MetadataResponse(
+        brokers=[MetadataResponseBroker(1, "h", port)], cluster_id=cluster, topics=found
+    )
     return {("q", 3): named(response, {port: "its port", cluster: "its id"})}
 
 
@@ -26,7 +32,9 @@ def test_what_is_a_node_s_own_is_no_difference() -> None:
 
 def test_a_difference_is_one_value() -> None:
     """A value, an element that is missing, one too many, and the order: each by itself, where it stands."""
-    assert differing(said((3, "a"), (0, "b")), said((0, "a"), (0, "b"))) == [(".topics[a].error_code", 3, 0, "")]
+    assert differing(said((3, "a"), (0, "b")), said((0, "a"), (0, "b"))) == [
+        (".topics[a].error_code", 3, 0, "")
+    ]
     (missing,) = differing(said((0, "b")), said((0, "a"), (0, "b")))
     assert (missing[0], missing[1]) == (".topics[a]", "nothing")
     (extra,) = differing(said((0, "a"), (0, "b")), said((0, "b")))
@@ -38,7 +46,9 @@ def test_a_difference_is_one_value() -> None:
 
 def test_elements_of_one_name_are_compared_by_place() -> None:
     """Else one would hide the other."""
-    assert differing(said((0, "a"), (3, "a")), said((0, "a"), (0, "a"))) == [(".topics[1].error_code", 3, 0, "")]
+    assert differing(said((0, "a"), (3, "a")), said((0, "a"), (0, "a"))) == [
+        (".topics[1].error_code", 3, 0, "")
+    ]
 
 
 def test_an_answer_that_is_missing_is_a_difference() -> None:

@@ -1,10 +1,11 @@
 """Each client writes every kind of record in every codec; each client reads what each other wrote.
 
-Between them stands the log as it is stored, read by our own codec: it must hold what was sent, and each reader must show what it holds.
-In the short form the records of 1 MiB go through two of the codecs only, as do all of Spark's, which takes seconds a codec; in the full matrix
-everything goes through all.
+Between them stands the log as it is stored, read by our own codec: it must hold what was sent, and each
+reader must show what it holds. In the short form the records of 1 MiB go through two of the codecs only, as
+do all of Spark's, which takes seconds a codec; in the full matrix everything goes through all.
 
-What is read first is in the broker's log cache. Each reader then reads it all a second time after a restart of the broker, from objects.
+What is read first is in the broker's log cache. Each reader then reads it all a second time after a restart
+of the broker, from objects.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Written:
 
 
 class Matrix:
-    """Each client writes once and reads once, when a test first asks. What a writer could not write, readers leave out."""
+    """Each client writes once and reads once, when a test first asks. What a writer could not write, readers
+    leave out."""
 
     def __init__(self, clients: Clients, broker: LiveBroker) -> None:
         self._clients = clients
@@ -106,7 +108,8 @@ class Matrix:
         return {topic: list(map(self._shared, records)) for topic, records in read.items()}
 
     def _shared(self, record: Record) -> Record:
-        """With the one copy of its value that is kept: eight times a 1 MiB value of every writer would be half a gigabyte."""
+        """With the one copy of its value that is kept: eight times a 1 MiB value of every writer would be
+        half a gigabyte."""
         value = record.value
         return (
             record
@@ -122,7 +125,8 @@ def matrix(clients: Clients, broker: LiveBroker) -> Matrix:
 
 @pytest.mark.parametrize("writer", Clients.NAMES)
 def test_what_is_written_is_stored(matrix: Matrix, writer: str) -> None:
-    """Keys, values, headers, nulls, sizes, order; the timestamps given, and the time of sending elsewhere; each codec."""
+    """Keys, values, headers, nulls, sizes, order; the timestamps given, and the time of sending elsewhere;
+    each codec."""
     written = matrix.written(writer)
     assert len(written.sent) >= 60 * len(codecs_of(writer))
     assert [record.offset for record in written.stored] == list(range(len(written.sent)))

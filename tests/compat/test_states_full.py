@@ -1,7 +1,9 @@
-"""Members of a group at the bound of memory for states: refused to join, later refused their assignments, and at work once there is room.
+"""Members of a group at the bound of memory for states: refused to join, later refused their assignments, and
+at work once there is room.
 
-Somebody at the same address holds what one address may hold. A client's member is started then, and has to go on asking; when its topic gets more
-partitions than there is memory for in an assignment, it has to go on again. It must neither end nor stay out of the group.
+Somebody at the same address holds what one address may hold. A client's member is started then, and has to go
+on asking; when its topic gets more partitions than there is memory for in an assignment, it has to go on
+again. It must neither end nor stay out of the group.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class Bound:
         self._made = 0
 
     def fill(self) -> None:
-        """With groups until a new one is refused, then with offsets of groups that there are until one more is."""
+        """With groups until a new one is refused, then with offsets of groups that there are until one more
+        is."""
         while self._is_taken(f"flood-{self._made}", 0):
             self._groups.append(f"flood-{self._made}")
             self._made += 1
@@ -80,7 +83,8 @@ def java_settings(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("client", ["kafka-python", "aiokafka", "confluent-kafka", "java"])
 def test_a_refused_member_goes_on_asking(full: LiveBroker, java_settings: Path, client: str) -> None:
-    """It joins when there is room, reads; has its larger assignment refused, again and again; and reads of the last partition after that."""
+    """It joins when there is room, reads; has its larger assignment refused, again and again; and reads of
+    the last partition after that."""
     options = {
         "kafka-python": "metadata_max_age_ms=500",
         "aiokafka": "metadata_max_age_ms=500",

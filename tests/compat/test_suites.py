@@ -1,4 +1,5 @@
-"""How the outcome of other people's suites is read and judged (suites/); the suites themselves run by `make client-suites`."""
+"""How the outcome of other people's suites is read and judged (suites/); the suites themselves run by `make
+client-suites`."""
 
 from __future__ import annotations
 
@@ -31,15 +32,17 @@ class Known:
 
 
 def test_only_what_is_not_known_is_news() -> None:
-    """A new failure, a known one for another reason, a known one that is gone, and tests that are missing; not a
-    fickle one, behind which others may not have been reached."""
+    """A new failure, a known one for another reason, a known one that is gone, and tests that are missing;
+    not a fickle one, behind which others may not have been reached."""
     passed = ["test_a", "test_b"]
     known = {"test_transaction_1": "Transactional Id authorization failed"}
     assert judge(Known(), Outcome(passed, known)) == []
     assert judge(Known(), Outcome(passed, known | {"test_timing": ""})) == []
     assert judge(Known(), Outcome(passed, {"test_timing": ""})) == []
     assert judge(Known(), Outcome(passed, known | {"test_c": "broken"})) == ["test_c: broken"]
-    assert judge(Known(), Outcome(passed, {"test_transaction_1": "timed out"})) == ["test_transaction_1: timed out"]
+    assert judge(Known(), Outcome(passed, {"test_transaction_1": "timed out"})) == [
+        "test_transaction_1: timed out"
+    ]
     (gone,) = judge(Known(), Outcome(passed, {}))
     assert "test_transaction failed any more" in gone
     (missing,) = judge(Known(), Outcome(["test_a"], known))
@@ -54,8 +57,9 @@ def test_excuses_are_of_one_kind_of_failure(suite: Suite) -> None:
 
 
 def test_a_go_test_is_chosen_by_what_it_does(tmp_path: Path) -> None:
-    """Of sarama's those that set up a broker's functional test, by whatever name and in whatever file; not one beside them that only speaks to a
-    mock, nor a function that is no test. A test ends where the next function begins."""
+    """Of sarama's those that set up a broker's functional test, by whatever name and in whatever file; not
+    one beside them that only speaks to a mock, nor a function that is no test. A test ends where the next
+    function begins."""
     (tmp_path / "functional_test.go").write_text(
         "func TestMain(m *testing.M) {\n}\n\n"
         "func TestFuncConnectionFailure(t *testing.T) {\n\tt.Parallel()\n}\n\n"
@@ -72,7 +76,8 @@ def test_a_go_test_is_chosen_by_what_it_does(tmp_path: Path) -> None:
 
 
 def test_go_counts_parts(tmp_path: Path) -> None:
-    """A test with parts counts by them, by itself only where it failed and none of them did; one that never ended failed."""
+    """A test with parts counts by them, by itself only where it failed and none of them did; one that never
+    ended failed."""
     told = [
         ("TestA", "run"),
         ("TestA/one", "pass"),
@@ -85,7 +90,10 @@ def test_go_counts_parts(tmp_path: Path) -> None:
     ]
     lines = [json.dumps({"Action": action, "Test": test}) for test, action in told]
     lines.insert(
-        0, json.dumps({"Action": "output", "Test": "TestA/two", "Output": "    x_test.go:7: expected 1, got 2\n"})
+        0,
+        json.dumps(
+            {"Action": "output", "Test": "TestA/two", "Output": "    x_test.go:7: expected 1, got 2\n"}
+        ),
     )
     (tmp_path / "output").write_text("\n".join(["go: downloading something", *lines]))
     outcome = read_events(tmp_path / "output")
@@ -108,7 +116,8 @@ def test_what_testify_says_is_the_reason() -> None:
 def test_rust_says_why() -> None:
     """The first line behind the panic's place is the reason."""
     outcome = read_libtest(
-        "test test_a ... ok\ntest test_b - should panic ... ok\ntest test_c ... FAILED\ntest test_d ... ignored\n"
+        "test test_a ... ok\ntest test_b - should panic ... ok\ntest test_c ... FAILED\ntest test_d ... "
+        "ignored\n"
         "thread 'test_c' (17) panicked at tests/c.rs:3:5:\nassertion failed\n"
     )
     assert (outcome.passed, outcome.skipped) == (["test_a", "test_b"], ["test_d"])

@@ -71,8 +71,8 @@ def others_of(header: BatchHeader) -> tuple[int, ...]:
 
 
 def answers_of(address: str, sent: dict[str, bytes], now: int, **configs: object) -> Answers:
-    """Of each batch in a topic of its own, of these configs: its code, the times in its header as stored, and where
-    times are found."""
+    """Of each batch in a topic of its own, of these configs: its code, the times in its header as stored, and
+    where times are found."""
     answers: Answers = {}
     with Client(address) as client:
         for number, (name, batch) in enumerate(sent.items()):

@@ -1,6 +1,7 @@
 """Kafka's own command-line classes against the live broker.
 
-All run in one JVM, by their `main`; the verifiable producer and consumer, which end by signals, are processes of their own.
+All run in one JVM, by their `main`; the verifiable producer and consumer, which end by signals, are processes
+of their own.
 """
 
 from __future__ import annotations
@@ -77,14 +78,16 @@ def test_topics(tools: Tools) -> None:
 
 
 def test_configs(tools: Tools, wire: Wire) -> None:
-    """kafka-configs: of topics, of a broker, of all brokers, of groups; kafka-client-metrics; unknown keys are refused."""
+    """kafka-configs: of topics, of a broker, of all brokers, of groups; kafka-client-metrics; unknown keys
+    are refused."""
     wire.create("configured")
     configs, of_topic = partial(tools, CONFIGS), ("--entity-type", "topics", "--entity-name", "configured")
     configs("--alter", *of_topic, "--add-config", "retention.ms=7200000,max.message.bytes=5000000")
     shown = configs("--describe", *of_topic)
     assert "retention.ms=7200000" in shown
     assert (
-        "synonyms={DYNAMIC_TOPIC_CONFIG:max.message.bytes=5000000, DEFAULT_CONFIG:message.max.bytes=1048588}" in shown
+        "synonyms={DYNAMIC_TOPIC_CONFIG:max.message.bytes=5000000, DEFAULT_CONFIG:message.max.bytes=1048588}"
+        in shown
     )
     configs("--alter", *of_topic, "--delete-config", "retention.ms")
     assert "retention.ms=7200000" not in configs("--describe", *of_topic)
@@ -95,7 +98,13 @@ def test_configs(tools: Tools, wire: Wire) -> None:
     assert "log.retention.ms=86400000" in configs("--describe", "--broker-defaults")
     configs("--alter", "--broker-defaults", "--delete-config", "log.retention.ms")
     configs(
-        "--alter", "--entity-type", "groups", "--entity-name", "g", "--add-config", "consumer.session.timeout.ms=50000"
+        "--alter",
+        "--entity-type",
+        "groups",
+        "--entity-name",
+        "g",
+        "--add-config",
+        "consumer.session.timeout.ms=50000",
     )
     assert "50000" in configs("--describe", "--entity-type", "groups", "--entity-name", "g")
     tools("ClientMetricsCommand", "--alter", "--name", "all", "--metrics", "*", "--interval", "1000")
@@ -103,7 +112,8 @@ def test_configs(tools: Tools, wire: Wire) -> None:
 
 
 def test_a_broker_gets_another_listener(tools: Tools) -> None:
-    """kafka-configs: it serves when the command ends, also the command that takes it back; what clients are told of stays."""
+    """kafka-configs: it serves when the command ends, also the command that takes it back; what clients are
+    told of stays."""
     added = f"127.0.0.1:{free_port()}"
     configs = partial(tools, CONFIGS, "--alter", "--broker", "1")
     names = "listener.security.protocol.map=[PLAINTEXT:PLAINTEXT,ADDED:PLAINTEXT]"
@@ -111,14 +121,17 @@ def test_a_broker_gets_another_listener(tools: Tools) -> None:
     through = Tools(tools.jvm, added)
     assert f"ADDED://{added}" in through(CONFIGS, "--describe", "--broker", "1")
     configs("--add-config", f"listeners=[ADDED://{added}]", code=1)
-    through(CONFIGS, "--alter", "--broker", "1", "--delete-config", "listeners,listener.security.protocol.map")
+    through(
+        CONFIGS, "--alter", "--broker", "1", "--delete-config", "listeners,listener.security.protocol.map"
+    )
     with pytest.raises(ConnectionRefusedError):
         Wire(added)
     assert "listeners" not in tools(CONFIGS, "--describe", "--broker", "1")
 
 
 def test_loggers(tools: Tools) -> None:
-    """kafka-configs: lists a broker's loggers, sets one and root, gives one back; one that is not there, and a level that is none, are refused."""
+    """kafka-configs: lists a broker's loggers, sets one and root, gives one back; one that is not there, and
+    a level that is none, are refused."""
     of_loggers = "--entity-type", "broker-loggers", "--entity-name", "1"
     configs = partial(tools, CONFIGS, *of_loggers)
     shown = configs("--describe")
@@ -135,12 +148,20 @@ def test_loggers(tools: Tools) -> None:
 
 
 def test_console(tools: Tools) -> None:
-    """kafka-console-producer makes its topic; kafka-console-consumer reads it as a group and from the beginning."""
+    """kafka-console-producer makes its topic; kafka-console-consumer reads it as a group and from the
+    beginning."""
     tools(
-        "ConsoleProducer", "--topic", "typed", "--reader-property", "parse.key=true", given="a\tone\nb\ttwo\n\tthree\n"
+        "ConsoleProducer",
+        "--topic",
+        "typed",
+        "--reader-property",
+        "parse.key=true",
+        given="a\tone\nb\ttwo\n\tthree\n",
     )
     words = ("--topic", "typed", "--from-beginning", "--max-messages", "3", "--timeout-ms", "20000")
-    shown = tools("consumer.ConsoleConsumer", *words, "--group", "typists", "--formatter-property", "print.key=true")
+    shown = tools(
+        "consumer.ConsoleConsumer", *words, "--group", "typists", "--formatter-property", "print.key=true"
+    )
     assert shown.splitlines()[:3] == ["a\tone", "b\ttwo", "\tthree"]
     tools("ConsoleProducer", "--topic", "typed", given="four\n")
     words = ("--topic", "typed", "--group", "typists", "--max-messages", "1", "--timeout-ms", "20000")
@@ -148,7 +169,8 @@ def test_console(tools: Tools) -> None:
 
 
 def test_groups(tools: Tools) -> None:
-    """kafka-consumer-groups: list, describe, reset by offset and by time, delete offsets, delete; kafka-groups and its kin."""
+    """kafka-consumer-groups: list, describe, reset by offset and by time, delete offsets, delete;
+    kafka-groups and its kin."""
     tools("ConsoleProducer", "--topic", "grouped", given="".join(f"{n}\n" for n in range(10)))
     words = (
         "--topic",
@@ -166,9 +188,13 @@ def test_groups(tools: Tools) -> None:
     assert re.search(r"members\s+grouped\s+0\s+4\s+10\s+6\s", groups("--describe", "--group", "members"))
     assert re.search(r"members\s+Empty", groups("--list", "--state"))
     assert re.search(r"members\s+Classic", groups("--list", "--type"))
-    assert re.search(r"members\s+\S+\s+\(1\)\s+\S+\s+Empty\s+0", groups("--describe", "--group", "members", "--state"))
+    assert re.search(
+        r"members\s+\S+\s+\(1\)\s+\S+\s+Empty\s+0", groups("--describe", "--group", "members", "--state")
+    )
     assert re.search(r"grouped\s+0\s+2\n", groups(*reset, "--to-offset", "2", "--execute"))
-    assert re.search(r"grouped\s+0\s+0\n", groups(*reset, "--to-datetime", "2026-01-01T00:00:00.000", "--dry-run"))
+    assert re.search(
+        r"grouped\s+0\s+0\n", groups(*reset, "--to-datetime", "2026-01-01T00:00:00.000", "--dry-run")
+    )
     assert re.search(r"members\s+grouped\s+0\s+2\s+10\s+8\s", groups("--describe", "--group", "members"))
     assert "Successful" in groups("--delete-offsets", "--group", "members", "--topic", "grouped")
     assert re.search(r"members\s+Classic\s+consumer", tools("GroupsCommand", "--list"))
@@ -187,7 +213,9 @@ def test_performance(tools: Tools, wire: Wire, codec: str) -> None:
     words = ("--topic", topic, "--num-records", "20000", "--record-size", "200", "--throughput", "-1")
     given = (f"bootstrap.servers={tools.address}", "acks=all", f"compression.type={codec}")
     shown = tools.without_address("ProducerPerformance", *words, "--command-property", *given)
-    assert shown.splitlines()[-1].startswith("20000 records sent"), shown  # progress stands before it on a slow machine
+    assert shown.splitlines()[-1].startswith("20000 records sent"), (
+        shown
+    )  # progress stands before it on a slow machine
     shown = tools("ConsumerPerformance", "--topic", topic, "--num-records", "20000", "--group", topic)
     assert shown.splitlines()[1].split(", ")[4] == "20000", shown
 
@@ -195,7 +223,16 @@ def test_performance(tools: Tools, wire: Wire, codec: str) -> None:
 def test_end_to_end_latency(tools: Tools, wire: Wire) -> None:
     """EndToEndLatency gets each record back before it sends the next."""
     wire.create("there-and-back")
-    words = ("--topic", "there-and-back", "--num-records", "100", "--producer-acks", "all", "--record-size", "100")
+    words = (
+        "--topic",
+        "there-and-back",
+        "--num-records",
+        "100",
+        "--producer-acks",
+        "all",
+        "--record-size",
+        "100",
+    )
     assert "Avg latency" in tools("EndToEndLatency", *words)
 
 
@@ -204,7 +241,9 @@ def test_offsets_and_deletions(tools: Tools, tmp_path: Path) -> None:
     tools("ConsoleProducer", "--topic", "shortened", given="".join(f"{n}\n" for n in range(10)))
     get = partial(tools, "GetOffsetShell", "--topic", "shortened", "--time")
     request = tmp_path / "request.json"
-    request.write_text(json.dumps({"partitions": [{"topic": "shortened", "partition": 0, "offset": 7}], "version": 1}))
+    request.write_text(
+        json.dumps({"partitions": [{"topic": "shortened", "partition": 0, "offset": 7}], "version": 1})
+    )
     assert "low_watermark: 7" in tools("DeleteRecordsCommand", "--offset-json-file", str(request))
     for word, offset in {"latest": 10, "earliest": 7, "earliest-local": 7, "0": 7}.items():
         assert get(word).split() == [f"shortened:0:{offset}"], word
@@ -213,7 +252,8 @@ def test_offsets_and_deletions(tools: Tools, tmp_path: Path) -> None:
 
 
 def test_cluster(tools: Tools, wire: Wire, tmp_path: Path) -> None:
-    """What describes the cluster: API versions, ids, quorum, features, log folders, elections, reassignments, transactions."""
+    """What describes the cluster: API versions, ids, quorum, features, log folders, elections, reassignments,
+    transactions."""
     wire.create("described")
     versions = tools("BrokerApiVersionsCommand")
     assert re.search(r"Produce\(0\): 0 to 13 \[usable: 13\]", versions)
@@ -224,11 +264,15 @@ def test_cluster(tools: Tools, wire: Wire, tmp_path: Path) -> None:
     assert re.search(r"LeaderId:\s+1", status)
     assert "Leader" in tools.without_address("MetadataQuorumCommand", *address, "describe", "--replication")
     assert "metadata.version" in tools.without_address("FeatureCommand", *address, "describe")
-    described = json.loads(tools("LogDirsCommand", "--describe", "--topic-list", "described").splitlines()[-1])
+    described = json.loads(
+        tools("LogDirsCommand", "--describe", "--topic-list", "described").splitlines()[-1]
+    )
     assert described["brokers"][0]["logDirs"][0]["partitions"][0]["partition"] == "described-0"
     tools("LeaderElectionCommand", "--election-type", "preferred", "--all-topic-partitions")
     plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": "described", "partition": 0, "replicas": [1]}]}))
+    plan.write_text(
+        json.dumps({"version": 1, "partitions": [{"topic": "described", "partition": 0, "replicas": [1]}]})
+    )
     reassign = partial(tools, "reassign.ReassignPartitionsCommand")
     assert "Successfully started" in reassign("--reassignment-json-file", str(plan), "--execute")
     assert "is completed" in reassign("--reassignment-json-file", str(plan), "--verify")
@@ -239,7 +283,8 @@ def test_cluster(tools: Tools, wire: Wire, tmp_path: Path) -> None:
 
 
 def test_what_is_not_served_is_refused(tools: Tools, wire: Wire, tmp_path: Path) -> None:
-    """Access control, delegation tokens, SCRAM users, quotas, transactions and the newer group protocol: an error at once, never a wait."""
+    """Access control, delegation tokens, SCRAM users, quotas, transactions and the newer group protocol: an
+    error at once, never a wait."""
     nothing = tmp_path / "nothing"
     nothing.touch()
     assert "SecurityDisabledException" in tools("AclCommand", "--list", code=1)
@@ -280,7 +325,8 @@ def test_client_compatibility(tools: Tools) -> None:
 
 
 def test_verifiable(broker: LiveBroker, wire: Wire) -> None:
-    """All that VerifiableProducer calls acknowledged, VerifiableConsumer gets: same values at the same places."""
+    """All that VerifiableProducer calls acknowledged, VerifiableConsumer gets: same values at the same
+    places."""
     wire.create("verifiable-records", partitions=3)
     words = ("--bootstrap-server", broker.address, "--topic", "verifiable-records", "--max-messages", "2000")
     sent = events("VerifiableProducer", *words, "--repeating-keys", "7")

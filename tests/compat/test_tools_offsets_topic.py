@@ -1,4 +1,5 @@
-"""`__consumer_offsets` as Kafka's own readers of it have it: the console consumer with the formatters of its coordinator records."""
+"""`__consumer_offsets` as Kafka's own readers of it have it: the console consumer with the formatters of its
+coordinator records."""
 
 from __future__ import annotations
 
@@ -19,18 +20,45 @@ PARTITIONS = 3
 
 
 def consume(jvm: Jvm, broker: LiveBroker, wire: Wire, group: str) -> None:
-    """One member of the group reads all of a topic of its name: two records of partition 0, three of 1, four of 2."""
+    """One member of the group reads all of a topic of its name: two records of partition 0, three of 1, four
+    of 2."""
     wire.create(group, PARTITIONS)
     for partition in range(PARTITIONS):
         wire.produce(group, [b"%d" % number for number in range(partition + 2)], partition)
-    words = ("--topic", group, "--group", group, "--from-beginning", "--max-messages", "9", "--timeout-ms", "30000")
-    jvm.tool(CONSOLE, "--bootstrap-server", broker.address, *words, "--command-property", f"client.id={group}-reader")
+    words = (
+        "--topic",
+        group,
+        "--group",
+        group,
+        "--from-beginning",
+        "--max-messages",
+        "9",
+        "--timeout-ms",
+        "30000",
+    )
+    jvm.tool(
+        CONSOLE,
+        "--bootstrap-server",
+        broker.address,
+        *words,
+        "--command-property",
+        f"client.id={group}-reader",
+    )
 
 
 def read(jvm: Jvm, broker: LiveBroker, wire: Wire, formatter: str, group: str) -> list[dict[str, Any]]:
     """What the formatter prints of the group's partition, from its beginning to its end."""
     partition, count = partition_of(wire, group)
-    words = ("--topic", TOPIC, "--partition", str(partition), "--offset", "earliest", "--max-messages", str(count))
+    words = (
+        "--topic",
+        TOPIC,
+        "--partition",
+        str(partition),
+        "--offset",
+        "earliest",
+        "--max-messages",
+        str(count),
+    )
     full = ("--formatter", f"org.apache.kafka.tools.consumer.{formatter}", "--timeout-ms", "30000")
     shown = jvm.tool(CONSOLE, "--bootstrap-server", broker.address, *words, *full)
     return [record for record in documents(shown) if record["key"]["data"]["group"] == group]
@@ -47,13 +75,16 @@ def documents(shown: str) -> Iterator[dict[str, Any]]:
 
 def partition_of(wire: Wire, group: str) -> tuple[int, int]:
     """The partition that has the group's records, and how many records there are in it."""
-    (topic,) = [topic for topic in wire.ask("Metadata", MetadataRequest(topics=None)).topics if topic.name == TOPIC]
+    (topic,) = [
+        topic for topic in wire.ask("Metadata", MetadataRequest(topics=None)).topics if topic.name == TOPIC
+    ]
     partition = partition_for(group, len(topic.partitions))
     return partition, sum(len(batch.records) for batch in wire.batches(TOPIC, partition))
 
 
 def test_offsets(jvm: Jvm, broker: LiveBroker, wire: Wire) -> None:
-    """OffsetsMessageFormatter tells group, topic, partition and offset of what a member committed, what was reset, and what was deleted."""
+    """OffsetsMessageFormatter tells group, topic, partition and offset of what a member committed, what was
+    reset, and what was deleted."""
     group = "told"
     consume(jvm, broker, wire, group)
     of_group = ("--bootstrap-server", broker.address, "--group", group)

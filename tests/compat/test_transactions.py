@@ -1,5 +1,5 @@
-"""Transactions are not served: each client ends at once, with what the broker says or a code that it does not ask again after, and the broker's
-log says for whom and what to do."""
+"""Transactions are not served: each client ends at once, with what the broker says or a code that it does not
+ask again after, and the broker's log says for whom and what to do."""
 
 from __future__ import annotations
 
@@ -28,13 +28,21 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
 
 def told(broker: LiveBroker, client_id: str) -> list[str]:
     return [
-        line for line in broker.log_path.read_text().splitlines() if f"transactions: client '{client_id}' at " in line
+        line
+        for line in broker.log_path.read_text().splitlines()
+        if f"transactions: client '{client_id}' at " in line
     ]
 
 
 def test_librdkafka(broker: LiveBroker) -> None:
-    """confluent-kafka: a fatal error that holds the broker's own words. With any other code it would ask until its time is over."""
-    config = {"bootstrap.servers": broker.address, "client.id": "confluent", "transactional.id": "t", "log_level": 0}
+    """confluent-kafka: a fatal error that holds the broker's own words. With any other code it would ask
+    until its time is over."""
+    config = {
+        "bootstrap.servers": broker.address,
+        "client.id": "confluent",
+        "transactional.id": "t",
+        "log_level": 0,
+    }
     producer = Producer(config)
     with pytest.raises(KafkaException) as raised:
         producer.init_transactions(PATIENCE_S)
@@ -43,14 +51,20 @@ def test_librdkafka(broker: LiveBroker) -> None:
     assert error.fatal()
     assert TEXT in error.str()
     (line,) = told(broker, "confluent")
-    assert "is refused the transactional id 't': this broker serves no transactions, and no right is missing" in line
+    assert (
+        "is refused the transactional id 't': this broker serves no transactions, and no right is missing"
+        in line
+    )
     assert "WARNING" in line
 
 
 def test_kafka_python(broker: LiveBroker) -> None:
     """An error that is not a timeout."""
     producer = KafkaProducer(
-        bootstrap_servers=broker.address, client_id="python", transactional_id="t", max_block_ms=1000 * PATIENCE_S
+        bootstrap_servers=broker.address,
+        client_id="python",
+        transactional_id="t",
+        max_block_ms=1000 * PATIENCE_S,
     )
     with pytest.raises(PythonKafkaError) as raised:
         producer.init_transactions()
@@ -73,7 +87,8 @@ def test_aiokafka(broker: LiveBroker) -> None:
 
 
 def test_java(broker: LiveBroker) -> None:
-    """The broker's own words in the exception that ends `initTransactions`; the log has one line, however often it is tried."""
+    """The broker's own words in the exception that ends `initTransactions`; the log has one line, however
+    often it is tried."""
     for _ in range(2):
         answer = run_source("Transactions.java", broker.address)
         assert answer.strip().endswith(TEXT), answer

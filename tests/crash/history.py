@@ -1,7 +1,8 @@
 """What a producer was told, and whether a later reading of the log agrees with it.
 
-A value is unique to its record. Findings are named as in Jepsen's Kafka workload: lost-write, inconsistent-offsets, duplicate, nonmonotonic-send;
-and two that it has no names for: never-sent, and gap, since a log of plain records that was never trimmed holds each offset from 0 on.
+A value is unique to its record. Findings are named as in Jepsen's Kafka workload: lost-write,
+inconsistent-offsets, duplicate, nonmonotonic-send; and two that it has no names for: never-sent, and gap,
+since a log of plain records that was never trimmed holds each offset from 0 on.
 """
 
 from __future__ import annotations
@@ -40,8 +41,12 @@ class History:
                 found.append(f"duplicate: {value!r} at {places}")
         for value, place in self.acknowledged.items():
             if at_place.get(place) != value:
-                found.append(f"lost-write: {value!r} was acknowledged at {place}, which holds {at_place.get(place)!r}")
-        return found + self._foreign_findings(of_value) + gap_findings(at_place) + self._order_findings(of_value)
+                found.append(
+                    f"lost-write: {value!r} was acknowledged at {place}, which holds {at_place.get(place)!r}"
+                )
+        return (
+            found + self._foreign_findings(of_value) + gap_findings(at_place) + self._order_findings(of_value)
+        )
 
     def _foreign_findings(self, of_value: dict[bytes, list[Place]]) -> list[str]:
         """What was not acknowledged may be there, too; but it was sent, and to that partition."""
@@ -62,7 +67,9 @@ class History:
                 if offset < 0:
                     continue
                 if offset < last:
-                    found.append(f"nonmonotonic-send: {value!r} at {offset} after {last} in partition {partition}")
+                    found.append(
+                        f"nonmonotonic-send: {value!r} at {offset} after {last} in partition {partition}"
+                    )
                 last = offset
         return found
 

@@ -1,7 +1,8 @@
-"""Room runs out: on the machine's disk, in the bucket, under the WAL. Nothing acknowledged is lost, deletions go on, producers are told
-to come again, and once there is room all goes on by itself.
+"""Room runs out: on the machine's disk, in the bucket, under the WAL. Nothing acknowledged is lost, deletions
+go on, producers are told to come again, and once there is room all goes on by itself.
 
-The same on a real file system is tests/live/test_full_disk.py; here time is virtual, the power may go meanwhile, and a start is tried.
+The same on a real file system is tests/live/test_full_disk.py; here time is virtual, the power may go
+meanwhile, and a start is tried.
 """
 
 from __future__ import annotations
@@ -112,8 +113,8 @@ async def fill_disk(fixture: Fixture) -> None:
 
 
 def test_a_full_metadata_disk() -> None:
-    """New topics are refused, deletions taken; producers go on until WAL and cache are full, then are told to come again; with room
-    everything goes on, the refused things too."""
+    """New topics are refused, deletions taken; producers go on until WAL and cache are full, then are told to
+    come again; with room everything goes on, the refused things too."""
 
     async def test(fixture: Fixture) -> None:
         await fill_disk(fixture)
@@ -132,7 +133,8 @@ def test_a_full_metadata_disk() -> None:
 
 
 def test_the_power_goes_while_the_metadata_disk_is_full() -> None:
-    """A start without room waits or ends, and loses nothing; with room it serves what was acknowledged, and the deletion holds."""
+    """A start without room waits or ends, and loses nothing; with room it serves what was acknowledged, and
+    the deletion holds."""
 
     async def test(fixture: Fixture) -> None:
         await fill_disk(fixture)
@@ -174,7 +176,8 @@ def test_a_start_without_a_byte_of_room() -> None:
 
 @pytest.mark.parametrize("variants", [(), ("object wal",)])
 def test_a_start_on_a_disk_that_is_full_but_for_the_reserve(variants: Sequence[str]) -> None:
-    """Whatever a start has to write beside the log takes of the reserve, as the log does: it serves, and takes deletions."""
+    """Whatever a start has to write beside the log takes of the reserve, as the log does: it serves, and
+    takes deletions."""
 
     async def test(fixture: Fixture) -> None:
         await fixture.node.stop()
@@ -191,8 +194,8 @@ def test_a_start_on_a_disk_that_is_full_but_for_the_reserve(variants: Sequence[s
 
 
 def test_a_full_bucket() -> None:
-    """Producers go on until WAL and cache are full, then wait; log starts still move and topics are still made and deleted; with room
-    what waits is uploaded."""
+    """Producers go on until WAL and cache are full, then wait; log starts still move and topics are still
+    made and deleted; with room what waits is uploaded."""
 
     async def test(fixture: Fixture) -> None:
         fixture.world.bucket.capacity_bytes = fixture.world.bucket.used_bytes()
@@ -213,7 +216,8 @@ def test_a_full_bucket() -> None:
 
 
 def test_a_start_makes_room_in_a_full_bucket() -> None:
-    """Killed behind a deletion: the start has a log to upload and room for claims alone; what was deleted makes some while it waits."""
+    """Killed behind a deletion: the start has a log to upload and room for claims alone; what was deleted
+    makes some while it waits."""
 
     async def test(fixture: Fixture) -> None:
         assert await fixture.produce(fixture.deleted, 100) == Counter({OK: 100})
@@ -233,7 +237,8 @@ def test_a_start_makes_room_in_a_full_bucket() -> None:
 
 
 def test_metadata_that_finds_no_room_begins_a_round() -> None:
-    """Nothing waits to be uploaded: what was deleted goes since the metadata that says so is refused for want of room."""
+    """Nothing waits to be uploaded: what was deleted goes since the metadata that says so is refused for want
+    of room."""
 
     async def test(fixture: Fixture) -> None:
         assert await fixture.produce(fixture.deleted, 100) == Counter({OK: 100})
@@ -253,7 +258,8 @@ def test_metadata_that_finds_no_room_begins_a_round() -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_a_write_of_the_wal_fails(code: int) -> None:
-    """Thin provisioning, or a broken device: what was in flight has an unknown outcome, so the process ends; the next one goes on."""
+    """Thin provisioning, or a broken device: what was in flight has an unknown outcome, so the process ends;
+    the next one goes on."""
 
     async def test(fixture: Fixture) -> None:
         disk = fixture.node.disk

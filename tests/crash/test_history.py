@@ -18,7 +18,8 @@ def history() -> History:
 
 
 def test_a_log_that_agrees_has_no_findings() -> None:
-    """Everything acknowledged is at its place, once, in order; what was sent and not acknowledged may be there, or not."""
+    """Everything acknowledged is at its place, once, in order; what was sent and not acknowledged may be
+    there, or not."""
     told = history()
     told.on_sent(0, b"d")
     assert told.findings(GOOD) == []

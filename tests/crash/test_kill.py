@@ -1,9 +1,9 @@
-"""kill -9 at random moments, of a broker that serves and of one that starts and recovers, under an idempotent producer: everything acknowledged
-is there, once, in order, and nothing else.
+"""kill -9 at random moments, of a broker that serves and of one that starts and recovers, under an idempotent
+producer: everything acknowledged is there, once, in order, and nothing else.
 
-The kernel keeps what was written, so this proves recovery and not durability; power cuts are tests/sim's. A short form runs with the suite,
-`make crash` runs at least 50 kills (MILLRACE_KILLS), at other moments each time. They are drawn from a seed, which is printed; MILLRACE_SEED
-gives one.
+The kernel keeps what was written, so this proves recovery and not durability; power cuts are tests/sim's. A
+short form runs with the suite, `make crash` runs at least 50 kills (MILLRACE_KILLS), at other moments each
+time. They are drawn from a seed, which is printed; MILLRACE_SEED gives one.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def kill_in_start(broker: LiveBroker, chance: random.Random) -> bool:
 
 
 def wait_for_more(history: History) -> None:
-    """A client comes back late on a busy machine; a kill before that says nothing of what was acknowledged."""
+    """A client comes back late on a busy machine; a kill before that says nothing of what was
+    acknowledged."""
     before, deadline = len(history.acknowledged), time.monotonic() + PATIENCE_S
     while len(history.acknowledged) == before:
         assert time.monotonic() < deadline, f"{before} records were acknowledged, and no more"
@@ -114,7 +115,8 @@ def wait_for_more(history: History) -> None:
 
 
 def test_nothing_acknowledged_is_lost_by_kills(tmp_path: Path) -> None:
-    """A producer goes on through kills at random moments; afterwards the log agrees with what it was told, also read from objects."""
+    """A producer goes on through kills at random moments; afterwards the log agrees with what it was told,
+    also read from objects."""
     print(f"MILLRACE_SEED={SEED} MILLRACE_KILLS={KILLS}")
     chance = random.Random(SEED)
     kills_in_start = ([1, 0, 2] * KILLS)[:KILLS]  # before each start that is waited for
@@ -135,7 +137,8 @@ def test_nothing_acknowledged_is_lost_by_kills(tmp_path: Path) -> None:
         load.is_stopping = True
         load.join(PATIENCE_S)
         print(
-            f"{early} of {sum(kills_in_start)} kills in a start came before it was ready; {len(history.acknowledged)} records"
+            f"{early} of {sum(kills_in_start)} kills in a start came before it was ready; "
+            f"{len(history.acknowledged)} records"
         )
         assert early > 0
         assert not load.errors, load.errors[:5]

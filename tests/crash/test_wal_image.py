@@ -1,11 +1,13 @@
-"""Images of a WAL, cut at every block and at random bytes: recovery ends at the last sound block, and all that was acknowledged is there.
+"""Images of a WAL, cut at every block and at random bytes: recovery ends at the last sound block, and all
+that was acknowledged is there.
 
-What a power cut leaves at the end of the log is whatever the last write became: nothing, a part, or bytes that were there before. None of
-it was acknowledged, for an acknowledgement means that its block is whole and everything before it too. So for any cut point the image
-holds a prefix of blocks and noise behind it. Nothing was written behind the cut that knew of the blocks behind it, so what was acknowledged below
-it has to be there, once and in order, and nothing of what is behind it: a ring that has wrapped holds a whole lap of sound blocks there. A flipped
-byte is damage wherever a later block proves that its block was durable: then the start is refused, and names the block. In the last block nothing
-tells it from a tail.
+What a power cut leaves at the end of the log is whatever the last write became: nothing, a part, or bytes
+that were there before. None of it was acknowledged, for an acknowledgement means that its block is whole and
+everything before it too. So for any cut point the image holds a prefix of blocks and noise behind it. Nothing
+was written behind the cut that knew of the blocks behind it, so what was acknowledged below it has to be
+there, once and in order, and nothing of what is behind it: a ring that has wrapped holds a whole lap of sound
+blocks there. A flipped byte is damage wherever a later block proves that its block was durable: then the
+start is refused, and names the block. In the last block nothing tells it from a tail.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ async def check_exact(loaded: Loaded, disk: SimDisk, end: int) -> None:
 
 
 async def check_sound(loaded: Loaded, disk: SimDisk, end: int, node: SimNode | None = None) -> None:
-    """The log is exact; and the node starts on it and has what was acknowledged, also from objects, after another start. `node`: whose bucket it
-    finds, the loaded one's without it."""
+    """The log is exact; and the node starts on it and has what was acknowledged, also from objects, after
+    another start. `node`: whose bucket it finds, the loaded one's without it."""
     await check_exact(loaded, disk, end)
     twin = (node or loaded.node).twin(disk)
     history = loaded.told(end)
@@ -52,7 +54,8 @@ async def check_sound(loaded: Loaded, disk: SimDisk, end: int, node: SimNode | N
 
 @both_shapes
 def test_cut_at_every_block(load: Load) -> None:
-    """An image that ends with a block, with what was there before behind it, has all that was acknowledged by then and nothing else."""
+    """An image that ends with a block, with what was there before behind it, has all that was acknowledged by
+    then and nothing else."""
 
     async def main(loop: SimLoop) -> None:
         loaded = await load(loop)
@@ -65,8 +68,8 @@ def test_cut_at_every_block(load: Load) -> None:
 
 @both_shapes
 def test_cut_at_random_bytes(load: Load) -> None:
-    """An image that ends within a block, with what was there before, noise or blocks of elsewhere behind, has all that was acknowledged
-    before that block."""
+    """An image that ends within a block, with what was there before, noise or blocks of elsewhere behind, has
+    all that was acknowledged before that block."""
 
     async def main(loop: SimLoop) -> None:
         loaded = await load(loop)
@@ -88,8 +91,8 @@ def test_cut_at_random_bytes(load: Load) -> None:
 
 
 def test_records_of_the_lap_before_in_a_torn_block() -> None:
-    """Sectors of a block are written in any order: those with its later records are still of the block that was there a lap ago, whose records are
-    whole, sound and of the same sizes. The block does not count."""
+    """Sectors of a block are written in any order: those with its later records are still of the block that
+    was there a lap ago, whose records are whole, sound and of the same sizes. The block does not count."""
 
     async def main(loop: SimLoop) -> None:
         loaded = await wrapped(loop)
@@ -111,15 +114,18 @@ def test_records_of_the_lap_before_in_a_torn_block() -> None:
 
 @both_shapes
 def test_a_flipped_byte_below_what_was_confirmed(load: Load) -> None:
-    """In every block but the last, in its header or its records: the start is refused and names the end of the block before it. In the padding
-    it is nothing."""
+    """In every block but the last, in its header or its records: the start is refused and names the end of
+    the block before it. In the padding it is nothing."""
 
     async def main(loop: SimLoop) -> None:
         loaded = await load(loop)
         rand = Rand(b"flips")
         for block in loaded.blocks:
             length = block.header.length
-            for at in (rand.below(BLOCK_HEADER_BYTES), BLOCK_HEADER_BYTES + rand.below(length - BLOCK_HEADER_BYTES)):
+            for at in (
+                rand.below(BLOCK_HEADER_BYTES),
+                BLOCK_HEADER_BYTES + rand.below(length - BLOCK_HEADER_BYTES),
+            ):
                 disk = loaded.image()
                 disk.flip(WAL_PATH, block.place + at, 1 << rand.below(8))
                 if block is loaded.blocks[-1]:
@@ -138,7 +144,8 @@ def test_a_flipped_byte_below_what_was_confirmed(load: Load) -> None:
 
 
 def test_a_start_that_is_refused_changes_nothing() -> None:
-    """Refused twice in the same words, the image is byte for byte what it was; with the flip undone the node has everything."""
+    """Refused twice in the same words, the image is byte for byte what it was; with the flip undone the node
+    has everything."""
 
     async def main(loop: SimLoop) -> None:
         loaded = await first_lap(loop, 6)

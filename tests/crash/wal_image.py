@@ -1,8 +1,9 @@
-"""A block WAL as a power cut leaves it, which can be cut anew: every write of the ring is known, and what lay there before it.
+"""A block WAL as a power cut leaves it, which can be cut anew: every write of the ring is known, and what lay
+there before it.
 
-Two shapes. On the *first lap* zeros lie behind the end. A *wrapped* ring was gone round before: recovery begins in its middle, the end lies
-before that place, at the front, and behind any cut lie sound blocks of the lap before, of the same owner, in the same places and with records
-of the same sizes.
+Two shapes. On the *first lap* zeros lie behind the end. A *wrapped* ring was gone round before: recovery
+begins in its middle, the end lies before that place, at the front, and behind any cut lie sound blocks of the
+lap before, of the same owner, in the same places and with records of the same sizes.
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ from tests.sim.workload import Actor
 from tests.sim.world import World
 
 WAL_PATH = "/data/wal"
-KEYS = {"s3_wal_upload_interval_ms": "3600000", "s3_wal_cache_size": "8MiB", "s3_wal_upload_threshold": "8MiB"}
+KEYS = {
+    "s3_wal_upload_interval_ms": "3600000",
+    "s3_wal_cache_size": "8MiB",
+    "s3_wal_upload_threshold": "8MiB",
+}
 FIRST_LAP_BYTES, WRAPPED_BYTES = 2 << 20, 512 << 10
 HEAD_LAPS, END_LAPS = 1.83, 2.13  # less than a third of the ring between them: more is uploaded by itself
 NEVER_LIVE = 0.15, 0.7  # of a lap
@@ -72,7 +77,8 @@ class Block:
 
 
 class Loaded:
-    """A node whose power went with nothing under way, and what clients were told by each position of its log."""
+    """A node whose power went with nothing under way, and what clients were told by each position of its
+    log."""
 
     def __init__(self, loop: SimLoop, capacity_bytes: int) -> None:
         world = World(loop, "image")
@@ -85,7 +91,9 @@ class Loaded:
         self.ring_bytes = Geometry.of(capacity_bytes).ring_bytes
         self.topics: list[TopicStory] = []
         self.sent: dict[Place, list[bytes]] = {}
-        self.acknowledged: list[tuple[int, Place, int, list[bytes]]] = []  # durable with the log below the first number
+        self.acknowledged: list[
+            tuple[int, Place, int, list[bytes]]
+        ] = []  # durable with the log below the first number
         self.blocks: list[Block] = []  # once the power went: those that recovery begins with, and on
 
     async def start(self) -> None:
@@ -111,7 +119,9 @@ class Loaded:
 
     async def send(self, frames: dict[Place, tuple[bytes, list[bytes]]]) -> None:
         """Batches of several partitions in one request: records of one block."""
-        parts = {place: [PartitionProduceData(place[1], memoryview(frame))] for place, (frame, _) in frames.items()}
+        parts = {
+            place: [PartitionProduceData(place[1], memoryview(frame))] for place, (frame, _) in frames.items()
+        }
         topics = [TopicProduceData(topic_id=place[0], partition_data=part) for place, part in parts.items()]
         for place, (_, values) in frames.items():
             self.sent.setdefault(place, []).extend(values)
@@ -134,7 +144,10 @@ class Loaded:
         frames: dict[Place, tuple[bytes, list[bytes]]] = {}
         for story in self.topics:
             value = f"{story.name}/{number}.".encode().ljust(value_bytes, b"x")
-            frames[story.topic_id, 0] = build_batch([Record(None, value, self.actor.clock.wall_ms())]), [value]
+            frames[story.topic_id, 0] = (
+                build_batch([Record(None, value, self.actor.clock.wall_ms())]),
+                [value],
+            )
         await self.send(frames)
 
     async def upload(self) -> None:
@@ -144,8 +157,9 @@ class Loaded:
         assert await self.node.broker.storage.upload_all(UPLOAD_MS)
 
     def cut_power(self) -> None:
-        """From here on `blocks` are those that no header speaks of: any of them may be the last. (Headers that were written since the
-        last trim, for partitions that were opened, are as if they had been written right after it.)"""
+        """From here on `blocks` are those that no header speaks of: any of them may be the last. (Headers
+        that were written since the last trim, for partitions that were opened, are as if they had been
+        written right after it.)"""
         self.node.cut_power()
         file = self.node.disk.files[WAL_PATH]
         for at in (0, BLOCK_BYTES):
@@ -164,7 +178,8 @@ class Loaded:
         return header
 
     def is_alike(self, block: Block) -> bool:
-        """Whether a lap ago the same place held a block of the same owner with two records of the same sizes, too."""
+        """Whether a lap ago the same place held a block of the same owner with two records of the same sizes,
+        too."""
         older = decode_block_header(memoryview(block.before), 0)
         if older is None or block.header.record_count != 2:
             return False
@@ -184,7 +199,8 @@ class Loaded:
         return history
 
     def image(self, number: int | None = None, torn: bytes = b"") -> SimDisk:
-        """What the power cut left; or as it was before the write of block `number` and all that came later, with `torn` of that one."""
+        """What the power cut left; or as it was before the write of block `number` and all that came later,
+        with `torn` of that one."""
         disk = self.node.disk.restart(keep)
         if number is not None:
             for block in reversed(self.blocks[number:]):
@@ -195,7 +211,8 @@ class Loaded:
         return disk
 
     async def recovered(self, disk: SimDisk) -> list[tuple[int, bytes]]:
-        """(position, payload) of what the log itself gives its next owner on this disk, which stays as it is."""
+        """(position, payload) of what the log itself gives its next owner on this disk, which stays as it
+        is."""
         header, settings = self.header, self.node.settings.wal_settings
         assert isinstance(settings, BlockWalSettings)
         owner = WalOwner(header.cluster_id, header.node_id, header.epoch + 1)
@@ -243,8 +260,8 @@ async def sector_sized(loaded: Loaded) -> int:
 
 @dataclass(slots=True)
 class Filler:
-    """Where blocks will be live: such of two records and of one size, some of any, and a large one where a lap ends, so that its rest is
-    skipped. Elsewhere large ones."""
+    """Where blocks will be live: such of two records and of one size, some of any, and a large one where a
+    lap ends, so that its rest is skipped. Elsewhere large ones."""
 
     loaded: Loaded
     value_bytes: int

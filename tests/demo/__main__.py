@@ -1,13 +1,17 @@
-"""`make demo`: the whole of the product on real data, in one go; ends with a table of what was done and measured.
+"""`make demo`: the whole of the product on real data, in one go; ends with a table of what was done and
+measured.
 
-    pass 1   more than 1 GB of this machine's own files through two client libraries into two topics; read back by a consumer group, then,
-             after a restart that leaves all caches empty, from the beginning by another library; ingested by Spark; digests compared
-    pass 2   as much on new topics with kill -9 of the broker now and then through all of it, and of the pipeline too
+    pass 1   more than 1 GB of this machine's own files through two client libraries into two topics; read
+             back by a consumer group, then, after a restart that leaves all caches empty, from the beginning
+             by another library; ingested by Spark; digests compared
+    pass 2   as much on new topics with kill -9 of the broker now and then through all of it, and of the
+             pipeline too
 
-A digest covers key, value, time and headers of every record, and the order within partitions (digest.py). Bigger than the caches: the
-broker's whole process is held to 256 MiB in each of its lives, shared libraries and all. Exit code 1 if any digest differs, memory was more,
-or anything that is told of here did not happen: too little was produced, nobody was killed, nothing was read from objects. Sizes in MB by
-DEMO_MB (1100) and DEMO_KILL_MB (as DEMO_MB), each at least DEMO_LEAST_MB (1000).
+A digest covers key, value, time and headers of every record, and the order within partitions (digest.py).
+Bigger than the caches: the broker's whole process is held to 256 MiB in each of its lives, shared libraries
+and all. Exit code 1 if any digest differs, memory was more, or anything that is told of here did not happen:
+too little was produced, nobody was killed, nothing was read from objects. Sizes in MB by DEMO_MB (1100) and
+DEMO_KILL_MB (as DEMO_MB), each at least DEMO_LEAST_MB (1000).
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ from tests.live import LiveBroker
 MB, MIB = 1_000_000, 1 << 20
 MEMORY_MIB = 256
 CLIENTS = ("confluent", "kafka-python")
-# Of service between kills: once every client is at work, while they produce, while they read, while the pipeline runs.
+# Of service between kills: once every client is at work, while they produce, while they read, while the
+# pipeline runs.
 FIRST_KILL_S, PRODUCE_KILL_S, READ_KILL_S, INGEST_KILL_S = 1.0, 8.0, 3.0, 20.0
 MB_A_KILL = 400  # while they produce: no fewer than this
 BATCHES = 10  # of the pipeline, or a few more: it is killed between them
@@ -75,11 +80,21 @@ class Demo:
         self.ingest(name, topics, produced, kills=kills)
         self.judge_memory(f"{name}: memory, history and ingest")
 
-    def produce(self, name: str, topics: Sequence[str], megabytes: int, least: int, *, kills: bool) -> list[str]:
+    def produce(
+        self, name: str, topics: Sequence[str], megabytes: int, least: int, *, kills: bool
+    ) -> list[str]:
         """The digest of each topic."""
         started = time.monotonic()
         commands = [
-            ("tests.demo.produce", client, self.broker.address, topic, str(megabytes * MB // 2), str(share), "2")
+            (
+                "tests.demo.produce",
+                client,
+                self.broker.address,
+                topic,
+                str(megabytes * MB // 2),
+                str(share),
+                "2",
+            )
             for share, (client, topic) in enumerate(zip(CLIENTS, topics, strict=True))
         ]
         outputs, kill_count = self.run_together(commands, PRODUCE_KILL_S if kills else None)
@@ -119,7 +134,9 @@ class Demo:
     def reads(self) -> Counter[str]:
         """Those of all lives so far."""
         metrics = self.broker.metrics()
-        now = {source: int(metrics[f'millrace_storage_reads_total{{source="{source}"}}']) for source in SOURCES}
+        now = {
+            source: int(metrics[f'millrace_storage_reads_total{{source="{source}"}}']) for source in SOURCES
+        }
         return Counter({source: self.past_reads[source] + count for source, count in now.items()})
 
     def read_back(
@@ -128,7 +145,9 @@ class Demo:
         """Compares what is read; the broker's reads meanwhile, by where it found what was asked for."""
         before = self.reads()
         started = time.monotonic()
-        commands = [("tests.demo.consume", mode, self.broker.address, topic, f"{name}-readers") for topic in topics]
+        commands = [
+            ("tests.demo.consume", mode, self.broker.address, topic, f"{name}-readers") for topic in topics
+        ]
         outputs, kill_count = self.run_together(commands, READ_KILL_S if kills else None)
         seconds = time.monotonic() - started
         after = self.reads()
@@ -154,7 +173,9 @@ class Demo:
         words = ("--config", str(config), "--once")
         started = time.monotonic()
         if kills:
-            batches = kill_between_batches([sys.executable, "-m", "millrace.spark_jobs", "ingest", *words], checkpoint)
+            batches = kill_between_batches(
+                [sys.executable, "-m", "millrace.spark_jobs", "ingest", *words], checkpoint
+            )
             done = f"{batches} batches were written" if batches is not None else "it had ended by itself"
             self.add(at_least(f"{name}: kill -9 of the pipeline", int(batches is not None), 1, "kills", done))
         command = ("millrace.broker", "pipeline", "run", "ingest", *words)
@@ -167,8 +188,11 @@ class Demo:
     def add_kills(self, what: str, count: int, least: int) -> None:
         self.add(at_least(f"{what} through kill -9 of the broker", count, least, "kills"))
 
-    def run_together(self, commands: Sequence[Sequence[str]], kill_every_s: float | None) -> tuple[list[str], int]:
-        """Runs them side by side, showing what they print; meanwhile kills the broker now and then if asked to. What each printed, and the kills."""
+    def run_together(
+        self, commands: Sequence[Sequence[str]], kill_every_s: float | None
+    ) -> tuple[list[str], int]:
+        """Runs them side by side, showing what they print; meanwhile kills the broker now and then if asked
+        to. What each printed, and the kills."""
         processes = [
             subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, text=True)
             for command in commands
@@ -178,7 +202,9 @@ class Demo:
         for reader in readers:
             reader.start()
         try:
-            kill_count = 0 if kill_every_s is None else self.kill_now_and_then(processes, outputs, kill_every_s)
+            kill_count = (
+                0 if kill_every_s is None else self.kill_now_and_then(processes, outputs, kill_every_s)
+            )
             for reader in readers:
                 reader.join()
         finally:
@@ -192,7 +218,8 @@ class Demo:
     def kill_now_and_then(
         self, processes: Sequence[subprocess.Popen[str]], outputs: Sequence[list[str]], every_s: float
     ) -> int:
-        """Once all have something to tell, kills and restarts the broker again and again until the processes end."""
+        """Once all have something to tell, kills and restarts the broker again and again until the processes
+        end."""
         kill_count, next_kill = 0, math.inf
         while any(process.poll() is None for process in processes):
             time.sleep(0.05)

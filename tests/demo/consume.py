@@ -1,8 +1,9 @@
 """One consumer process of the demo: `python -m tests.demo.consume group|beginning ADDRESS TOPIC GROUP`.
 
-`group`: three members of one group (librdkafka), offsets committed, until together they have every record; one that comes again after a rebalance
-or a kill has to be the same record. `beginning`: every partition from offset 0 (kafka-python), each record once and in order, kills or not.
-Either reads up to the ends that the broker tells. Ends with `digest COUNT:BYTES:CHAINS`.
+`group`: three members of one group (librdkafka), offsets committed, until together they have every record;
+one that comes again after a rebalance or a kill has to be the same record. `beginning`: every partition from
+offset 0 (kafka-python), each record once and in order, kills or not. Either reads up to the ends that the
+broker tells. Ends with `digest COUNT:BYTES:CHAINS`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Progress:
             self.reading.add(partition, offset, mark, value_bytes)
             if time.monotonic() >= self._next:
                 self._next = time.monotonic() + 1
-                print(f"  {self._name}: {self.reading.digest.count} of {self.reading.total} records", flush=True)
+                print(
+                    f"  {self._name}: {self.reading.digest.count} of {self.reading.total} records", flush=True
+                )
 
 
 def patiently(ask: Callable[[], Answer], failure: type[Exception]) -> Answer:
@@ -79,7 +82,9 @@ def _end(consumer: Consumer, partition: TopicPartition) -> int:
 
 
 def read_as_group(address: str, topic: str, group: str, progress: Progress) -> None:
-    members = [threading.Thread(target=_member, args=(address, topic, group, progress)) for _ in range(MEMBERS)]
+    members = [
+        threading.Thread(target=_member, args=(address, topic, group, progress)) for _ in range(MEMBERS)
+    ]
     for member in members:
         member.start()
     for member in members:
@@ -129,7 +134,9 @@ def read_from_beginning(address: str, topic: str, group: str, progress: Progress
     from kafka.errors import KafkaError
 
     def connected() -> KafkaConsumer:
-        return KafkaConsumer(bootstrap_servers=address, enable_auto_commit=False, max_partition_fetch_bytes=4 << 20)
+        return KafkaConsumer(
+            bootstrap_servers=address, enable_auto_commit=False, max_partition_fetch_bytes=4 << 20
+        )
 
     consumer = patiently(connected, KafkaError)
     partitions = [TopicPartition(topic, number) for number in progress.reading.partitions]
@@ -147,8 +154,8 @@ def read_from_beginning(address: str, topic: str, group: str, progress: Progress
 
 
 def verdict(mode: str, reading: Reading) -> str:
-    """What is wrong apart from the digest; nothing is the empty word. A group's members may take over from one another in mid-stream, and a
-    killed one's records come again: at least once."""
+    """What is wrong apart from the digest; nothing is the empty word. A group's members may take over from
+    one another in mid-stream, and a killed one's records come again: at least once."""
     found = {"missing": reading.total - reading.digest.count, "changed": reading.changed}
     if mode == "beginning":
         found |= {"repeated": reading.repeats, "out of order": reading.early}

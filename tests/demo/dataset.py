@@ -1,7 +1,9 @@
-"""A real, varied data set that every machine has: documentation, headers, sources and binaries of what is installed on it.
+"""A real, varied data set that every machine has: documentation, headers, sources and binaries of what is
+installed on it.
 
-One record is a piece of a file: its key is the path, its value the bytes. Piece sizes vary from some hundred bytes to 256 KiB by the path's hash, so
-that batches differ; text is cut at line ends. The order is fixed for a machine, so that two passes read the same.
+One record is a piece of a file: its key is the path, its value the bytes. Piece sizes vary from some hundred
+bytes to 256 KiB by the path's hash, so that batches differ; text is cut at line ends. The order is fixed for
+a machine, so that two passes read the same.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What the demo compares: of every partition, each record whole and in its order.
 
-A *mark* is a hash of all that a producer gives a record: key, value, time and headers. A partition's chain takes marks in, one after another, so it
-tells of any record that is missing, there twice, changed, or in another place. The producer's side is in order of sending, a reader's in
-order of offsets: equal digests say that partitions hold what was sent, once, as it was sent.
+A *mark* is a hash of all that a producer gives a record: key, value, time and headers. A partition's chain
+takes marks in, one after another, so it tells of any record that is missing, there twice, changed, or in
+another place. The producer's side is in order of sending, a reader's in order of offsets: equal digests say
+that partitions hold what was sent, once, as it was sent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One producer process of the demo: `python -m tests.demo.produce CLIENT ADDRESS TOPIC BYTES SHARE SHARES`.
 
-CLIENT is confluent or kafka-python. Prints a progress line a second and ends with `digest COUNT:BYTES:CHAINS` of what was acknowledged; any
-error of a delivery ends it with exit code 1.
+CLIENT is confluent or kafka-python. Prints a progress line a second and ends with `digest COUNT:BYTES:CHAINS`
+of what was acknowledged; any error of a delivery ends it with exit code 1.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def with_confluent(address: str, topic: str, source: Records, sending: Sending, 
         told = partial(on_delivery, number)
         while True:
             try:
-                producer.produce(topic, value=value, key=key, headers=headers, timestamp=time_ms, on_delivery=told)  # type: ignore[arg-type]
+                producer.produce(
+                    topic, value=value, key=key, headers=headers, timestamp=time_ms, on_delivery=told
+                )  # type: ignore[arg-type]
                 break
             except BufferError:
                 producer.poll(0.05)
@@ -70,7 +72,9 @@ def with_confluent(address: str, topic: str, source: Records, sending: Sending, 
     producer.flush(300)
 
 
-def with_kafka_python(address: str, topic: str, source: Records, sending: Sending, progress: Progress) -> None:
+def with_kafka_python(
+    address: str, topic: str, source: Records, sending: Sending, progress: Progress
+) -> None:
     from kafka import KafkaProducer
 
     def on_delivery(number: int, told: Any) -> None:

@@ -1,4 +1,5 @@
-"""What was read of one topic, by place, however often and in whatever order places came; its digest goes by offsets."""
+"""What was read of one topic, by place, however often and in whatever order places came; its digest goes by
+offsets."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What one producer sent to one topic, as it was acknowledged; its digest goes by the order of sending.
 
-A partition is learnt with an acknowledgement. These come in the order in which the partition's records were sent, or the client has lost that
-order. The topic is new and nobody else writes it, so a record's offset is the number of records before it: one that is told differently was
-put in twice, or in another place.
+A partition is learnt with an acknowledgement. These come in the order in which the partition's records were
+sent, or the client has lost that order. The topic is new and nobody else writes it, so a record's offset is
+the number of records before it: one that is told differently was put in twice, or in another place.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Sending:
             if number < self._last.get(partition, -1):
                 self.errors.append(f"record {number} of partition {partition} after {self._last[partition]}")
             if offset is not None and 0 <= offset != self._counts[partition]:
-                self.errors.append(f"record {self._counts[partition]} of partition {partition} is at offset {offset}")
+                self.errors.append(
+                    f"record {self._counts[partition]} of partition {partition} is at offset {offset}"
+                )
             self._last[partition] = number
             self._counts[partition] += 1
             self.digest.add(partition, mark, value_bytes)

@@ -15,7 +15,8 @@ NO_TIME = -1
 
 
 def table_digests(lake: Path, topics: Sequence[str]) -> list[str]:
-    """Of each topic's rows, by partition and offset; a topic with a row that is there twice says so instead."""
+    """Of each topic's rows, by partition and offset; a topic with a row that is there twice says so
+    instead."""
     ends: dict[str, dict[int, int]] = {topic: {} for topic in topics}
     for topic, partition, offset in _rows(lake, COLUMNS[:3]):
         ends[topic][partition] = max(ends[topic].get(partition, 0), offset + 1)
@@ -30,7 +31,9 @@ def table_digests(lake: Path, topics: Sequence[str]) -> list[str]:
 def _told(reading: Reading) -> str:
     twice, missing = reading.repeats + reading.changed, reading.total - reading.digest.count
     return (
-        f"{reading.digest} with {twice} rows twice and {missing} missing" if twice or missing else str(reading.digest)
+        f"{reading.digest} with {twice} rows twice and {missing} missing"
+        if twice or missing
+        else str(reading.digest)
     )
 
 

@@ -1,4 +1,5 @@
-"""What the demo judges, in short and without Spark: that it did what it tells of, and that its digests tell records and orders apart."""
+"""What the demo judges, in short and without Spark: that it did what it tells of, and that its digests tell
+records and orders apart."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ RECORD = (b"key", b"value", 1_000, HEADERS)
 
 
 def test_too_little_is_no_demo(tmp_path: Path) -> None:
-    """Both clients' records come back from caches and, after a restart, from objects; the same run is a failure where it had to be 1 GB, or where
-    a topic holds its last record twice."""
+    """Both clients' records come back from caches and, after a restart, from objects; the same run is a
+    failure where it had to be 1 GB, or where a topic holds its last record twice."""
     demo, topics = Demo(tmp_path), [f"short-{client}" for client in CLIENTS]
     with demo.broker:
         produced = demo.produce("short", topics, MEGABYTES, MEGABYTES, kills=False)
@@ -80,7 +81,8 @@ def digest_of(*records: tuple[int, str]) -> str:
 
 
 def test_a_digest_tells_orders_apart() -> None:
-    """Within a partition; partitions may take turns. One that is missing, there twice or in another partition shows."""
+    """Within a partition; partitions may take turns. One that is missing, there twice or in another partition
+    shows."""
     sent = digest_of((0, "a"), (1, "x"), (0, "b"))
     assert digest_of((1, "x"), (0, "a"), (0, "b")) == sent
     for others in ("ba", "a", "abb", "aab"):
@@ -97,8 +99,8 @@ def reading_of(*places: tuple[int, bytes]) -> Reading:
 
 
 def test_what_comes_again_has_to_be_the_same() -> None:
-    """A group may read again and out of turn, and its digest goes by offsets; a reader on its own may not. Another record at a known offset, one
-    beyond the end and one that never came are failures for both."""
+    """A group may read again and out of turn, and its digest goes by offsets; a reader on its own may not.
+    Another record at a known offset, one beyond the end and one that never came are failures for both."""
     plain = reading_of((0, b"a"), (1, b"b"), (2, b"c"))
     assert plain.is_complete
     assert verdict("beginning", plain) == verdict("group", plain) == ""

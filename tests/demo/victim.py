@@ -18,9 +18,11 @@ def written_batches(checkpoint: Path) -> int:
     return sum(path.name.isdigit() for path in checkpoint.glob("commits/*"))
 
 
-def kill_between_batches(command: Sequence[str], checkpoint: Path, patience_s: float = PATIENCE_S) -> int | None:
-    """Starts it, and kills it and what it started when a batch is written; how many were. None when it had ended by itself, or wrote none in
-    its time."""
+def kill_between_batches(
+    command: Sequence[str], checkpoint: Path, patience_s: float = PATIENCE_S
+) -> int | None:
+    """Starts it, and kills it and what it started when a batch is written; how many were. None when it had
+    ended by itself, or wrote none in its time."""
     victim, ends_s = subprocess.Popen(command, start_new_session=True), time.monotonic() + patience_s
     while victim.poll() is None and not written_batches(checkpoint) and time.monotonic() < ends_s:
         time.sleep(LOOK_S)

@@ -1,9 +1,10 @@
 """`make docker-test`: Dockerfile and docker-compose.yml as a user has them, in a real engine.
 
-Builds the image, looks into it, starts the compose file unchanged and waits for its health, runs the snippet of README.md against the published
-port and reads the published admin pages, then stops, kills and replaces the container and compares, each time, all records, the group's offsets
-and the cluster's id with what there was before. Takes all of it down, volumes too. Exit code 1 when something is not as it should be, 2 when
-there is no engine. DEBIAN_BASE=FILE: base_image.py.
+Builds the image, looks into it, starts the compose file unchanged and waits for its health, runs the snippet
+of README.md against the published port and reads the published admin pages, then stops, kills and replaces
+the container and compares, each time, all records, the group's offsets and the cluster's id with what there
+was before. Takes all of it down, volumes too. Exit code 1 when something is not as it should be, 2 when there
+is no engine. DEBIAN_BASE=FILE: base_image.py.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class Trial:
             run(words, self.engine.env, STEPS)
         base, own = self.size_of(self.dockerfile.base), self.size_of(self.image)
         say(f"  {own / MIB:.0f} MiB, {(own - base) / MIB:.0f} of them above {self.dockerfile.base}")
-        layers = self.engine.docker("history", "--format", "{{.Size}} {{.CreatedBy}}", self.image).splitlines()
+        layers = self.engine.docker(
+            "history", "--format", "{{.Size}} {{.CreatedBy}}", self.image
+        ).splitlines()
         for size, _, command in (layer.partition(" ") for layer in layers):
             if size != "0B":
                 say(f"  {size:>8} {command}")
@@ -90,17 +93,26 @@ class Trial:
         with step("looking into the image"):
             words = ("run", "--rm", "--network=none", "--entrypoint=python")
             found = json.loads(self.engine.docker(*words, self.image, "-c", INSIDE))
-            in_base = "import importlib.metadata as m; print(*(d.metadata['Name'] for d in m.distributions()))"
+            in_base = (
+                "import importlib.metadata as m; print(*(d.metadata['Name'] for d in m.distributions()))"
+            )
             base = {
-                normal_name(name) for name in self.engine.docker(*words, self.dockerfile.base, "-c", in_base).split()
+                normal_name(name)
+                for name in self.engine.docker(*words, self.dockerfile.base, "-c", in_base).split()
             }
         expect(found["uid"] not in (0,), f"it runs as user {found['uid']}, not as root", found)
-        expect(found["owner"] == found["uid"] and found["mode"] == "0o700", "/data is that user's alone", found)
+        expect(
+            found["owner"] == found["uid"] and found["mode"] == "0o700", "/data is that user's alone", found
+        )
         added = {normal_name(name) for name in found["distributions"]} - base
         allowed = pinned_names((ROOT / "requirements" / "run.txt").read_text()) | {"millrace-kafka"}
         expect(added <= allowed, "nothing is installed beside what the broker needs", sorted(added - allowed))
-        expect(found["is_compiled"], "the walk over records is compiled", "in Python: the build had no compiler")
-        expect("millrace-kafka" in added, f"millrace-kafka and {len(added) - 1} pinned requirements are", added)
+        expect(
+            found["is_compiled"], "the walk over records is compiled", "in Python: the build had no compiler"
+        )
+        expect(
+            "millrace-kafka" in added, f"millrace-kafka and {len(added) - 1} pinned requirements are", added
+        )
 
     # --- the compose file
 
@@ -129,7 +141,11 @@ class Trial:
         """By the image's own HEALTHCHECK."""
         deadline = time.monotonic() + HEALTHY_S
         while (state := self.state())["Health"]["Status"] != "healthy":
-            if not state["Running"] or state["Health"]["Status"] == "unhealthy" or time.monotonic() > deadline:
+            if (
+                not state["Running"]
+                or state["Health"]["Status"] == "unhealthy"
+                or time.monotonic() > deadline
+            ):
                 raise Failed(f"the container is not healthy: {json.dumps(state)}\n{self.log()[-3000:]}")
             time.sleep(0.2)
 
@@ -155,8 +171,14 @@ class Trial:
         with step("reading the published admin pages"):
             found = self.client("pages", ADMIN_PORT)
         for path, (status, text) in found.items():
-            expect(status == 200 and bool(text), f"{path} answers 200, {len(text)} bytes", (status, text[:200]))
-        expect("millrace_build_info" in found["/metrics"][1], "/metrics names the build", found["/metrics"][1][:500])
+            expect(
+                status == 200 and bool(text), f"{path} answers 200, {len(text)} bytes", (status, text[:200])
+            )
+        expect(
+            "millrace_build_info" in found["/metrics"][1],
+            "/metrics names the build",
+            found["/metrics"][1][:500],
+        )
 
     def fill(self) -> None:
         with step("writing records"):
@@ -173,7 +195,11 @@ class Trial:
     def stop_and_start(self, before: Any) -> None:
         with step("docker-compose stop"):
             self.compose("stop")
-        expect(self.state()["ExitCode"] == 0, "it ended by itself, within the grace time, with code 0", self.state())
+        expect(
+            self.state()["ExitCode"] == 0,
+            "it ended by itself, within the grace time, with code 0",
+            self.state(),
+        )
         last = self.log().rstrip().splitlines()[-1]
         expect(last.endswith(ORDERLY), f"its last line: {last.partition('INFO')[2].strip() or last}", last)
         self.start_again(before)
@@ -200,7 +226,11 @@ class Trial:
 
     def compare(self, before: Any) -> None:
         found = self.observe()
-        expect(found == before, f"cluster {found['cluster']}, groups {found['groups']} as before", (before, found))
+        expect(
+            found == before,
+            f"cluster {found['cluster']}, groups {found['groups']} as before",
+            (before, found),
+        )
         for topic, digest in found["topics"].items():
             say(f"  {topic}: {digest} as before")
 
@@ -238,7 +268,9 @@ def on_terminated(number: int, frame: FrameType | None) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser("python -m tests.docker")
-    parser.add_argument("--debian-base", type=Path, metavar="FILE", help="where no registry answers (base_image.py)")
+    parser.add_argument(
+        "--debian-base", type=Path, metavar="FILE", help="where no registry answers (base_image.py)"
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, on_terminated)
     began = time.monotonic()

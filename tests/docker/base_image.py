@@ -1,7 +1,9 @@
-"""The image that ours is built on: pulled, or, where no registry answers and it was asked for, made of Debian's packages.
+"""The image that ours is built on: pulled, or, where no registry answers and it was asked for, made of
+Debian's packages.
 
-What is made so stands in for the real one: Python 3.11 as Debian has it, this machine's certificates, and pip allowed to install into the
-system. It gets the name that Dockerfile says, in an engine that has no image of this name, and loses it when the test is over.
+What is made so stands in for the real one: Python 3.11 as Debian has it, this machine's certificates, and pip
+allowed to install into the system. It gets the name that Dockerfile says, in an engine that has no image of
+this name, and loses it when the test is over.
 """
 
 from __future__ import annotations
@@ -16,18 +18,18 @@ from tests.docker.commands import Failed, run, say, step
 from tests.docker.engine import Engine, Missing
 
 RELEASE = "bookworm"  # whose Python is 3.11
-PACKAGES = (
-    "python3,python3-pip,python3-venv,libpython3-dev,ca-certificates"  # the fourth has what C is compiled against
-)
+# the fourth has what C is compiled against
+PACKAGES = "python3,python3-pip,python3-venv,libpython3-dev,ca-certificates"
 CERTIFICATES = Path("etc/ssl/certs/ca-certificates.crt")
 STAGES = re.compile(r"^I: (?!Retrieving|Validating|Extracting|Configuring|Unpacking)")
 REMEDY = """\
-{reason}
-Where no registry answers, DEBIAN_BASE=FILE makes an image of that name from Debian's packages (root, debootstrap), kept in FILE for the next time."""
+{reason} Where no registry answers, DEBIAN_BASE=FILE makes an image of that name from Debian's packages (root,
+debootstrap), kept in FILE for the next time."""
 
 
 def provide_base(engine: Engine, name: str, debian_base: Path | None) -> bool:
-    """Whether it was made, so that it has to be taken away. Raises Missing where it can neither be had nor made."""
+    """Whether it was made, so that it has to be taken away. Raises Missing where it can neither be had nor
+    made."""
     if engine.has(name):
         say(f"{name}: is there")
         return False
@@ -56,7 +58,10 @@ def make_root(target: Path) -> None:
     try:
         root, part = folder / "root", target.with_name(f"{target.name}.part")
         with step("debootstrap, some minutes"):
-            run(("debootstrap", "--variant=minbase", f"--include={PACKAGES}", RELEASE, str(root)), shown=STAGES)
+            run(
+                ("debootstrap", "--variant=minbase", f"--include={PACKAGES}", RELEASE, str(root)),
+                shown=STAGES,
+            )
         (root / "usr/bin/python").symlink_to("python3")
         shutil.copyfile(Path("/") / CERTIFICATES, root / CERTIFICATES)
         with step(f"writing {target}"):

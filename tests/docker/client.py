@@ -1,7 +1,9 @@
-"""A user's side of the broker in a container: `python -m tests.docker.client COMMAND ADDRESS`, run where its published ports are reached.
+"""A user's side of the broker in a container: `python -m tests.docker.client COMMAND ADDRESS`, run where its
+published ports are reached.
 
 fill      writes records to three partitions, all of them acknowledged, and prints how many
-observe   prints as JSON what there is: the cluster's id, each topic's records as a digest of their places and contents, each group's offsets
+observe   prints as JSON what there is: the cluster's id, each topic's records as a digest of their places and
+          contents, each group's offsets
 pages     prints as JSON what the admin listener answers: status and text, by path
 """
 
@@ -29,7 +31,9 @@ def fill(address: str) -> int:
     admin.close()
     producer = KafkaProducer(bootstrap_servers=address, acks="all")
     sent = [
-        producer.send(TOPIC, f"{number}".encode() * 50, key=f"{number}".encode(), partition=number % PARTITIONS)
+        producer.send(
+            TOPIC, f"{number}".encode() * 50, key=f"{number}".encode(), partition=number % PARTITIONS
+        )
         for number in range(COUNT)
     ]
     for acknowledged in sent:
@@ -67,7 +71,9 @@ def digest(address: str, topic: str) -> str:
         end = consumer.end_offsets([place])[place]
         while consumer.position(place) < end:
             for record in consumer.poll(timeout_ms=1000).get(place, ()):
-                found.update(repr((partition, record.offset, record.timestamp, record.key, record.value)).encode())
+                found.update(
+                    repr((partition, record.offset, record.timestamp, record.key, record.value)).encode()
+                )
                 count += 1
     consumer.close()
     return f"{count} records, {found.hexdigest()}"

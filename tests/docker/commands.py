@@ -1,4 +1,5 @@
-"""Commands run, and what is told of them while they do: a line when a step begins, and one with its seconds when it ends."""
+"""Commands run, and what is told of them while they do: a line when a step begins, and one with its seconds
+when it ends."""
 
 from __future__ import annotations
 
@@ -32,15 +33,17 @@ def step(what: str) -> Iterator[None]:
 
 
 def run(words: Sequence[str], env: Mapping[str, str] | None = None, shown: re.Pattern[str] = NOTHING) -> str:
-    """What the command printed on its standard output, but its errors' last lines only when it fails. Lines that `shown` finds are
-    printed as they come. Raises Failed for any exit code but 0."""
+    """What the command printed on its standard output, but its errors' last lines only when it fails. Lines
+    that `shown` finds are printed as they come. Raises Failed for any exit code but 0."""
     whole = {**os.environ, **(env or {})}
     stderr = subprocess.PIPE if shown is NOTHING else subprocess.STDOUT
     with subprocess.Popen(
         words, env=whole, stdout=subprocess.PIPE, stderr=stderr, text=True, errors="replace"
     ) as child:
         try:
-            out, errors = child.communicate() if shown is NOTHING else ("".join(_shown_lines(child, shown)), "")
+            out, errors = (
+                child.communicate() if shown is NOTHING else ("".join(_shown_lines(child, shown)), "")
+            )
         except BaseException:  # a signal to us: nothing goes on without us
             child.kill()
             raise

@@ -1,8 +1,10 @@
-"""The Docker engine that the image is built and run by: the one that is there, or one of our own for as long as it is needed.
+"""The Docker engine that the image is built and run by: the one that is there, or one of our own for as long
+as it is needed.
 
-An engine of our own has all its files in one folder and changes nothing outside it: it builds on this machine's network without a bridge, and
-runs containers in a network namespace of its own, where a bridge gives the compose file's port mappings what they need. So no rule and no
-interface of this machine is touched; whoever wants to reach a published port enters that namespace (`within`).
+An engine of our own has all its files in one folder and changes nothing outside it: it builds on this
+machine's network without a bridge, and runs containers in a network namespace of its own, where a bridge
+gives the compose file's port mappings what they need. So no rule and no interface of this machine is touched;
+whoever wants to reach a published port enters that namespace (`within`).
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ IN_NAMESPACE = (
     f'ip link set {BRIDGE} up && exec "$@"'
 )
 REMEDY = """\
-No Docker engine answers. Either start one (DOCKER_HOST, where it is not at its usual place), or run this as root where Docker's parts are
-installed: on Debian and Ubuntu
+No Docker engine answers. Either start one (DOCKER_HOST, where it is not at its usual place), or run this as
+root where Docker's parts are installed: on Debian and Ubuntu
   apt-get install docker.io docker-compose iproute2 util-linux
 An engine of its own is then started for the test, and ended after it."""
 
@@ -128,7 +130,8 @@ def find_engine() -> Engine:
         host = os.environ.get("DOCKER_HOST", "")
         if host and not host.startswith("unix://"):
             raise Missing(
-                f"The engine at {host} publishes ports on its own machine; the compose file is tried where it publishes them."
+                f"The engine at {host} publishes ports on its own machine; the compose file is tried where "
+                "it publishes them."
             )
         say("engine: the one that is running")
         return Engine()
@@ -139,7 +142,8 @@ def find_engine() -> Engine:
     if free < FREE_BYTES_MIN:
         folder.rmdir()
         raise Missing(
-            f"{folder.parent} has {free >> 20} MiB free; an engine's folder needs {FREE_BYTES_MIN >> 20}. TMPDIR names another."
+            f"{folder.parent} has {free >> 20} MiB free; an engine's folder needs {FREE_BYTES_MIN >> 20}. "
+            "TMPDIR names another."
         )
     engine = OwnEngine(folder)
     say(f"engine: our own, in {folder}")

@@ -33,7 +33,8 @@ class Image:
 
 
 def read_dockerfile(text: str) -> Image:
-    """Instructions of the last stage, each in its form on one line. Raises KeyError for one that is not there."""
+    """Instructions of the last stage, each in its form on one line. Raises KeyError for one that is not
+    there."""
     found: dict[str, str] = {}
     env: dict[str, str] = {}
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
@@ -66,7 +67,8 @@ class Compose:
 
 
 def read_compose(text: str) -> Compose:
-    """Ports in their form ADDRESS:PORT:PORT, the environment as a mapping, the time to stop in seconds. Raises ValueError for others."""
+    """Ports in their form ADDRESS:PORT:PORT, the environment as a mapping, the time to stop in seconds.
+    Raises ValueError for others."""
     whole: dict[str, Any] = yaml.safe_load(text)
     ((name, service),) = whole["services"].items()
     ports = {}
@@ -74,12 +76,18 @@ def read_compose(text: str) -> Compose:
         address, port, inner = mapping.split(":")
         ports[int(inner)] = address, int(port)
     env = {key: str(value) for key, value in service["environment"].items()}
-    return Compose(name, ports, env, tuple(whole["volumes"]), int(service["stop_grace_period"].removesuffix("s")))
+    return Compose(
+        name, ports, env, tuple(whole["volumes"]), int(service["stop_grace_period"].removesuffix("s"))
+    )
 
 
 def pinned_names(requirements: str) -> set[str]:
     """The distributions that a file of pinned requirements installs on this system's kind."""
-    return {normal_name(line.partition("==")[0]) for line in requirements.splitlines() if re.match(r"[A-Za-z]", line)}
+    return {
+        normal_name(line.partition("==")[0])
+        for line in requirements.splitlines()
+        if re.match(r"[A-Za-z]", line)
+    }
 
 
 def normal_name(name: str) -> str:

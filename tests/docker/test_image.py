@@ -1,4 +1,5 @@
-"""What the image and the compose file say can be obeyed; whether it is, `make docker-test` tries in an engine."""
+"""What the image and the compose file say can be obeyed; whether it is, `make docker-test` tries in an
+engine."""
 
 from __future__ import annotations
 
@@ -43,8 +44,9 @@ def test_a_dockerfile_is_read_by_its_last_stage() -> None:
 
 
 def test_the_images_environment_is_obeyed() -> None:
-    """Every variable that Dockerfile and compose file set, the one behind a comment too, is a setting's; both listeners are reached from
-    outside the container, at the ports that the compose file publishes to this machine alone."""
+    """Every variable that Dockerfile and compose file set, the one behind a comment too, is a setting's; both
+    listeners are reached from outside the container, at the ports that the compose file publishes to this
+    machine alone."""
     compose = read_compose(COMPOSE)
     commented = dict(re.findall(r"# (KAFKA_\w+): (\S+)", COMPOSE))
     assert commented
@@ -70,7 +72,8 @@ def test_the_images_environment_is_obeyed() -> None:
 def test_the_images_listeners_give_way_to_a_containers(
     given: dict[str, str], clients: str, admin: tuple[str, int]
 ) -> None:
-    """The image serves on all addresses without being told, and on others when the container's environment says so."""
+    """The image serves on all addresses without being told, and on others when the container's environment
+    says so."""
     listeners = loaded(given).settings.listeners
     assert [str(endpoint) for endpoint in listeners.clients] == [clients]
     assert listeners.admin == admin
@@ -100,23 +103,33 @@ def test_the_health_check_asks_where_the_environment_says(status: int, code: int
         threading.Thread(target=server.handle_request, daemon=True).start()
         _, *words = read_dockerfile(DOCKERFILE).health_command
         env = {**os.environ, "KAFKA_ADMIN_LISTENER": f"0.0.0.0:{server.server_port}"}
-        done = subprocess.run([sys.executable, *words], env=env, capture_output=True, timeout=PATIENCE_S, check=False)
+        done = subprocess.run(
+            [sys.executable, *words], env=env, capture_output=True, timeout=PATIENCE_S, check=False
+        )
     assert (done.returncode, asked) == (code, ["/health/ready"])
 
 
 def test_a_container_may_end_in_order() -> None:
-    """The compose file's grace is longer than draining clients, closing the log and backing up the metadata may take."""
+    """The compose file's grace is longer than draining clients, closing the log and backing up the metadata
+    may take."""
     assert read_compose(COMPOSE).grace_s * 1000 > DRAIN_MS + CLOSE_MS + BACKUP_CLOSE_MS
 
 
 def test_the_build_is_given_what_a_wheel_is_made_of() -> None:
-    """Every package and file that pyproject.toml names, and no checkout's data, environment, tests or compiled files."""
+    """Every package and file that pyproject.toml names, and no checkout's data, environment, tests or
+    compiled files."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = {name.split(".")[1] for name in project["tool"]["setuptools"]["packages"] if "." in name}
     files = {"pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]}
     files |= {f"{name}.py" for name in project["tool"]["setuptools"]["py-modules"]}
-    files |= {"__main__.py", *project["tool"]["setuptools"]["package-data"]["millrace"], "requirements/run.txt"}
-    first, *rest = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    files |= {
+        "__main__.py",
+        *project["tool"]["setuptools"]["package-data"]["millrace"],
+        "requirements/run.txt",
+    }
+    first, *rest = [
+        line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")
+    ]
     assert first == "*"
     assert {line[1:] for line in rest if line.startswith("!")} == packages | files
     assert {"**/__pycache__", "**/*.so", "spark_jobs/jars"} <= set(rest)

@@ -28,7 +28,8 @@ def test_a_pages_snippet_is_its_first_block_of_python() -> None:
 
 
 def test_the_readmes_snippet_is_a_program() -> None:
-    """What `make docker-test` runs against the container compiles, serves at the compose file's port, and prints what the page says."""
+    """What `make docker-test` runs against the container compiles, serves at the compose file's port, and
+    prints what the page says."""
     snippet = python_snippet(README)
     compile(snippet, "README.md", "exec")
     host, port = read_compose((ROOT / "docker-compose.yml").read_text()).ports[KAFKA_PORT]
@@ -38,7 +39,10 @@ def test_the_readmes_snippet_is_a_program() -> None:
 
 def test_pinned_requirements_are_known_by_their_normal_names() -> None:
     """Comments and hashes are none."""
-    assert pinned_names("a.b_C==1 \\\n    --hash=sha256:12\n# d==1\ne==2 ; python_version < '3'\n") == {"a-b-c", "e"}
+    assert pinned_names("a.b_C==1 \\\n    --hash=sha256:12\n# d==1\ne==2 ; python_version < '3'\n") == {
+        "a-b-c",
+        "e",
+    }
 
 
 @pytest.mark.parametrize(("words", "name"), [(("docker", "compose"), "p-s"), (("docker-compose",), "p_s")])
@@ -60,6 +64,8 @@ def test_without_an_engine_it_says_what_to_install(tmp_path: Path) -> None:
     """With exit code 2, which is not that of an image that fails."""
     env = {**os.environ, "PATH": str(tmp_path), "DOCKER_HOST": f"unix://{tmp_path}/none"}
     words = [sys.executable, "-m", "tests.docker"]
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(
+        words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert done.returncode == 2, done.stderr
     assert "apt-get install docker.io" in done.stdout

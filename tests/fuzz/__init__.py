@@ -1,1 +1,2 @@
-"""Fuzzing of everything that reads bytes from outside: targets.py what is called, seeds.py where it begins, __main__.py the long run."""
+"""Fuzzing of everything that reads bytes from outside: targets.py what is called, seeds.py where it begins,
+__main__.py the long run."""

@@ -2,10 +2,10 @@
 
     python -m tests.fuzz [--seconds 120] [--folder build/fuzz] [FINDING ...]
 
-Goes on from the corpus in the folder, which begins with seeds.py; a codec is compiled, and instrumented, when its first input comes, so each is
-read once before the time begins. A finding (an error of another kind, an input that takes more than
-TIMEOUT_S or more memory than Guard allows) is printed with its trace, kept as a file in the folder, and the exit code is not 0. With
-files as arguments it runs those once.
+Goes on from the corpus in the folder, which begins with seeds.py; a codec is compiled, and instrumented, when
+its first input comes, so each is read once before the time begins. A finding (an error of another kind, an
+input that takes more than TIMEOUT_S or more memory than Guard allows) is printed with its trace, kept as a
+file in the folder, and the exit code is not 0. With files as arguments it runs those once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,12 @@ def main() -> None:
     parser.add_argument("findings", nargs="*")
     options = parser.parse_args()
     folder = Path(options.folder)
-    words = [sys.argv[0], f"-timeout={TIMEOUT_S}", f"-rss_limit_mb={MEMORY_MIB}", f"-artifact_prefix={folder}/"]
+    words = [
+        sys.argv[0],
+        f"-timeout={TIMEOUT_S}",
+        f"-rss_limit_mb={MEMORY_MIB}",
+        f"-artifact_prefix={folder}/",
+    ]
     if options.findings:
         words += options.findings
     else:

@@ -1,6 +1,8 @@
-"""What a call costs, in figures that a busy machine does not change: the memory it holds at most, and the steps of Python it takes.
+"""What a call costs, in figures that a busy machine does not change: the memory it holds at most, and the
+steps of Python it takes.
 
-Not seen: what libraries in C hold for themselves (Guard looks at the process for that), and how many bytes one step copies.
+Not seen: what libraries in C hold for themselves (Guard looks at the process for that), and how many bytes
+one step copies.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ class TooManySteps(AssertionError):
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
-    """The most that `call` held at once, its result included. What it made on first use is in there, too: call it before."""
+    """The most that `call` held at once, its result included. What it made on first use is in there, too:
+    call it before."""
     tracemalloc.start()
     try:
         _result = call()
@@ -31,8 +34,8 @@ def peak_bytes(call: Callable[[], object]) -> int:
 
 
 def count_steps(call: Callable[[], object], steps_max: int = NO_LIMIT) -> int:
-    """The calls, lines and returns of Python in `call`; TooManySteps as soon as there are more than `steps_max`, so that a loop without an
-    end is found, too."""
+    """The calls, lines and returns of Python in `call`; TooManySteps as soon as there are more than
+    `steps_max`, so that a loop without an end is found, too."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:

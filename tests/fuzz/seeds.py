@@ -1,4 +1,5 @@
-"""Inputs to begin with: a message of every API at every version, batches of every codec, and what the golden files hold."""
+"""Inputs to begin with: a message of every API at every version, batches of every codec, and what the golden
+files hold."""
 
 from __future__ import annotations
 

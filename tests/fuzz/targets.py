@@ -1,8 +1,9 @@
-"""What is fuzzed: each target takes any bytes and reads them as one thing; nothing but that thing's own error, one of the project's,
-may come out.
+"""What is fuzzed: each target takes any bytes and reads them as one thing; nothing but that thing's own
+error, one of the project's, may come out.
 
-Sums would stop a fuzzer at the first byte it changes, so targets of summed formats mend the sum of the outermost header when the first
-byte of their input is odd. `Guard` adds what an exception cannot show: memory that a small input made the process take.
+Sums would stop a fuzzer at the first byte it changes, so targets of summed formats mend the sum of the
+outermost header when the first byte of their input is odd. `Guard` adds what an exception cannot show: memory
+that a small input made the process take.
 """
 
 from __future__ import annotations
@@ -33,7 +34,12 @@ from millrace.protocol.batches import (
 from millrace.protocol.codec import decode_response
 from millrace.protocol.codec_bounds import unpacked_bytes_max
 from millrace.protocol.compression import decompress
-from millrace.protocol.coordinator_records import decode_assignment, decode_key, decode_subscription, decode_value
+from millrace.protocol.coordinator_records import (
+    decode_assignment,
+    decode_key,
+    decode_subscription,
+    decode_value,
+)
 from millrace.protocol.crc32c import crc32c
 from millrace.protocol.errors import KafkaError, WireError
 from millrace.protocol.frame import FrameSplitter
@@ -62,7 +68,8 @@ DEVICE_HEADER_SUM_AT = 296
 
 
 def mended(data: bytes, sum_at: int, start: int = 0) -> bytearray:
-    """`data` without its first byte; when that is odd, with the right CRC32C of [start, sum_at) at `sum_at`."""
+    """`data` without its first byte; when that is odd, with the right CRC32C of [start, sum_at) at
+    `sum_at`."""
     body = bytearray(data[1:])
     if data[:1] and data[0] & 1 and len(body) >= sum_at + 4:
         _CRC.pack_into(body, sum_at, crc32c(bytes(body[start:sum_at])))
@@ -70,7 +77,8 @@ def mended(data: bytes, sum_at: int, start: int = 0) -> bytearray:
 
 
 def frames(data: bytes) -> None:
-    """A connection's bytes, in pieces whose size the first byte gives: frames, then requests of every API and version."""
+    """A connection's bytes, in pieces whose size the first byte gives: frames, then requests of every API and
+    version."""
     splitter = FrameSplitter(FRAME_BYTES_MAX)
     step = 1 + (data[0] if data else 0) * 8
     for start in range(1, len(data), step):
@@ -107,7 +115,8 @@ def batches(data: bytes) -> None:
 
 
 def records(data: bytes) -> None:
-    """The same without the checks of a produce request: as compaction and the coordinators read what was stored."""
+    """The same without the checks of a produce request: as compaction and the coordinators read what was
+    stored."""
     view = memoryview(data)
     header = BatchHeader(view)
     if 61 <= header.size_bytes <= len(view):
@@ -124,14 +133,16 @@ def compressed(data: bytes) -> None:
 
 
 def walked(data: bytes) -> None:
-    """The walk that judges records, compiled and not: both say the same, and what they take can be read. The first byte says how many
-    records, and whether keys are needed."""
+    """The walk that judges records, compiled and not: both say the same, and what they take can be read. The
+    first byte says how many records, and whether keys are needed."""
     if data:
         count, body = data[0] >> 1 or 1, data[1:]
         found = walk(body, count, 1_000, 900, 1_100, bool(data[0] & 1))
         assert found == walk_in_python(body, count, 1_000, 900, 1_100, bool(data[0] & 1))
         if isinstance(found, int) or not found[0]:
-            header = BatchHeader(seal_batch(0, -1, FROM_CRC.pack(0, count - 1, 1_000, 1_000, -1, -1, -1, count), body))
+            header = BatchHeader(
+                seal_batch(0, -1, FROM_CRC.pack(0, count - 1, 1_000, 1_000, -1, -1, -1, count), body)
+            )
             assert [offset for offset, _ in times_in(header, body)] == list(range(count))
 
 
@@ -147,7 +158,8 @@ def coordinator(data: bytes) -> None:
 
 
 def metadata(data: bytes) -> None:
-    """One record's value, which is Kafka's or ours in a NoOpRecord; and a batch of them, as a restart walks it."""
+    """One record's value, which is Kafka's or ours in a NoOpRecord; and a batch of them, as a restart walks
+    it."""
     METADATA_VALUES.read(data[1:])
 
 
@@ -191,8 +203,8 @@ RING_BYTES = 64 * 4096
 
 
 def wal_blocks(data: bytes) -> None:
-    """A whole recovery over a ring that holds the input, of two owners, under the policy that the first byte chooses: it ends, and within the
-    ring."""
+    """A whole recovery over a ring that holds the input, of two owners, under the policy that the first byte
+    chooses: it ends, and within the ring."""
     body = mended(data, 60)
     decode_block_header(memoryview(body), 0)
     ring = bytes(body[:RING_BYTES]).ljust(RING_BYTES, b"\0")
@@ -287,12 +299,12 @@ def target_of(data: bytes) -> str:
 
 
 class Guard:
-    """Refuses an input that took more memory than it may: of what Python holds, by the input's own size; and, for what libraries in C hold, by
-    how much larger than ever before it made the process."""
+    """Refuses an input that took more memory than it may: of what Python holds, by the input's own size; and,
+    for what libraries in C hold, by how much larger than ever before it made the process."""
 
     FACTOR, BESIDE_BYTES = DECODED_FACTOR, 32 << 10
-    # Where the input is unpacked first, a record's headers may be what is tiny; a recovery is given a whole ring, holds what it read of it, and
-    # joins that with the rest of what it read before.
+    # Where the input is unpacked first, a record's headers may be what is tiny; a recovery is given a whole
+    # ring, holds what it read of it, and joins that with the rest of what it read before.
     MORE_BYTES: ClassVar[dict[str, int]] = {
         "batches": DECODED_FACTOR * RECORDS_BYTES_MAX,
         "records": DECODED_FACTOR * RECORDS_BYTES_MAX,

@@ -1,4 +1,5 @@
-"""What is fuzzed for long by `make fuzz`, in short: the seeds and random damage to them; and the guard itself."""
+"""What is fuzzed for long by `make fuzz`, in short: the seeds and random damage to them; and the guard
+itself."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def damaged(random: Random, data: bytes) -> bytes:
         elif kind == 1:
             del found[at:]
         elif kind == 2:
-            found[at:at] = random.choice((b"\0", b"\xff\xff\xff\x7f", b"\x7f\xff\xff\xff", found[at : at + 8]))
+            found[at:at] = random.choice(
+                (b"\0", b"\xff\xff\xff\x7f", b"\x7f\xff\xff\xff", found[at : at + 8])
+            )
         else:
             other = random.choice(SEEDS)
             found[at:] = other[random.randrange(len(other)) :]
@@ -38,7 +41,8 @@ def damaged(random: Random, data: bytes) -> bytes:
 
 
 def test_every_target_has_a_seed_that_it_reads() -> None:
-    """Seeds are sound, so that the fuzzer begins behind the first check: each target reads at least one to its end."""
+    """Seeds are sound, so that the fuzzer begins behind the first check: each target reads at least one to
+    its end."""
     read = set()
     for seed in SEEDS:
         name = NAMES[seed[0]]
@@ -87,7 +91,8 @@ def test_frames_that_come_byte_by_byte_stay_in_their_bounds(guard: Guard) -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 def test_damage_gives_the_one_error_or_a_value(guard: Guard, name: str) -> None:
-    """Seeds of one target with random damage: its own error or nothing, within memory and steps in proportion to the bytes."""
+    """Seeds of one target with random damage: its own error or nothing, within memory and steps in proportion
+    to the bytes."""
     random = Random(name)
     mine = of_target(name)
     for _ in range(1500):
@@ -97,7 +102,9 @@ def test_damage_gives_the_one_error_or_a_value(guard: Guard, name: str) -> None:
 
 
 EDITS = st.lists(
-    st.tuples(st.floats(0, 1), st.sampled_from(("set", "cut", "put", "drop")), st.binary(min_size=1, max_size=6)),
+    st.tuples(
+        st.floats(0, 1), st.sampled_from(("set", "cut", "put", "drop")), st.binary(min_size=1, max_size=6)
+    ),
     min_size=1,
     max_size=4,
 )
@@ -117,7 +124,8 @@ def test_edited_messages_give_the_one_error_or_a_value(guard: Guard, name: str) 
 
 
 def edited(seed: bytes, edits: list[tuple[float, str, bytes]]) -> bytes:
-    """`seed` with its target, and bytes behind that set, put in or dropped, or all cut off, at places from 0 (its start) to 1."""
+    """`seed` with its target, and bytes behind that set, put in or dropped, or all cut off, at places from 0
+    (its start) to 1."""
     found = bytearray(seed)
     for place, kind, content in edits:
         at = 1 + int(place * (len(found) - 1))
@@ -133,8 +141,8 @@ def edited(seed: bytes, edits: list[tuple[float, str, bytes]]) -> bytes:
 
 
 def test_what_takes_more_than_its_bytes_allow_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The guard refuses a few bytes that take a hundred kilobytes of Python's memory, also behind an input that took as much and might; and
-    those that take far more of the process."""
+    """The guard refuses a few bytes that take a hundred kilobytes of Python's memory, also behind an input
+    that took as much and might; and those that take far more of the process."""
     guard = Guard()
     footer = bytes([NAMES.index("footer")])
     guard(footer + bytes(100))
@@ -143,15 +151,20 @@ def test_what_takes_more_than_its_bytes_allow_is_a_finding(monkeypatch: pytest.M
     with pytest.raises(MemoryError, match="took"):
         guard(footer + bytes(100))
     monkeypatch.setattr(targets, "peak_bytes", lambda call: call() or 0)
-    more_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 + (150 << 20)  # than this process ever held
+    more_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 + (
+        150 << 20
+    )  # than this process ever held
     monkeypatch.setitem(targets.TARGETS, "footer", (lambda data: (b"x" * more_bytes).find(b"y") and None, ()))
     with pytest.raises(MemoryError, match="process"):
         guard(footer + bytes(100))
 
 
 @pytest.mark.parametrize("loops", [1, 2])
-def test_what_takes_more_steps_than_its_bytes_allow_is_a_finding(monkeypatch: pytest.MonkeyPatch, loops: int) -> None:
-    """A decoder that looks at every byte passes; one that does so for every byte does not, nor one that never ends."""
+def test_what_takes_more_steps_than_its_bytes_allow_is_a_finding(
+    monkeypatch: pytest.MonkeyPatch, loops: int
+) -> None:
+    """A decoder that looks at every byte passes; one that does so for every byte does not, nor one that never
+    ends."""
 
     def read(data: bytes) -> None:
         for _ in data:

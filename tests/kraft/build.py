@@ -64,7 +64,9 @@ async def open_node(
         options["check_broker_config"] = check_broker_config
     if on_failed is not None:
         options["on_failed"] = on_failed
-    node = await ControllerNode.open(disk, clock or HandClock(), Rand(seed), replace(SETTINGS, **settings), **options)
+    node = await ControllerNode.open(
+        disk, clock or HandClock(), Rand(seed), replace(SETTINGS, **settings), **options
+    )
     await node.start()
     return node
 
@@ -96,7 +98,9 @@ class Broker:
         topic_id: bytes = response.topics[0].topic_id
         return topic_id
 
-    async def open(self, topic_id: bytes, partition: int = 0, roles: tuple[int, ...] = (0, 1), epoch: int = 0) -> Any:
+    async def open(
+        self, topic_id: bytes, partition: int = 0, roles: tuple[int, ...] = (0, 1), epoch: int = 0
+    ) -> Any:
         request = OpenPartitionStreamsRequest(NODE, self.epoch, topic_id, partition, epoch, list(roles))
         return await self.node.channel.send(request)
 
@@ -129,7 +133,11 @@ class Broker:
 
 
 async def create_topic(
-    node: ControllerNode, name: str, partitions: int = 1, configs: dict[str, str] | None = None, factor: int = 1
+    node: ControllerNode,
+    name: str,
+    partitions: int = 1,
+    configs: dict[str, str] | None = None,
+    factor: int = 1,
 ) -> CreateTopicsResponse:
     values = [CreatableTopicConfig(key, value) for key, value in (configs or {}).items()]
     topic = CreatableTopic(name, partitions, factor, configs=values)

@@ -1,4 +1,5 @@
-"""Several ControllerNodes in one loop: their messages are handed over here, and so are snapshots. Each has a disk of its own."""
+"""Several ControllerNodes in one loop: their messages are handed over here, and so are snapshots. Each has a
+disk of its own."""
 
 from __future__ import annotations
 
@@ -31,9 +32,16 @@ class Quorum:
 
     async def start(self, *node_ids: int, **settings: Any) -> None:
         for node_id in node_ids or self.node_ids:
-            own = replace(SETTINGS, node_id=node_id, voters=self.voters, cluster_id=CLUSTER, tick_ms=5, **settings)
+            own = replace(
+                SETTINGS, node_id=node_id, voters=self.voters, cluster_id=CLUSTER, tick_ms=5, **settings
+            )
             node = await ControllerNode.open(
-                self.disks[node_id], HandClock(), Rand(b"node %d" % node_id), own, send=self.deliver, snapshots=self
+                self.disks[node_id],
+                HandClock(),
+                Rand(b"node %d" % node_id),
+                own,
+                send=self.deliver,
+                snapshots=self,
             )
             node.publisher.subscribe(lambda delta, image, seen=self.images[node_id]: seen.append(image))
             self.nodes[node_id] = node
@@ -61,7 +69,11 @@ class Quorum:
     async def leader(self) -> ControllerNode:
         while True:
             for node in self.nodes.values():
-                if node.driver.leading_epoch >= 0 and node.driver.raft.is_leader and node.controller.active.done():
+                if (
+                    node.driver.leading_epoch >= 0
+                    and node.driver.raft.is_leader
+                    and node.controller.active.done()
+                ):
                     return node
             await asyncio.sleep(0.005)
 

@@ -1,8 +1,10 @@
-"""The metadata log's bytes, pinned: tests/golden/metadata_log_v2.txt, rewritten with MILLRACE_REWRITE=1 when a version is added.
+"""The metadata log's bytes, pinned: tests/golden/metadata_log_v2.txt, rewritten with MILLRACE_REWRITE=1 when
+a version is added.
 
 metadata_log_v1.txt is of millrace.version 0, which is read and written on until a level is finalized.
 
-A directory that an earlier build wrote must be read by every later one; what this build writes must be what it wrote.
+A directory that an earlier build wrote must be read by every later one; what this build writes must be what
+it wrote.
 """
 
 from __future__ import annotations

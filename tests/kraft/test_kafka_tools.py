@@ -51,15 +51,26 @@ def made_log(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_dump_log_decodes_every_record(tmp_path: Path) -> None:
-    """Each batch is valid, Kafka's records are shown in full and ours as NoOps, in a segment and in a checkpoint."""
+    """Each batch is valid, Kafka's records are shown in full and ours as NoOps, in a segment and in a
+    checkpoint."""
     files = ",".join(map(str, made_log(tmp_path)))
-    printed = java(tmp_path, "org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", files)
+    printed = java(
+        tmp_path, "org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", files
+    )
     assert "isvalid: false" not in printed
     assert "Error" not in printed
     for part in printed.split("Dumping ")[1:]:
-        records = [json.loads(line.split("payload: ")[1]) for line in part.splitlines() if "payload: " in line]
+        records = [
+            json.loads(line.split("payload: ")[1]) for line in part.splitlines() if "payload: " in line
+        ]
         kinds = [record["type"] for record in records]
-        for kind in ("FEATURE_LEVEL_RECORD", "REGISTER_BROKER_RECORD", "TOPIC_RECORD", "CONFIG_RECORD", "NO_OP_RECORD"):
+        for kind in (
+            "FEATURE_LEVEL_RECORD",
+            "REGISTER_BROKER_RECORD",
+            "TOPIC_RECORD",
+            "CONFIG_RECORD",
+            "NO_OP_RECORD",
+        ):
             assert kind in kinds
         assert kinds.count("PARTITION_RECORD") == 2
 
@@ -67,8 +78,15 @@ def test_dump_log_decodes_every_record(tmp_path: Path) -> None:
 def test_the_metadata_shell_shows_the_image(tmp_path: Path) -> None:
     """It reads to the end, whatever of ours stands there, and shows what Kafka's records say.
 
-    On a busy machine the shell may run its command once the file is read and before the image is made: it is asked again.
+    On a busy machine the shell may run its command once the file is read and before the image is made: it is
+    asked again.
     """
     for path in made_log(tmp_path):
-        words = ("org.apache.kafka.shell.MetadataShell", "--snapshot", str(path), "cat", "/image/topics/byName/seen/1")
+        words = (
+            "org.apache.kafka.shell.MetadataShell",
+            "--snapshot",
+            str(path),
+            "cat",
+            "/image/topics/byName/seen/1",
+        )
         assert any("replicas=[1]" in java(tmp_path, *words) for _ in range(5))

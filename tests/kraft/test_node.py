@@ -1,4 +1,5 @@
-"""A node from an empty directory on: start, restart, group commit, snapshots, a full disk, what is refused."""
+"""A node from an empty directory on: start, restart, group commit, snapshots, a full disk, what is
+refused."""
 
 from __future__ import annotations
 
@@ -135,8 +136,8 @@ def test_a_directory_is_one_nodes_at_a_time() -> None:
     "gone", [f"{FOLDER}/00000000000000000000.log", f"{FOLDER}/quorum-state", "/data/meta.properties"]
 )
 def test_a_directory_that_lost_a_part_is_refused(gone: str) -> None:
-    """A used directory without segments, without the votes that were cast, or without the cluster's id never starts as if it were new, and
-    starts again when it has its part back."""
+    """A used directory without segments, without the votes that were cast, or without the cluster's id never
+    starts as if it were new, and starts again when it has its part back."""
 
     async def main() -> None:
         disk = sim_disk()
@@ -180,7 +181,9 @@ def test_subscribers_see_commits_in_order_before_their_replies() -> None:
         seen: list[tuple[int, list[str]]] = []
 
         def follow(delta: Any, image: MetadataImage) -> None:
-            names = [topic.name for topic_id in delta.topics_changed if (topic := image.topics.by_id(topic_id))]
+            names = [
+                topic.name for topic_id in delta.topics_changed if (topic := image.topics.by_id(topic_id))
+            ]
             seen.append((image.offset, names))
 
         node.publisher.subscribe(follow)
@@ -195,7 +198,8 @@ def test_subscribers_see_commits_in_order_before_their_replies() -> None:
 
 
 def test_readers_see_nothing_that_is_not_durable() -> None:
-    """Between a command and its commit the published image stands still, and a question waits for the answer's basis."""
+    """Between a command and its commit the published image stands still, and a question waits for the
+    answer's basis."""
 
     async def main() -> None:
         disk = sim_disk(latency_s=0.01)
@@ -225,7 +229,8 @@ def test_a_node_that_does_not_lead_takes_no_commands() -> None:
 
 
 def test_what_is_held_is_durable_and_not_committed() -> None:
-    """Nobody sees it and nobody is answered until it is let through; what refuses that ends the log, and the next start has it."""
+    """Nobody sees it and nobody is answered until it is let through; what refuses that ends the log, and the
+    next start has it."""
 
     async def main() -> None:
         disk = sim_disk()
@@ -284,7 +289,8 @@ async def fill_disk(disk: SimDisk, node: ControllerNode, room: int = 0) -> None:
 
 
 def test_a_full_disk_takes_deletions_only() -> None:
-    """The reserve makes room: what grows is refused in the reply, deletions pass, and with room all is well again."""
+    """The reserve makes room: what grows is refused in the reply, deletions pass, and with room all is well
+    again."""
 
     async def main() -> None:
         disk = sim_disk()
@@ -292,7 +298,9 @@ def test_a_full_disk_takes_deletions_only() -> None:
         await Broker.register(node)
         await create_topic(node, "old")
         await fill_disk(disk, node)
-        first = await create_topic(node, "in-flight")  # found the disk full, and was written into the reserve's room
+        first = await create_topic(
+            node, "in-flight"
+        )  # found the disk full, and was written into the reserve's room
         assert first.topics[0].error_code == 0
         assert "/data/metadata.reserve" not in disk.files
         refused = await create_topic(node, "more")
@@ -382,7 +390,8 @@ def test_a_clean_shutdown_leaves_a_snapshot_where_it_is_worth_it() -> None:
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "empty", "footer"])
 def test_a_bad_snapshot_falls_back_to_the_one_before(harm: str) -> None:
-    """A snapshot that is not whole is not believed: the older one and the log behind it give the same image."""
+    """A snapshot that is not whole is not believed: the older one and the log behind it give the same
+    image."""
 
     async def main() -> None:
         disk = sim_disk()
@@ -456,7 +465,8 @@ def test_a_snapshot_ahead_of_the_log_is_refused() -> None:
 
 
 def test_a_clock_that_is_set_passes_no_deadline() -> None:
-    """Prepared objects outlive a wall clock that jumps ahead; when their own time is up they are marked for deletion."""
+    """Prepared objects outlive a wall clock that jumps ahead; when their own time is up they are marked for
+    deletion."""
 
     async def main() -> None:
         clock = HandClock()
@@ -478,7 +488,8 @@ def test_a_clock_that_is_set_passes_no_deadline() -> None:
 
 
 def test_a_clock_that_went_back_keeps_no_node_out() -> None:
-    """A node that was killed and starts ten years earlier is registered at once, above all its epochs, and its streams and ids go on."""
+    """A node that was killed and starts ten years earlier is registered at once, above all its epochs, and
+    its streams and ids go on."""
 
     async def main() -> None:
         disk, clock = sim_disk(), HandClock()
@@ -549,7 +560,8 @@ def test_the_lock_is_the_last_that_a_refused_first_start_takes_back(monkeypatch:
 
 
 def test_a_log_that_another_start_made_before_the_lock_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was made between our first look and our lock: it is gone on with, and whoever gives up takes nothing of it back."""
+    """It was made between our first look and our lock: it is gone on with, and whoever gives up takes nothing
+    of it back."""
 
     async def main() -> None:
         other = await open_node(sim_disk())

@@ -1,7 +1,8 @@
-"""Uploads, compactions, trims, deletions and the cleaner against a dictionary of files: nothing that is wanted is ever out of reach.
+"""Uploads, compactions, trims, deletions and the cleaner against a dictionary of files: nothing that is
+wanted is ever out of reach.
 
-The model knows what each file in the store holds. After every step each wanted offset of each stream must be in a file that is there and
-that metadata names for it, directly or by a composite.
+The model knows what each file in the store holds. After every step each wanted offset of each stream must be
+in a file that is there and that metadata names for it, directly or by a composite.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from hypothesis import strategies as st
 from millrace.kraft.tables.objects import ObjectState
 from millrace.kraft.tables.streams import StreamState
 from millrace.protocol.error_codes import ErrorCode
-from millrace.protocol.messages.commit_compaction import CommitCompactionRequest, CompactedObject, CompactedRange
+from millrace.protocol.messages.commit_compaction import (
+    CommitCompactionRequest,
+    CompactedObject,
+    CompactedRange,
+)
 from millrace.protocol.messages.commit_upload import CommitUploadRequest, UploadedRange, UploadedStreamObject
 from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -81,7 +86,9 @@ class Story:
                 assert holding, (stream, offset, named)
 
     def prepare(self, count: int) -> int:
-        first: int = self.machine.do(PrepareObjectsRequest(1, self.machine.epoch, count, 100_000)).first_object_id
+        first: int = self.machine.do(
+            PrepareObjectsRequest(1, self.machine.epoch, count, 100_000)
+        ).first_object_id
         return first
 
     def on_open(self, a: int, b: int, c: int) -> None:
@@ -89,7 +96,9 @@ class Story:
         self.machine.do(CreateTopicsRequest([CreatableTopic(name, 1, 1)]))
         topic = self.machine.image.topics.by_name(name)
         assert topic is not None
-        self.machine.do(OpenPartitionStreamsRequest(1, self.machine.epoch, topic.topic_id, 0, 0, [0, 1][: 1 + b % 2]))
+        self.machine.do(
+            OpenPartitionStreamsRequest(1, self.machine.epoch, topic.topic_id, 0, 0, [0, 1][: 1 + b % 2])
+        )
 
     def on_delete(self, a: int, b: int, c: int) -> None:
         self.machine.do(DeleteTopicsRequest([DeleteTopicState(NAMES[a % 3])]))
@@ -98,13 +107,16 @@ class Story:
         if self.streams:
             stream = self.streams[a % len(self.streams)]
             start = stream.start + (stream.end - stream.start) * b // 4 + (c == 5)
-            self.machine.do(TrimStreamsRequest(1, self.machine.epoch, [StreamTrim(stream.stream_id, 0, start)]))
+            self.machine.do(
+                TrimStreamsRequest(1, self.machine.epoch, [StreamTrim(stream.stream_id, 0, start)])
+            )
 
     def on_upload(self, a: int, b: int, c: int) -> None:
         """Some streams together, one perhaps in an object of its own."""
         chosen = [stream for number, stream in enumerate(self.streams) if (a + 1) >> (number % 3) & 1]
         spans = [
-            (stream.stream_id, stream.end, stream.end + 1 + (b + number) % 4) for number, stream in enumerate(chosen)
+            (stream.stream_id, stream.end, stream.end + 1 + (b + number) % 4)
+            for number, stream in enumerate(chosen)
         ]
         own = [spans.pop()] if c % 3 == 0 and spans else []
         first = self.prepare(2)
@@ -137,7 +149,9 @@ class Story:
         first = self.prepare(1 + len(own))
         request = CommitCompactionRequest(1, self.machine.epoch, first if shared else NO_OBJECT, 700)
         request.ranges = [CompactedRange(*span) for span in shared]
-        request.stream_objects = [CompactedObject(first + n, STREAM, 300, *span) for n, span in enumerate(own, 1)]
+        request.stream_objects = [
+            CompactedObject(first + n, STREAM, 300, *span) for n, span in enumerate(own, 1)
+        ]
         request.compacted_ids, request.trimmed_ids = sources, sorted(trimmed_ids)
         self.put(first, shared)
         for number, span in enumerate(own, 1):
@@ -145,7 +159,8 @@ class Story:
         self.commit(request, is_wrong)
 
     def on_join(self, a: int, b: int, c: int) -> None:
-        """Neighbouring objects of one stream become one: copied, or linked; composites linked before are linked anew."""
+        """Neighbouring objects of one stream become one: copied, or linked; composites linked before are
+        linked anew."""
         objects = self.neighbours(a, b)
         if not objects:
             return
@@ -161,7 +176,9 @@ class Story:
             self.link(request, new, objects, whole)
         self.commit(request, is_wrong=False)
 
-    def link(self, request: CommitCompactionRequest, new: int, objects: list[StreamObjectInfo], whole: Span) -> None:
+    def link(
+        self, request: CommitCompactionRequest, new: int, objects: list[StreamObjectInfo], whole: Span
+    ) -> None:
         start = self.machine.image.streams.by_id[StreamId(whole[0])].start
         files = [file for one in objects for file in self.files(one.object_id)]
         kept = [file for file in files if self.bucket.spans[file][0][2] > start]
@@ -169,7 +186,9 @@ class Story:
         request.stream_objects = [CompactedObject(new, COMPOSITE, 300, whole[0], low, whole[2])]
         request.superseded_ids = [one.object_id for one in objects if one.kind is COMPOSITE]
         request.linked_ids = [one.object_id for one in objects if one.kind is STREAM]
-        request.dropped_link_ids = [file for file in files if file not in kept and file not in request.linked_ids]
+        request.dropped_link_ids = [
+            file for file in files if file not in kept and file not in request.linked_ids
+        ]
         self.bucket.links[new] = kept
 
     def commit(self, request: CommitCompactionRequest, is_wrong: bool) -> None:
@@ -199,7 +218,8 @@ class Story:
         return self.bucket.links.get(object_id, [object_id])
 
     def wanted(self, spans: list[Span]) -> list[Span]:
-        """Joined, by stream, without what was deleted or trimmed, and without what metadata has elsewhere: as a compactor does."""
+        """Joined, by stream, without what was deleted or trimmed, and without what metadata has elsewhere: as
+        a compactor does."""
         streams = self.machine.image.streams.by_id
         found: list[Span] = []
         for stream_id, start, end in sorted(spans):
@@ -232,13 +252,25 @@ class Story:
 
 
 SMALL = st.integers(0, 5)
-STEPS = ["open", "delete", "trim", "trim", *["upload"] * 6, *["compact"] * 4, *["join"] * 3, "clean", "clean", "reload"]
+STEPS = [
+    "open",
+    "delete",
+    "trim",
+    "trim",
+    *["upload"] * 6,
+    *["compact"] * 4,
+    *["join"] * 3,
+    "clean",
+    "clean",
+    "reload",
+]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from(STEPS), SMALL, SMALL, SMALL), min_size=10, max_size=50))
 def test_what_is_wanted_stays_within_reach(steps: list[tuple[str, int, int, int]]) -> None:
-    """Whatever is uploaded, compacted, linked, trimmed, deleted and cleaned in whatever order; and no file is forgotten."""
+    """Whatever is uploaded, compacted, linked, trimmed, deleted and cleaned in whatever order; and no file is
+    forgotten."""
     story = Story()
     for number in range(3):
         story.step("open", number, 1, 0)
@@ -256,7 +288,15 @@ def test_the_story_is_worth_telling() -> None:
     seen: dict[ObjectState, int] = {}
     kinds: dict[Any, int] = {}
     for number in range(60):
-        for what in ("open", "upload", "upload", "upload", "join", "compact", "trim" if number % 5 == 0 else "upload"):
+        for what in (
+            "open",
+            "upload",
+            "upload",
+            "upload",
+            "join",
+            "compact",
+            "trim" if number % 5 == 0 else "upload",
+        ):
             story.step(what, number % 6, number // 2 % 6, number % 7 % 6)
         if number % 9 == 8:
             story.step("clean", 0, 5, 0)

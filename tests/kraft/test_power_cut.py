@@ -1,8 +1,9 @@
-"""The power goes at every write, and at every write of a restart: nothing that was answered is lost or changed.
+"""The power goes at every write, and at every write of a restart: nothing that was answered is lost or
+changed.
 
-A workload runs once without faults, which gives the image at every offset; then once for each of its writes, cut there.
-What the disk kept of what was not synced is all, nothing, or any sectors of it. The image that the next start finds must
-be the faultless one of its offset, and reach at least as far as the last answer.
+A workload runs once without faults, which gives the image at every offset; then once for each of its writes,
+cut there. What the disk kept of what was not synced is all, nothing, or any sectors of it. The image that the
+next start finds must be the faultless one of its offset, and reach at least as far as the last answer.
 """
 
 from __future__ import annotations
@@ -23,11 +24,16 @@ from tests.kraft.build import NODE, Broker, create_topic, open_node, run
 from tests.kraft.check import check_image
 from tests.sim.disk import Cut, Fate, SimDisk, drop, keep, tear
 
-FATES: dict[str, Callable[[], Fate]] = {"drop": lambda: drop, "keep": lambda: keep, "tear": lambda: tear(Rand(b"tear"))}
+FATES: dict[str, Callable[[], Fate]] = {
+    "drop": lambda: drop,
+    "keep": lambda: keep,
+    "tear": lambda: tear(Rand(b"tear")),
+}
 
 
 class Workload:
-    """Commands one after another; what was answered is noted by the offset of the image that it was answered from."""
+    """Commands one after another; what was answered is noted by the offset of the image that it was answered
+    from."""
 
     def __init__(self, disk: SimDisk) -> None:
         self.disk = disk
@@ -83,7 +89,8 @@ def same(one: MetadataImage, other: MetadataImage) -> bool:
 
 
 async def check_restart(disk: SimDisk, answered: int, epochs: int = 1) -> None:
-    """The next start finds a faultless image that reaches as far as the last answer, and goes on from there."""
+    """The next start finds a faultless image that reaches as far as the last answer, and goes on from
+    there."""
     node = await open_node(disk, segment_bytes=2_000)
     found = node.publisher.image
     check_image(found)
@@ -94,7 +101,9 @@ async def check_restart(disk: SimDisk, answered: int, epochs: int = 1) -> None:
     elif epochs == 1:
         assert same(found, IMAGES[recovered]), recovered
     else:  # each start in between has added a record or none
-        assert any(same(found, IMAGES[recovered - more]) for more in range(epochs) if recovered - more in IMAGES)
+        assert any(
+            same(found, IMAGES[recovered - more]) for more in range(epochs) if recovered - more in IMAGES
+        )
     await create_topic(node, "after")
     await node.close()
 

@@ -1,4 +1,5 @@
-"""Replay equals live: any commands, decided live, give the image that their bytes give to one who reads them later."""
+"""Replay equals live: any commands, decided live, give the image that their bytes give to one who reads them
+later."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ class Machine:
     def do(self, request: Any) -> Any:
         command = COMMANDS[type(request)]
         offset = self.image.offset
-        context = Context(self.image, self.now_ms, offset, CLUSTER, self.creation, self.configs, cast(Any, None))
+        context = Context(
+            self.image, self.now_ms, offset, CLUSTER, self.creation, self.configs, cast(Any, None)
+        )
         try:
             decision = command.decide(context, request)
         except KafkaError as error:
@@ -71,7 +74,9 @@ class Machine:
     def commit(self, records: list[Any]) -> None:
         if records:
             offset = self.image.offset
-            self.batches.append(encode_batch([Proposal(ValueWriter().write_all(records), self.now_ms)], offset, 1))
+            self.batches.append(
+                encode_batch([Proposal(ValueWriter().write_all(records), self.now_ms)], offset, 1)
+            )
             _, self.image = apply_records(self.image, records, offset + len(records), 1)
 
     def expire(self) -> None:
@@ -224,9 +229,11 @@ class Play:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STEP, max_size=60))
 def test_replay_equals_live(steps: list[tuple[str, int, int, int]]) -> None:
-    """From the log alone, from any snapshot and the log behind it, and from a snapshot of the end: the same image.
+    """From the log alone, from any snapshot and the log behind it, and from a snapshot of the end: the same
+    image.
 
-    And every image along the way is sound: ranges neither overlap nor leave gaps, objects are alive for a reason.
+    And every image along the way is sound: ranges neither overlap nor leave gaps, objects are alive for a
+    reason.
     """
     machine = Machine()
     play = Play(machine)

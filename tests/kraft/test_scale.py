@@ -1,7 +1,8 @@
-"""Ten thousand partitions, thirty thousand streams, a hundred thousand ranges: what a commit, a look-up and a restart cost.
+"""Ten thousand partitions, thirty thousand streams, a hundred thousand ranges: what a commit, a look-up and a
+restart cost.
 
-Bounds are several times what was measured, in scans of all thirty thousand streams by the same processor at the same time: they tell a change
-of order, and neither a slow nor a busy machine.
+Bounds are several times what was measured, in scans of all thirty thousand streams by the same processor at
+the same time: they tell a change of order, and neither a slow nor a busy machine.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from millrace.kraft.log.snapshot import image_records, slices
 from millrace.kraft.tables.packing import pack_ranges
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millrace.protocol.metadata_records import PartitionRecord, TopicRecord
-from millrace.protocol.stream_records import CommitObjectRecord, PrepareObjectsRecord, StreamRecord, TrimStreamRecord
+from millrace.protocol.stream_records import (
+    CommitObjectRecord,
+    PrepareObjectsRecord,
+    StreamRecord,
+    TrimStreamRecord,
+)
 from millrace.s3stream.ids import StreamId
 from tests.kraft.build import Broker, create_topic, open_node, run, sim_disk
 
@@ -42,7 +48,8 @@ def big_records() -> list[Any]:
     """One topic with three streams a partition; each object holds a range of a thousand streams."""
     records: list[Any] = [TopicRecord("big", TOPIC_ID)]
     records += [
-        PartitionRecord(index, TOPIC_ID, [1], [1], [], [], 1, 0, 0, 0, [bytes(16)]) for index in range(PARTITIONS)
+        PartitionRecord(index, TOPIC_ID, [1], [1], [], [], 1, 0, 0, 0, [bytes(16)])
+        for index in range(PARTITIONS)
     ]
     for index in range(PARTITIONS):
         records += [StreamRecord(index * 3 + role, TOPIC_ID, index, role, 0, 1, 1, 0, 0) for role in range(3)]
@@ -92,7 +99,9 @@ def test_a_lookup_is_a_bisection(big: MetadataImage) -> None:
 
 def test_what_a_node_has_open_is_found_without_looking_at_the_rest(big: MetadataImage) -> None:
     """Three streams of thirty thousand: so many are looked up, and no other node's."""
-    image = apply_records(big, [StreamRecord(n, TOPIC_ID, 0, n, 0, 2, 1, 0, 0) for n in range(3)], big.offset + 1, 1)[1]
+    image = apply_records(
+        big, [StreamRecord(n, TOPIC_ID, 0, n, 0, 2, 1, 0, 0) for n in range(3)], big.offset + 1, 1
+    )[1]
     calls = 0
 
     def count(frame: object, event: str, argument: object) -> None:
@@ -110,7 +119,8 @@ def test_what_a_node_has_open_is_found_without_looking_at_the_rest(big: Metadata
 
 
 def test_a_commit_touches_few_streams(big: MetadataImage) -> None:
-    """One small change of a big image copies a few chunks, not the tables: a thousand cost less than half as many scans."""
+    """One small change of a big image copies a few chunks, not the tables: a thousand cost less than half as
+    many scans."""
     with scans_below(500, big):
         for number in range(500):
             apply_records(big, [TrimStreamRecord(3 * number + 1, 10, 0)], big.offset + 1, 1)
@@ -121,7 +131,10 @@ def test_a_commit_touches_few_streams(big: MetadataImage) -> None:
 def test_replay_of_a_hundred_thousand_records(big: MetadataImage) -> None:
     """What a restart does with a log of that length: batches to values to records to an image."""
     writer = ValueWriter()
-    records = [*big_records()[: 1 + 4 * PARTITIONS], *(TrimStreamRecord(n % 30_000, n, 0) for n in range(60_000))]
+    records = [
+        *big_records()[: 1 + 4 * PARTITIONS],
+        *(TrimStreamRecord(n % 30_000, n, 0) for n in range(60_000)),
+    ]
     values = writer.write_all(records)
     batches = [encode_batch([Proposal(values[i : i + 50], 0)], i, 1) for i in range(0, len(values), 50)]
     with scans_below(6_000, big):
@@ -160,7 +173,9 @@ def test_a_topic_of_ten_thousand_partitions(big: MetadataImage) -> None:
         assert response.topics[0].error_code == 0
         topic_id = response.topics[0].topic_id
         with scans_below(5_000, big):
-            await asyncio.gather(*(broker.open(topic_id, index, (0, 1, 2)) for index in range(0, PARTITIONS, 10)))
+            await asyncio.gather(
+                *(broker.open(topic_id, index, (0, 1, 2)) for index in range(0, PARTITIONS, 10))
+            )
         assert len(node.publisher.image.streams) == 3_000
         with scans_below(5_000, big):
             deleted = await node.channel.send(DeleteTopicsRequest([DeleteTopicState("big")]))

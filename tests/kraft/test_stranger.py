@@ -1,6 +1,8 @@
-"""What docs/formats/metadata_log.md says of records is enough to find every object, and to tell what is alive from what is pending deletion.
+"""What docs/formats/metadata_log.md says of records is enough to find every object, and to tell what is alive
+from what is pending deletion.
 
-A stranger who knows the page reads the bytes that commands made, from the beginning and from a snapshot, and comes to the image that the code has.
+A stranger who knows the page reads the bytes that commands made, from the beginning and from a snapshot, and
+comes to the image that the code has.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from tests.pages import PageReader, page
 STREAM_SET, COMPOSITE = 0, 2
 Holder = tuple[int, int]  # object or group, and places there; no places: an object of the stream alone
 Fields = dict[str, Any]
-HEADINGS = {int(match[2]): match[1] for match in re.finditer(r"^(### (\d+) \w+)$", page("metadata_log.md"), re.M)}
+HEADINGS = {
+    int(match[2]): match[1] for match in re.finditer(r"^(### (\d+) \w+)$", page("metadata_log.md"), re.M)
+}
 
 
 class Stranger:
@@ -140,7 +144,9 @@ class Stranger:
             yield start, end, holder
 
     def drop_below(self, stream_id: int, offset: int) -> None:
-        self.ranges[stream_id] = [(start, holder) for start, end, holder in self.pieces(stream_id) if end > offset]
+        self.ranges[stream_id] = [
+            (start, holder) for start, end, holder in self.pieces(stream_id) if end > offset
+        ]
 
     def replace(self, stream_id: int, parts: list[tuple[int, int, Holder]], sources: set[int]) -> None:
         found: list[tuple[int, Holder]] = []
@@ -152,7 +158,11 @@ class Stranger:
                 found.append((start, holder))
 
         for low, high, holder in self.pieces(stream_id):
-            cuts = [(max(low, start), min(high, end), made) for start, end, made in parts if start < high and end > low]
+            cuts = [
+                (max(low, start), min(high, end), made)
+                for start, end, made in parts
+                if start < high and end > low
+            ]
             if not cuts or not sources & {*self.named(holder)}:
                 add(low, holder)
                 continue
@@ -225,12 +235,21 @@ def compare(stranger: Stranger, image: MetadataImage) -> None:
 
 
 def test_a_stranger_finds_what_the_page_says() -> None:
-    """Uploads, compactions, links, trims, deletions and cleaning, read twice: every record so far, and a snapshot with what followed it."""
+    """Uploads, compactions, links, trims, deletions and cleaning, read twice: every record so far, and a
+    snapshot with what followed it."""
     story = Story()
     from_start, from_snapshot = Stranger(), Stranger()
     seen: dict[int, int] = {}
     for number in range(60):
-        for what in ("open", "upload", "upload", "upload", "join", "compact", "trim" if number % 5 == 0 else "upload"):
+        for what in (
+            "open",
+            "upload",
+            "upload",
+            "upload",
+            "join",
+            "compact",
+            "trim" if number % 5 == 0 else "upload",
+        ):
             story.step(what, number % 6, number // 2 % 6, number % 7 % 6)
         if number % 9 == 8:
             story.step("clean", 0, 5, 0)

@@ -11,7 +11,8 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "topic-configs.md"
 
 
 def test_the_page_is_current() -> None:
-    """docs/topic-configs.md is what `millrace settings --topics` prints, and names every configuration once."""
+    """docs/topic-configs.md is what `millrace settings --topics` prints, and names every configuration
+    once."""
     page = PAGE.read_text(encoding="utf-8")
     assert page == topic_reference(), "run: millrace settings --topics > docs/topic-configs.md"
     assert all(page.count(f"\n| `{name}` |") == 1 for name in TOPIC_CONFIGS)

@@ -35,9 +35,12 @@ def test_the_table_is_kafkas() -> None:
     """Every topic configuration that tools know of Kafka 4.4, by name, in order; and one of our own."""
     assert list(TOPIC_CONFIGS) == sorted(TOPIC_CONFIGS)
     assert len([name for name in TOPIC_CONFIGS if name != OWN]) == 36
-    assert {"retention.ms", "cleanup.policy", "remote.copy.lag.ms", "errors.deadletterqueue.group.enable"} <= set(
-        TOPIC_CONFIGS
-    )
+    assert {
+        "retention.ms",
+        "cleanup.policy",
+        "remote.copy.lag.ms",
+        "errors.deadletterqueue.group.enable",
+    } <= set(TOPIC_CONFIGS)
     assert OWN in TOPIC_CONFIGS
 
 
@@ -150,7 +153,10 @@ def test_what_holds_is_the_most_specific() -> None:
     lookup = ConfigLookup(1, {"log.retention.hours": "2", "log.retention.minutes": "60"})
     layers = [
         (ConfigRecord(2, "t", "retention.ms", "11"), ("11", ConfigSource.TOPIC, "retention.ms")),
-        (ConfigRecord(4, "1", "log.retention.ms", "22"), ("22", ConfigSource.DYNAMIC_BROKER, "log.retention.ms")),
+        (
+            ConfigRecord(4, "1", "log.retention.ms", "22"),
+            ("22", ConfigSource.DYNAMIC_BROKER, "log.retention.ms"),
+        ),
         (
             ConfigRecord(4, "", "log.retention.ms", "33"),
             ("33", ConfigSource.DYNAMIC_DEFAULT_BROKER, "log.retention.ms"),
@@ -166,12 +172,19 @@ def test_what_holds_is_the_most_specific() -> None:
         found = [(v.value, v.source, v.key) for v in lookup.listing(image, "t", "retention.ms")]
         assert found == [value for _, value in layers[count:]] + rest
         assert lookup.effective(image, "t", "retention.ms").value == found[0][0]
-    assert ConfigLookup(2).effective(image_with(layers[1][0]), "t", "retention.ms").source is ConfigSource.DEFAULT
+    assert (
+        ConfigLookup(2).effective(image_with(layers[1][0]), "t", "retention.ms").source
+        is ConfigSource.DEFAULT
+    )
 
 
 def test_broker_wide_names_and_units() -> None:
     """Hours and minutes become milliseconds, -1 stays what it is, other names are looked up as they are."""
     lookup = ConfigLookup(1, {"log.roll.hours": "3", "message.max.bytes": "77", "log.retention.hours": "-1"})
     found = lookup.effective_all(EMPTY_IMAGE, "t")
-    assert (found["segment.ms"], found["max.message.bytes"], found["retention.ms"]) == ("10800000", "77", "-1")
+    assert (found["segment.ms"], found["max.message.bytes"], found["retention.ms"]) == (
+        "10800000",
+        "77",
+        "-1",
+    )
     assert list(found) == list(TOPIC_CONFIGS)

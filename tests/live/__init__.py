@@ -1,7 +1,8 @@
-"""A real broker process for tests: started from this checkout, found by its ready line, killed by its own pid.
+"""A real broker process for tests: started from this checkout, found by its ready line, killed by its own
+pid.
 
-Not a fixture of its own: `with LiveBroker(folder) as broker: ... broker.address`. Ports are the system's choice unless given, so
-that a restarted broker can keep its address (`restart()` does).
+Not a fixture of its own: `with LiveBroker(folder) as broker: ... broker.address`. Ports are the system's
+choice unless given, so that a restarted broker can keep its address (`restart()` does).
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ STARTS = b"millrace.broker.cli.serve: millrace "  # the first line of a broker's
 
 
 class LiveBroker:
-    """One `millrace serve` on loopback, with its data under `folder`. `wal`: the WAL's capacity; a broker takes that much of the disk
-    for as long as its folder is kept, so tests that write little say so. `is_warm`: forked from a process that has its code loaded (warm.py)."""
+    """One `millrace serve` on loopback, with its data under `folder`. `wal`: the WAL's capacity; a broker
+    takes that much of the disk for as long as its folder is kept, so tests that write little say so.
+    `is_warm`: forked from a process that has its code loaded (warm.py)."""
 
     def __init__(
         self,
@@ -85,7 +87,9 @@ class LiveBroker:
             if self._is_warm:
                 self._process = start(self.command()[1:], self._env, log.fileno())
             else:
-                self._process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, stderr=log, env=self._env)
+                self._process = subprocess.Popen(
+                    self.command(), stdout=subprocess.PIPE, stderr=log, env=self._env
+                )
 
     def wait_ready(self) -> LiveBroker:
         started = time.monotonic()
@@ -107,7 +111,8 @@ class LiveBroker:
         return self
 
     def wait_begun(self, timeout_s: float = PATIENCE_S) -> None:
-        """Waits until a process that was begun has its code loaded and has read its settings: all that it does to its data comes then."""
+        """Waits until a process that was begun has its code loaded and has read its settings: all that it
+        does to its data comes then."""
         deadline = time.monotonic() + timeout_s
         while STARTS not in self.log_path.read_bytes()[self._log_start :]:
             assert self.is_running(), self.log_path.read_text()[-4000:]
@@ -162,13 +167,15 @@ class LiveBroker:
 
     @contextmanager
     def cold_reads(self) -> Iterator[None]:
-        """Within it objects are what is read: an orderly stop uploaded everything, and the next process has nothing in its caches."""
+        """Within it objects are what is read: an orderly stop uploaded everything, and the next process has
+        nothing in its caches."""
         assert self.stop() == 0
         self.start()
         yield
         metrics = self.metrics()
         reads = {
-            source: metrics[f'millrace_storage_reads_total{{source="{source}"}}'] for source in ("log_cache", "objects")
+            source: metrics[f'millrace_storage_reads_total{{source="{source}"}}']
+            for source in ("log_cache", "objects")
         }
         assert not reads["log_cache"], f"some reads were hot: {reads}"
         assert reads["objects"], f"nothing was read from objects: {reads}"
@@ -178,7 +185,9 @@ class LiveBroker:
 
     def metrics(self) -> dict[str, float]:
         """The admin listener's /metrics as name{labels} -> value."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/metrics", timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.admin_port}/metrics", timeout=PATIENCE_S
+        ) as answer:
             text = answer.read().decode()
         rows = (re.match(r"^([^#\s][^ ]*) ([-+0-9.eEinfNa]+)$", line) for line in text.splitlines())
         return {row.group(1): float(row.group(2)) for row in rows if row}

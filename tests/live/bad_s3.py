@@ -1,4 +1,5 @@
-"""A small S3 in memory that lacks what it is told to lack: what other people's stores are like, one property at a time.
+"""A small S3 in memory that lacks what it is told to lack: what other people's stores are like, one property
+at a time.
 
     async with BadS3("ignores-if-none-match") as store: store.address
 
@@ -41,7 +42,8 @@ FAULTS = (
     "denies",
     "denies-puts",  # and answers all else
     "no-bucket",
-    "contradicts",  # says to conditional puts that the key exists, and shows nothing; but for the keys of trials
+    # says to conditional puts that the key exists, and shows nothing; but for the keys of trials
+    "contradicts",
     "away",  # answers, and never with anything else than 503
     "skewed",
     "expired",
@@ -190,7 +192,8 @@ class BadS3:
         if "uploads" in request.query:
             number = f"u{len(self.requests)}"
             self.uploads[number], self.upload_keys[number] = {}, key
-            made = f"<InitiateMultipartUploadResult><UploadId>{number}</UploadId></InitiateMultipartUploadResult>"
+            result = "InitiateMultipartUploadResult"
+            made = f"<{result}><UploadId>{number}</UploadId></{result}>"
             return web.Response(text=made, content_type="application/xml")
         if "If-None-Match" in request.headers:
             if "refuses-conditional-completion" in self.faults:
@@ -216,7 +219,9 @@ class BadS3:
         return web.Response(text=text, content_type="application/xml")
 
     def _list(self, request: web.Request) -> web.Response:
-        found = sorted((key for key in self.objects if key.startswith(request.query.get("prefix", ""))), key=str.encode)
+        found = sorted(
+            (key for key in self.objects if key.startswith(request.query.get("prefix", ""))), key=str.encode
+        )
         found = [key for key in found if not self._contradicts(key)]
         if "list-late" in self.faults:
             found = found[:-1]
@@ -233,7 +238,11 @@ class BadS3:
             "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
             for key in page
         )
-        more = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if len(page) < len(found) else ""
+        more = (
+            f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>"
+            if len(page) < len(found)
+            else ""
+        )
         is_cut = str(bool(more)).lower()
         listed = f"<ListBucketResult><IsTruncated>{is_cut}</IsTruncated>{rows}{more}</ListBucketResult>"
         return web.Response(text=listed, content_type="application/xml")
@@ -245,5 +254,7 @@ def _etag(content: bytes) -> str:
 
 def _refusal(status: int, code: str) -> web.Response:
     return web.Response(
-        status=status, text=f"<Error><Code>{code}</Code><Message>no</Message></Error>", content_type="application/xml"
+        status=status,
+        text=f"<Error><Code>{code}</Code><Message>no</Message></Error>",
+        content_type="application/xml",
     )

@@ -1,7 +1,7 @@
 """A bucket to break: moto's server in a process of its own, and a door before it that can be shut.
 
-moto keeps its objects in memory, so that killing it would lose them: a store that is away is a door that is shut (connections are
-refused), or a process that is stopped (connections are made, and nothing is answered).
+moto keeps its objects in memory, so that killing it would lose them: a store that is away is a door that is
+shut (connections are refused), or a process that is stopped (connections are made, and nothing is answered).
 """
 
 from __future__ import annotations
@@ -77,10 +77,13 @@ class Bucket:
         self._ask("PUT", f"/{name}/{key}", content)
 
     def keys(self) -> list[str]:
-        """Every key but the one that binds the bucket to its cluster, the claims of its owners, and the metadata."""
+        """Every key but the one that binds the bucket to its cluster, the claims of its owners, and the
+        metadata."""
         listed = ElementTree.fromstring(self._ask("GET", f"/{self.name}?list-type=2"))
         found = [element.text or "" for element in listed.iter() if element.tag.endswith("}Key")]
-        return [key for key in found if key != "millrace-cluster" and not re.search("/(owners|metadata)/", key)]
+        return [
+            key for key in found if key != "millrace-cluster" and not re.search("/(owners|metadata)/", key)
+        ]
 
     def check_keys(self, is_checked: bool) -> None:
         """Whether credentials that nobody was given are refused from now on."""

@@ -1,4 +1,5 @@
-"""A sound request with some of its fields changed: doubled items, empty lists, nulls, edges of numbers, odd names."""
+"""A sound request with some of its fields changed: doubled items, empty lists, nulls, edges of numbers, odd
+names."""
 
 from __future__ import annotations
 

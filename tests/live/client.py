@@ -1,6 +1,8 @@
-"""A client of our own codec on a plain socket, for tests that look at a broker's codes: one request at a time, nothing retried.
+"""A client of our own codec on a plain socket, for tests that look at a broker's codes: one request at a
+time, nothing retried.
 
-Topics are named, not numbered, so that a request needs no look-up before it. Values are bytes; a record's time is now unless given.
+Topics are named, not numbered, so that a request needs no look-up before it. Values are bytes; a record's
+time is now unless given.
 """
 
 from __future__ import annotations
@@ -16,7 +18,11 @@ from millrace.protocol.batch_build import build_batch
 from millrace.protocol.batches import iter_headers
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from millrace.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from millrace.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -146,11 +152,19 @@ class Client:
             asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
             topics.setdefault(topic, FetchTopic(topic=topic)).partitions.append(asked)
         request = FetchRequest(
-            max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=max_bytes, session_epoch=-1, topics=list(topics.values())
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            session_epoch=-1,
+            topics=list(topics.values()),
         )
         answer = self.ask("Fetch", request, VERSION_BY_NAME)
         assert answer.error_code == 0, answer
-        return {(topic.topic, data.partition_index): data for topic in answer.responses for data in topic.partitions}
+        return {
+            (topic.topic, data.partition_index): data
+            for topic in answer.responses
+            for data in topic.partitions
+        }
 
     def read(self, topic: str, partition: int = 0, start: int = 0) -> list[bytes]:
         """Every value from `start` to the high watermark."""

@@ -1,7 +1,8 @@
 """A request with real content for each API that a broker shows, and the codes that its answer may hold.
 
-`Scene` makes what the requests are about: a topic with records, a group with a member. A row is made anew for every version, so that what one
-version created is not in the next one's way; fields that a version does not have are taken out by who sends it (fitting.py).
+`Scene` makes what the requests are about: a topic with records, a group with a member. A row is made anew for
+every version, so that what one version created is not in the next one's way; fields that a version does not
+have are taken out by who sends it (fitting.py).
 """
 
 from __future__ import annotations
@@ -155,7 +156,9 @@ class Scene:
         request = join(self.new(what))
         request.group_instance_id = None
         deadline = time.monotonic() + PATIENCE_S
-        while not request.member_id and time.monotonic() < deadline:  # a coordinator may not be there yet, or load
+        while (
+            not request.member_id and time.monotonic() < deadline
+        ):  # a coordinator may not be there yet, or load
             request.member_id = self.client.ask("JoinGroup", request).member_id
         answer = self.client.ask("JoinGroup", request)
         assert answer.error_code == 0, answer
@@ -172,7 +175,9 @@ def join(group: str) -> join_group.JoinGroupRequest:
         join_group.JoinGroupRequestProtocol("range", b"\0\1"),
         join_group.JoinGroupRequestProtocol("sticky", b""),
     ]
-    return join_group.JoinGroupRequest(group, 30_000, 600_000, "", "static-1", "consumer", protocols, "why not")
+    return join_group.JoinGroupRequest(
+        group, 30_000, 600_000, "", "static-1", "consumer", protocols, "why not"
+    )
 
 
 def sync(member: Member) -> sync_group.SyncGroupRequest:
@@ -187,7 +192,8 @@ Make = Callable[[Scene], Any]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`code`: all that the answer holds beside 0, and it does. `told`: names that come back, from a version on; a topic's id stands for its name."""
+    """`code`: all that the answer holds beside 0, and it does. `told`: names that come back, from a version
+    on; a topic's id stands for its name."""
 
     make: Make
     code: int = 0
@@ -269,7 +275,10 @@ def ended(scene: Scene) -> Any:
 
 def described_configs(scene: Scene) -> Any:
     message = describe_configs
-    resources = [message.DescribeConfigsResource(TOPIC, NAME, None), message.DescribeConfigsResource(BROKER, "1", None)]
+    resources = [
+        message.DescribeConfigsResource(TOPIC, NAME, None),
+        message.DescribeConfigsResource(BROKER, "1", None),
+    ]
     return message.DescribeConfigsRequest(resources, True, True)
 
 
@@ -298,7 +307,9 @@ def described_dirs(scene: Scene) -> Any:
 
 def grown(scene: Scene) -> Any:
     message = create_partitions
-    topic = message.CreatePartitionsTopic(scene.new_topic("grown"), 2, [message.CreatePartitionsAssignment([1])])
+    topic = message.CreatePartitionsTopic(
+        scene.new_topic("grown"), 2, [message.CreatePartitionsAssignment([1])]
+    )
     return message.CreatePartitionsRequest([topic], 10_000)
 
 
@@ -311,7 +322,9 @@ def reassigned(scene: Scene) -> Any:
 def quorum(scene: Scene) -> Any:
     message = describe_quorum
     parts = [message.DescribeQuorumRequestPartitionData(0)]
-    return message.DescribeQuorumRequest([message.DescribeQuorumRequestTopicData("__cluster_metadata", parts)])
+    return message.DescribeQuorumRequest(
+        [message.DescribeQuorumRequestTopicData("__cluster_metadata", parts)]
+    )
 
 
 def quotas(scene: Scene) -> Any:
@@ -333,12 +346,16 @@ def features(scene: Scene) -> Any:
         for found in scene.client.ask("ApiVersions", asked, 4).finalized_features
         if found.name == "metadata.version"
     )
-    return update_features.UpdateFeaturesRequest(10_000, [update_features.FeatureUpdateKey("metadata.version", level)])
+    return update_features.UpdateFeaturesRequest(
+        10_000, [update_features.FeatureUpdateKey("metadata.version", level)]
+    )
 
 
 def tokens(scene: Scene) -> Any:
     message = create_delegation_token
-    return message.CreateDelegationTokenRequest("User", "me", [message.CreatableRenewers("User", "you")], 1000)
+    return message.CreateDelegationTokenRequest(
+        "User", "me", [message.CreatableRenewers("User", "you")], 1000
+    )
 
 
 def added_to_transaction(scene: Scene) -> Any:
@@ -379,7 +396,11 @@ ROWS: dict[int, Row] = {
     ),
     8: Row(lambda scene: scene.commit(scene.new("committing")), told=(NAME,)),
     9: Row(fetched_offsets, told=(NAME,)),
-    10: Row(lambda scene: find_coordinator.FindCoordinatorRequest("g", 0, ["g", "h"]), told=("g", "h"), told_since=4),
+    10: Row(
+        lambda scene: find_coordinator.FindCoordinatorRequest("g", 0, ["g", "h"]),
+        told=("g", "h"),
+        told_since=4,
+    ),
     11: Row(lambda scene: join(scene.new("joining"))),
     12: Row(beaten),
     13: Row(left),
@@ -394,19 +415,31 @@ ROWS: dict[int, Row] = {
     22: Row(lambda scene: init_producer_id.InitProducerIdRequest(None, 60_000)),
     23: Row(ended, told=(NAME,)),
     24: Row(added_to_transaction, E.INVALID_PRODUCER_ID_MAPPING, told=(NAME,)),
-    25: Row(lambda scene: add_offsets_to_txn.AddOffsetsToTxnRequest("tx", 1, 0, "g"), E.INVALID_PRODUCER_ID_MAPPING),
+    25: Row(
+        lambda scene: add_offsets_to_txn.AddOffsetsToTxnRequest("tx", 1, 0, "g"),
+        E.INVALID_PRODUCER_ID_MAPPING,
+    ),
     26: Row(lambda scene: end_txn.EndTxnRequest("tx", 1, 0, True), E.INVALID_PRODUCER_ID_MAPPING),
     27: Row(
         lambda scene: write_txn_markers.WriteTxnMarkersRequest(
-            [write_txn_markers.WritableTxnMarker(1, 0, True, [write_txn_markers.WritableTxnMarkerTopic(NAME, [0])])]
+            [
+                write_txn_markers.WritableTxnMarker(
+                    1, 0, True, [write_txn_markers.WritableTxnMarkerTopic(NAME, [0])]
+                )
+            ]
         ),
         E.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         told=(NAME,),
     ),
     28: Row(committed_in_transaction, E.INVALID_PRODUCER_ID_MAPPING, told=(NAME,)),
-    29: Row(lambda scene: describe_acls.DescribeAclsRequest(TOPIC, NAME, 3, "User:me", "*", 3, 3), E.SECURITY_DISABLED),
+    29: Row(
+        lambda scene: describe_acls.DescribeAclsRequest(TOPIC, NAME, 3, "User:me", "*", 3, 3),
+        E.SECURITY_DISABLED,
+    ),
     30: Row(
-        lambda scene: create_acls.CreateAclsRequest([create_acls.AclCreation(TOPIC, NAME, 3, "User:me", "*", 3, 3)]),
+        lambda scene: create_acls.CreateAclsRequest(
+            [create_acls.AclCreation(TOPIC, NAME, 3, "User:me", "*", 3, 3)]
+        ),
         E.SECURITY_DISABLED,
     ),
     31: Row(
@@ -465,20 +498,32 @@ ROWS: dict[int, Row] = {
     55: Row(quorum, told=("__cluster_metadata",)),
     57: Row(features),
     60: Row(lambda scene: describe_cluster.DescribeClusterRequest(True, 1, True)),
-    61: Row(lambda scene: describe_producers.DescribeProducersRequest([describe_producers.TopicRequest(NAME, [0])])),
+    61: Row(
+        lambda scene: describe_producers.DescribeProducersRequest(
+            [describe_producers.TopicRequest(NAME, [0])]
+        )
+    ),
     64: Row(lambda scene: unregister_broker.UnregisterBrokerRequest(99), E.BROKER_ID_NOT_REGISTERED),
     65: Row(
-        lambda scene: describe_transactions.DescribeTransactionsRequest(["nobody's"]), E.TRANSACTIONAL_ID_NOT_FOUND
+        lambda scene: describe_transactions.DescribeTransactionsRequest(["nobody's"]),
+        E.TRANSACTIONAL_ID_NOT_FOUND,
     ),
     66: Row(lambda scene: list_transactions.ListTransactionsRequest(["Ongoing"], [7], 1000, "a.*")),
     68: Row(
         lambda scene: consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
-            "newer", "member", 0, rebalance_timeout_ms=60_000, subscribed_topic_names=[NAME], topic_partitions=[]
+            "newer",
+            "member",
+            0,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=[NAME],
+            topic_partitions=[],
         ),
         E.UNSUPPORTED_VERSION,
     ),
     69: Row(
-        lambda scene: consumer_group_describe.ConsumerGroupDescribeRequest([scene.synced("newer").group, "nobody's"]),
+        lambda scene: consumer_group_describe.ConsumerGroupDescribeRequest(
+            [scene.synced("newer").group, "nobody's"]
+        ),
         E.GROUP_ID_NOT_FOUND,
         told=("nobody's",),
     ),
@@ -489,26 +534,41 @@ ROWS: dict[int, Row] = {
         )
     ),
     76: Row(
-        lambda scene: share_group_heartbeat.ShareGroupHeartbeatRequest("g", "m", 0, None, [NAME]), E.UNSUPPORTED_VERSION
+        lambda scene: share_group_heartbeat.ShareGroupHeartbeatRequest("g", "m", 0, None, [NAME]),
+        E.UNSUPPORTED_VERSION,
     ),
-    77: Row(lambda scene: share_group_describe.ShareGroupDescribeRequest(["g"]), E.UNSUPPORTED_VERSION, told=("g",)),
+    77: Row(
+        lambda scene: share_group_describe.ShareGroupDescribeRequest(["g"]),
+        E.UNSUPPORTED_VERSION,
+        told=("g",),
+    ),
     78: Row(shared_fetch, E.UNSUPPORTED_VERSION),
     79: Row(
         lambda scene: share_acknowledge.ShareAcknowledgeRequest("g", "m", -1, False, []),
         E.UNSUPPORTED_VERSION,
     ),
     80: Row(
-        lambda scene: add_raft_voter.AddRaftVoterRequest(None, 1000, 2, bytes(15) + b"2", []), E.UNSUPPORTED_VERSION
+        lambda scene: add_raft_voter.AddRaftVoterRequest(None, 1000, 2, bytes(15) + b"2", []),
+        E.UNSUPPORTED_VERSION,
     ),
-    81: Row(lambda scene: remove_raft_voter.RemoveRaftVoterRequest(None, 2, bytes(15) + b"2"), E.UNSUPPORTED_VERSION),
+    81: Row(
+        lambda scene: remove_raft_voter.RemoveRaftVoterRequest(None, 2, bytes(15) + b"2"),
+        E.UNSUPPORTED_VERSION,
+    ),
     83: Row(share_state(initialize_share_group_state, "Initialize"), E.UNSUPPORTED_VERSION, told=(NAME,)),
     84: Row(share_state(read_share_group_state, "Read"), E.UNSUPPORTED_VERSION, told=(NAME,)),
     85: Row(share_state(write_share_group_state, "Write"), E.UNSUPPORTED_VERSION, told=(NAME,)),
     86: Row(share_state(delete_share_group_state, "Delete"), E.UNSUPPORTED_VERSION, told=(NAME,)),
-    87: Row(share_state(read_share_group_state_summary, "Read", "Summary"), E.UNSUPPORTED_VERSION, told=(NAME,)),
-    88: Row(lambda scene: streams_group_heartbeat.StreamsGroupHeartbeatRequest("g", "m"), E.UNSUPPORTED_VERSION),
+    87: Row(
+        share_state(read_share_group_state_summary, "Read", "Summary"), E.UNSUPPORTED_VERSION, told=(NAME,)
+    ),
+    88: Row(
+        lambda scene: streams_group_heartbeat.StreamsGroupHeartbeatRequest("g", "m"), E.UNSUPPORTED_VERSION
+    ),
     89: Row(
-        lambda scene: streams_group_describe.StreamsGroupDescribeRequest(["g"]), E.UNSUPPORTED_VERSION, told=("g",)
+        lambda scene: streams_group_describe.StreamsGroupDescribeRequest(["g"]),
+        E.UNSUPPORTED_VERSION,
+        told=("g",),
     ),
     90: Row(
         lambda scene: describe_share_group_offsets.DescribeShareGroupOffsetsRequest(
@@ -517,10 +577,17 @@ ROWS: dict[int, Row] = {
         E.UNSUPPORTED_VERSION,
         told=("g",),
     ),
-    91: Row(lambda scene: alter_share_group_offsets.AlterShareGroupOffsetsRequest("g", []), E.UNSUPPORTED_VERSION),
-    92: Row(lambda scene: delete_share_group_offsets.DeleteShareGroupOffsetsRequest("g", []), E.UNSUPPORTED_VERSION),
+    91: Row(
+        lambda scene: alter_share_group_offsets.AlterShareGroupOffsetsRequest("g", []), E.UNSUPPORTED_VERSION
+    ),
+    92: Row(
+        lambda scene: delete_share_group_offsets.DeleteShareGroupOffsetsRequest("g", []),
+        E.UNSUPPORTED_VERSION,
+    ),
     93: Row(
-        lambda scene: streams_group_topology_description_update.StreamsGroupTopologyDescriptionUpdateRequest("g", "m"),
+        lambda scene: streams_group_topology_description_update.StreamsGroupTopologyDescriptionUpdateRequest(
+            "g", "m"
+        ),
         E.UNSUPPORTED_VERSION,
     ),
     94: Row(lambda scene: unregister_controller.UnregisterControllerRequest(7), E.UNSUPPORTED_VERSION),

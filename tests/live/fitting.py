@@ -1,4 +1,5 @@
-"""One request for every version of its API: what a version does not carry is left out of a full one. And what a response says, walked whole."""
+"""One request for every version of its API: what a version does not carry is left out of a full one. And what
+a response says, walked whole."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ from millrace.protocol.declare import WireField, wire_fields
 
 def fit(message: Any, version: int) -> Any:
     """A copy that `version` can carry."""
-    found = {field.name: _fitted(field, getattr(message, field.name), version) for field in wire_fields(type(message))}
+    found = {
+        field.name: _fitted(field, getattr(message, field.name), version)
+        for field in wire_fields(type(message))
+    }
     return replace(message, **found)
 
 

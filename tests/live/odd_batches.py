@@ -1,4 +1,5 @@
-"""Batches with a right checksum whose records nobody can read, or that say something else than their header; by name."""
+"""Batches with a right checksum whose records nobody can read, or that say something else than their header;
+by name."""
 
 from __future__ import annotations
 
@@ -25,8 +26,11 @@ NOISE = Random(7).randbytes(300)
 DAY_MS = 86_400_000
 
 
-def batch_of(payload: bytes, count: int, codec: int = Codec.NONE, max_delta_ms: int = 0, time_ms: int = 0) -> bytes:
-    """A batch with these records; its header says `count`, and that the largest timestamp is so much behind now."""
+def batch_of(
+    payload: bytes, count: int, codec: int = Codec.NONE, max_delta_ms: int = 0, time_ms: int = 0
+) -> bytes:
+    """A batch with these records; its header says `count`, and that the largest timestamp is so much behind
+    now."""
     now_ms = time_ms or int(time.time() * 1000)
     body = FROM_CRC.pack(codec, count - 1, now_ms, now_ms + max_delta_ms, -1, -1, -1, count)
     return seal_batch(0, -1, body, payload)
@@ -63,7 +67,12 @@ PAYLOADS: dict[str, tuple[bytes, int]] = {
     "deltas with a gap": (records(0, 2, 4), 3),
     "negative delta": (records(-1, 0, 1), 3),
 }
-READABLE = ("key of -7 bytes", "attributes of a record", "header tells a later time", "header tells an earlier time")
+READABLE = (
+    "key of -7 bytes",
+    "attributes of a record",
+    "header tells a later time",
+    "header tells an earlier time",
+)
 
 
 def odd_batches() -> Iterator[tuple[str, bytes]]:

@@ -1,6 +1,8 @@
-"""A real S3 server for tests: versitygw over a directory, built by `make s3-server` from tests/s3server, a process of its own.
+"""A real S3 server for tests: versitygw over a directory, built by `make s3-server` from tests/s3server, a
+process of its own.
 
-Unlike moto it checks signatures and checksums and keeps objects over a restart. Where it was not built, tests fail and say so.
+Unlike moto it checks signatures and checksums and keeps objects over a restart. Where it was not built, tests
+fail and say so.
 """
 
 from __future__ import annotations
@@ -30,9 +32,7 @@ class S3Server:
 
     def address(self, bucket: str) -> str:
         """A storage address, for `s3.data.buckets`."""
-        return (
-            f"0@s3://{bucket}?endpoint={self.endpoint}&region=us-east-1&pathStyle=true&accessKey=test&secretKey=secret"
-        )
+        return f"0@s3://{bucket}?endpoint={self.endpoint}&region=us-east-1&pathStyle=true&accessKey=test&secretKey=secret"
 
     def settings(self, bucket: str) -> S3Settings:
         return S3Settings(bucket, self.endpoint, "us-east-1", True, "test", "secret")

@@ -1,5 +1,6 @@
-"""A broker whose wall clock is wrong by what a file says: `python -m tests.live.shifted FILE serve ...`, for tests of a clock that is
-wrong at its start, or jumps. With `clock` in place of `serve` its clock is confirmed.
+"""A broker whose wall clock is wrong by what a file says: `python -m tests.live.shifted FILE serve ...`, for
+tests of a clock that is wrong at its start, or jumps. With `clock` in place of `serve` its clock is
+confirmed.
 
 The file is read whenever the clock is, and holds milliseconds; all else is the real thing.
 """

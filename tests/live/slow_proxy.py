@@ -1,11 +1,13 @@
 """A proxy that makes a local S3 server as slow as one in a region is: a process of its own, on uvloop.
 
-    with SlowProxy(server.port) as proxy: address = proxy.slow(server.address("lake")); ...; proxy.puts("lake")
+    with SlowProxy(server.port) as proxy: address = proxy.slow(server.address("lake")); ...;
+    proxy.puts("lake")
 
-It holds each request of HTTP/1.1 back until a drawn time has passed since its head came, then forwards it: as in S3, an object
-is there near the end of its PUT, and of two PUTs of one key the quicker wins. PUTs: log-normal, 60 ms at the median and 250 ms
-at 99 of 100; all else: 15 ms and 60 ms. What the server itself takes comes on top, and is in the figures. A client that goes
-away once its body has come does not take it back. No TLS.
+It holds each request of HTTP/1.1 back until a drawn time has passed since its head came, then forwards it: as
+in S3, an object is there near the end of its PUT, and of two PUTs of one key the quicker wins. PUTs:
+log-normal, 60 ms at the median and 250 ms at 99 of 100; all else: 15 ms and 60 ms. What the server itself
+takes comes on top, and is in the figures. A client that goes away once its body has come does not take it
+back. No TLS.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A file system that is easily filled: an ext4 image on a loop mount, for which one must be root.
 
-Where mounting is not possible the caller is given the reason, for it to print. What is freed on it is free at once: no root reserve.
+Where mounting is not possible the caller is given the reason, for it to print. What is freed on it is free at
+once: no root reserve.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ class CannotMount(Exception):
 
 
 class SmallDisk:
-    """`with SmallDisk(folder, 128 << 20) as disk: ... disk.path`. Unmounted at the end; nothing of it remains but the image."""
+    """`with SmallDisk(folder, 128 << 20) as disk: ... disk.path`. Unmounted at the end; nothing of it remains
+    but the image."""
 
     def __init__(self, folder: Path, size_bytes: int) -> None:
         self.path = folder / "mount"

@@ -1,4 +1,5 @@
-"""Batches whose header says what a test wants of their timestamps and of what clients leave unset, whatever their records say."""
+"""Batches whose header says what a test wants of their timestamps and of what clients leave unset, whatever
+their records say."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A broker whose controller can be made to hang: `python -m tests.live.stuck STUCK SHIFT serve ...`, for tests of who waits for it, and how long.
+"""A broker whose controller can be made to hang: `python -m tests.live.stuck STUCK SHIFT serve ...`, for
+tests of who waits for it, and how long.
 
-While the file STUCK is there no log file of its disk becomes durable, and so no metadata; the WAL, a block file, goes on. Its clock is wrong by
-what the file SHIFT says (shifted.py).
+While the file STUCK is there no log file of its disk becomes durable, and so no metadata; the WAL, a block
+file, goes on. Its clock is wrong by what the file SHIFT says (shifted.py).
 """
 
 from __future__ import annotations

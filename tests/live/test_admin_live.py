@@ -1,6 +1,8 @@
-"""Administration by real clients against a live broker: kafka-python's and confluent-kafka's admin clients, and single requests.
+"""Administration by real clients against a live broker: kafka-python's and confluent-kafka's admin clients,
+and single requests.
 
-What each API answers to a wrong input is a table of codes (Kafka's); what clients make of the right ones is seen through the clients.
+What each API answers to a wrong input is a table of codes (Kafka's); what clients make of the right ones is
+seen through the clients.
 """
 
 from __future__ import annotations
@@ -130,12 +132,14 @@ def codes_of(response: Any) -> list[int]:
 
 
 def test_a_client_infers_a_release_of_kafka_4(admin: KafkaAdminClient) -> None:
-    """The ranges shown fit one release: kafka-python, which guesses from single APIs, lands on the newest that it knows."""
+    """The ranges shown fit one release: kafka-python, which guesses from single APIs, lands on the newest
+    that it knows."""
     assert admin.get_broker_version_data(1).broker_version == (4, 3)
 
 
 def test_the_cluster(broker: LiveBroker, admin: KafkaAdminClient, theirs: AdminClient) -> None:
-    """Both clients see one broker at the address they used, its rack, and the operations that everybody may do."""
+    """Both clients see one broker at the address they used, its rack, and the operations that everybody may
+    do."""
     found = admin.describe_cluster()
     host, port = broker.address.split(":")
     shown = {"broker_id": 1, "host": host, "port": int(port), "rack": "zone-1", "is_fenced": False}
@@ -144,11 +148,14 @@ def test_the_cluster(broker: LiveBroker, admin: KafkaAdminClient, theirs: AdminC
     assert {"CREATE", "ALTER", "DESCRIBE_CONFIGS"} <= set(found["authorized_operations"])
     cluster = theirs.describe_cluster(include_authorized_operations=True).result(PATIENCE_S)
     assert cluster.cluster_id == found["cluster_id"]
-    assert [(node.id, node.host, node.port, node.rack) for node in cluster.nodes] == [(1, host, int(port), "zone-1")]
+    assert [(node.id, node.host, node.port, node.rack) for node in cluster.nodes] == [
+        (1, host, int(port), "zone-1")
+    ]
 
 
 def test_features_and_quorum(admin: KafkaAdminClient) -> None:
-    """Only what is served is finalized; the quorum is this node, caught up; a level nobody has is refused whole."""
+    """Only what is served is finalized; the quorum is this node, caught up; a level nobody has is refused
+    whole."""
     features = admin.describe_features()
     assert features["metadata.version"]["finalized"] == features["metadata.version"]["supported"] == (30, 30)
     assert features["millrace.version"]["finalized"] == (1, 1)
@@ -171,7 +178,9 @@ def test_a_topic_from_creation_to_deletion(admin: KafkaAdminClient, theirs: Admi
     made = wait(theirs.create_topics([ConfluentTopic("life-2", config={"retention.ms": "5000"})]))
     assert made == {"life-2": None}
     assert {"life-1", "life-2"} <= set(admin.list_topics())
-    described = wait(theirs.describe_topics(TopicCollection(["life-1", "life-2"]), include_authorized_operations=True))
+    described = wait(
+        theirs.describe_topics(TopicCollection(["life-1", "life-2"]), include_authorized_operations=True)
+    )
     assert [len(described[name].partitions) for name in ("life-1", "life-2")] == [3, 2]
     partition = described["life-1"].partitions[0]
     assert (partition.leader.id, [node.id for node in partition.replicas]) == (1, [1])
@@ -189,7 +198,9 @@ def test_a_topic_from_creation_to_deletion(admin: KafkaAdminClient, theirs: Admi
 
 def test_asking_only_creates_nothing(theirs: AdminClient, wire: Wire) -> None:
     """validate_only says what would be, and does nothing."""
-    assert wait(theirs.create_topics([ConfluentTopic("only-asked", 1, 1)], validate_only=True)) == {"only-asked": None}
+    assert wait(theirs.create_topics([ConfluentTopic("only-asked", 1, 1)], validate_only=True)) == {
+        "only-asked": None
+    }
     assert wait(theirs.create_partitions([NewPartitions("there", 9)], validate_only=True)) == {"there": None}
     response = wire.ask(3, 12, metadata.MetadataRequest(topics=None))
     shown = {topic.name: len(topic.partitions) for topic in response.topics}
@@ -198,9 +209,12 @@ def test_asking_only_creates_nothing(theirs: AdminClient, wire: Wire) -> None:
 
 
 def test_metadata_creates_what_is_named(wire: Wire) -> None:
-    """A name nobody has becomes a topic with the broker's defaults in the same answer; a request that does not allow it, a name that no
-    topic may have, and an internal topic this broker has no use for do not."""
-    asked = [metadata.MetadataRequestTopic(name=name) for name in ("on-the-way", "not a name", "__transaction_state")]
+    """A name nobody has becomes a topic with the broker's defaults in the same answer; a request that does
+    not allow it, a name that no topic may have, and an internal topic this broker has no use for do not."""
+    asked = [
+        metadata.MetadataRequestTopic(name=name)
+        for name in ("on-the-way", "not a name", "__transaction_state")
+    ]
     request = metadata.MetadataRequest(topics=asked)
     response = wire.ask(3, 12, request)
     found = {topic.name: (topic.error_code, len(topic.partitions)) for topic in response.topics}
@@ -244,7 +258,9 @@ def creating(*topics: create_topics.CreatableTopic) -> tuple[int, int, Any]:
 
 
 def configured(**configs: str | None) -> create_topics.CreatableTopic:
-    values = [create_topics.CreatableTopicConfig(name.replace("_", "."), value) for name, value in configs.items()]
+    values = [
+        create_topics.CreatableTopicConfig(name.replace("_", "."), value) for name, value in configs.items()
+    ]
     return creation("configured", configs=values)
 
 
@@ -266,7 +282,9 @@ def replacing(kind: int, name: str, *values: tuple[str, str | None]) -> tuple[in
     return (
         33,
         2,
-        alter_configs.AlterConfigsRequest(resources=[alter_configs.AlterConfigsResource(kind, name, configs)]),
+        alter_configs.AlterConfigsRequest(
+            resources=[alter_configs.AlterConfigsResource(kind, name, configs)]
+        ),
     )
 
 
@@ -335,11 +353,13 @@ WRONG: dict[str, tuple[tuple[int, int, Any], list[int]]] = {
     "partitions: unknown topic": (growing("nowhere", 3), [E.UNKNOWN_TOPIC_OR_PARTITION]),
     "partitions: replicas short": (growing("there", 5, [[1]]), [E.INVALID_REPLICA_ASSIGNMENT]),
     "partitions: an unknown broker": (growing("there", 4, [[9]]), [E.INVALID_REPLICA_ASSIGNMENT]),
-    "alter: unknown topic": (changing(TOPIC, "nowhere", ("retention.ms", SET, "1")), [E.UNKNOWN_TOPIC_OR_PARTITION]),
+    "alter: unknown topic": (changing(TOPIC, "nowhere", ("retention.ms", SET, "1")),
+    [E.UNKNOWN_TOPIC_OR_PARTITION]),
     "alter: unknown config": (changing(TOPIC, "there", ("no.such", SET, "1")), [E.INVALID_CONFIG]),
     "alter: bad value": (changing(TOPIC, "there", ("segment.bytes", SET, "-5")), [E.INVALID_CONFIG]),
     "alter: null": (changing(TOPIC, "there", ("retention.ms", SET, None)), [E.INVALID_REQUEST]),
-    "alter: append to a number": (changing(TOPIC, "there", ("retention.ms", APPEND, "1")), [E.INVALID_CONFIG]),
+    "alter: append to a number": (changing(TOPIC, "there", ("retention.ms", APPEND, "1")),
+    [E.INVALID_CONFIG]),
     "alter: one key twice": (
         changing(TOPIC, "there", ("retention.ms", SET, "1"), ("retention.ms", SET, "2")),
         [E.INVALID_REQUEST],
@@ -347,11 +367,13 @@ WRONG: dict[str, tuple[tuple[int, int, Any], list[int]]] = {
     "alter: unknown kind": (changing(99, "there", ("a", SET, "1")), [E.INVALID_REQUEST]),
     "alter: broker's fixed key": (changing(BROKER, "1", ("node.id", SET, "4")), [E.INVALID_REQUEST]),
     "alter: broker's unknown key": (changing(BROKER, "1", ("no.such", SET, "4")), [E.INVALID_CONFIG]),
-    "alter: broker's bad value": (changing(BROKER, "1", ("log.retention.ms", SET, "soon")), [E.INVALID_REQUEST]),
+    "alter: broker's bad value": (changing(BROKER, "1", ("log.retention.ms", SET, "soon")),
+    [E.INVALID_REQUEST]),
     "alter: broker by name": (changing(BROKER, "one", ("log.retention.ms", SET, "1")), [E.INVALID_REQUEST]),
     "alter: no group": (changing(GROUP, "", ("consumer.session.timeout.ms", SET, "1")), [E.INVALID_REQUEST]),
     "alter: group's unknown key": (changing(GROUP, "g", ("no.such", SET, "1")), [E.INVALID_CONFIG]),
-    "replace: unknown topic": (replacing(TOPIC, "nowhere", ("retention.ms", "1")), [E.UNKNOWN_TOPIC_OR_PARTITION]),
+    "replace: unknown topic": (replacing(TOPIC, "nowhere", ("retention.ms", "1")),
+    [E.UNKNOWN_TOPIC_OR_PARTITION]),
     "replace: bad value": (replacing(TOPIC, "there", ("retention.ms", "soon")), [E.INVALID_CONFIG]),
     "replace: broker's fixed key": (replacing(BROKER, "1", ("node.id", "4")), [E.INVALID_REQUEST]),
     "describe: unknown topic": (describing(TOPIC, "nowhere"), [E.UNKNOWN_TOPIC_OR_PARTITION]),
@@ -374,12 +396,22 @@ WRONG: dict[str, tuple[tuple[int, int, Any], list[int]]] = {
     "coordinator: unknown kind": (finding(9, "t"), [E.INVALID_REQUEST]),
     "pages: a cursor elsewhere": (paging(["there"], ("nowhere", 0)), [E.INVALID_REQUEST]),
     "pages: a cursor below 0": (paging(["there"], ("there", -1)), [E.INVALID_REQUEST]),
-    "cluster: the controllers": ((60, 1, describe_cluster.DescribeClusterRequest(False, 2)), [E.MISMATCHED_ENDPOINT_TYPE]),
-    "cluster: unknown kind": ((60, 1, describe_cluster.DescribeClusterRequest(False, 9)), [E.UNSUPPORTED_ENDPOINT_TYPE]),
-    "unregister: nobody": ((64, 0, unregister_broker.UnregisterBrokerRequest(9)), [E.BROKER_ID_NOT_REGISTERED]),
-    "unregister: the only one, running": ((64, 0, unregister_broker.UnregisterBrokerRequest(1)), [E.INVALID_REQUEST]),
+    "cluster: the controllers": ((60, 1, describe_cluster.DescribeClusterRequest(False, 2)),
+    [E.MISMATCHED_ENDPOINT_TYPE]),
+    "cluster: unknown kind": ((60, 1, describe_cluster.DescribeClusterRequest(False, 9)),
+    [E.UNSUPPORTED_ENDPOINT_TYPE]),
+    "unregister: nobody": ((64, 0, unregister_broker.UnregisterBrokerRequest(9)),
+    [E.BROKER_ID_NOT_REGISTERED]),
+    "unregister: the only one, running": ((64, 0, unregister_broker.UnregisterBrokerRequest(1)),
+    [E.INVALID_REQUEST]),
     "features: unknown": (
-        (57, 2, update_features.UpdateFeaturesRequest(feature_updates=[update_features.FeatureUpdateKey("no.such", 1)])),
+        (
+            57,
+            2,
+            update_features.UpdateFeaturesRequest(
+                feature_updates=[update_features.FeatureUpdateKey("no.such", 1)]
+            ),
+        ),
         [E.INVALID_UPDATE_VERSION],
     ),
     "scram: one user twice": (
@@ -393,17 +425,26 @@ WRONG: dict[str, tuple[tuple[int, int, Any], list[int]]] = {
         [E.DUPLICATE_RESOURCE],
     ),
     "quotas: a change": (
-        (49, 1, alter_client_quotas.AlterClientQuotasRequest(entries=[alter_client_quotas.AlterClientQuotasRequestEntryData()])),
+        (
+            49,
+            1,
+            alter_client_quotas.AlterClientQuotasRequest(
+                entries=[alter_client_quotas.AlterClientQuotasRequestEntryData()]
+            ),
+        ),
         [E.UNSUPPORTED_VERSION],
     ),
-    "tokens: one more": ((38, 3, create_delegation_token.CreateDelegationTokenRequest()), [E.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED]),
-    "acls: a question": ((29, 3, describe_acls.DescribeAclsRequest(1, None, 1, None, None, 1, 1)), [E.SECURITY_DISABLED]),
+    "tokens: one more": ((38, 3, create_delegation_token.CreateDelegationTokenRequest()),
+    [E.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED]),
+    "acls: a question": ((29, 3, describe_acls.DescribeAclsRequest(1, None, 1, None, None, 1, 1)),
+    [E.SECURITY_DISABLED]),
     "transactions: a bad pattern": (
         (66, 2, list_transactions.ListTransactionsRequest(transactional_id_pattern="(")),
         [E.INVALID_REGULAR_EXPRESSION],
     ),
     "metadata: unknown id": (
-        (3, 12, metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(topic_id=b"\x07" * 16, name=None)])),
+        (3, 12, metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(topic_id=b"\x07" * 16,
+        name=None)])),
         [E.UNKNOWN_TOPIC_ID],
     ),
 }  # fmt: skip
@@ -438,14 +479,19 @@ def change(wire: Wire, kind: int, name: str, *changes: tuple[str, int, str | Non
 
 
 def test_sources_and_synonyms(wire: Wire) -> None:
-    """A topic's value comes from the topic, the broker, all brokers, the properties file or Kafka's default, in this order; each place is
-    named by the key that was written there, in its own unit."""
+    """A topic's value comes from the topic, the broker, all brokers, the properties file or Kafka's default,
+    in this order; each place is named by the key that was written there, in its own unit."""
     change(wire, TOPIC, "there", ("retention.ms", SET, "1000"))
     change(wire, BROKER, "1", ("log.retention.ms", SET, "2000"))
     change(wire, BROKER, "", ("log.retention.ms", SET, "3000"))
     try:
         found = configs_of(wire, TOPIC, "there", "retention.ms")["retention.ms"]
-        assert (found.value, found.config_source, found.read_only, found.is_sensitive) == ("1000", 1, False, False)
+        assert (found.value, found.config_source, found.read_only, found.is_sensitive) == (
+            "1000",
+            1,
+            False,
+            False,
+        )
         listing = [
             ("retention.ms", "1000", 1),
             ("log.retention.ms", "2000", 2),
@@ -472,8 +518,8 @@ def test_sources_and_synonyms(wire: Wire) -> None:
 
 
 def test_what_a_broker_shows(wire: Wire) -> None:
-    """Every key of a Kafka broker, with its type; what was given is from the file, the rest are defaults; what cannot change at once is
-    read-only; secrets are not shown."""
+    """Every key of a Kafka broker, with its type; what was given is from the file, the rest are defaults;
+    what cannot change at once is read-only; secrets are not shown."""
     found = configs_of(wire, BROKER, "1")
     assert {
         "node.id",
@@ -492,7 +538,8 @@ def test_what_a_broker_shows(wire: Wire) -> None:
 
 
 def test_lists_grow_and_shrink(theirs: AdminClient, wire: Wire) -> None:
-    """APPEND and SUBTRACT work on what holds, for topics and for brokers; AlterConfigs replaces all that was set."""
+    """APPEND and SUBTRACT work on what holds, for topics and for brokers; AlterConfigs replaces all that was
+    set."""
 
     def alter(kind: ConfluentType, name: str, operation: AlterConfigOpType, key: str, value: str) -> None:
         entry = ConfigEntry(key, value, incremental_operation=operation)
@@ -517,15 +564,20 @@ def test_lists_grow_and_shrink(theirs: AdminClient, wire: Wire) -> None:
 
 
 def test_kafka_pythons_config_calls(admin: KafkaAdminClient) -> None:
-    """It reads before it writes, and refuses what it does not find: topics, brokers, resets and the list of resources."""
+    """It reads before it writes, and refuses what it does not find: topics, brokers, resets and the list of
+    resources."""
     topic = ConfigResource(ConfigResourceType.TOPIC, "there", configs={"retention.bytes": "1000000"})
     assert admin.alter_configs([topic]) == {"topic": {"there": "OK"}}
     found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, "there")])["topic"]["there"]
-    assert {name: one["value"] for name, one in found.items() if one["config_source"] == "DYNAMIC_TOPIC_CONFIG"} == {
-        "retention.bytes": "1000000"
-    }
-    admin.reset_configs([ConfigResource(ConfigResourceType.TOPIC, "there", configs={"retention.bytes": None})])
-    found = admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, "1")], config_filter="all")["broker"]["1"]
+    assert {
+        name: one["value"] for name, one in found.items() if one["config_source"] == "DYNAMIC_TOPIC_CONFIG"
+    } == {"retention.bytes": "1000000"}
+    admin.reset_configs(
+        [ConfigResource(ConfigResourceType.TOPIC, "there", configs={"retention.bytes": None})]
+    )
+    found = admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, "1")], config_filter="all")[
+        "broker"
+    ]["1"]
     assert found["num.partitions"]["config_source"] == "STATIC_BROKER_CONFIG"
     resources = admin.list_config_resources()
     assert resources["broker"] == ["1"]
@@ -572,13 +624,16 @@ def log_dirs(wire: Wire, *asked: tuple[str, list[int]]) -> Any:
 
 def sizes(result: Any) -> dict[tuple[str, int], int]:
     return {
-        (topic.name, one.partition_index): one.partition_size for topic in result.topics for one in topic.partitions
+        (topic.name, one.partition_index): one.partition_size
+        for topic in result.topics
+        for one in topic.partitions
     }
 
 
 def test_log_dirs_say_how_large_partitions_are(tmp_path: Path) -> None:
-    """An open partition's size is the bytes of its batches; after a restart, still closed, its share of the committed objects, which
-    is near; what was asked for and is not here is left out; the volume's room is told."""
+    """An open partition's size is the bytes of its batches; after a restart, still closed, its share of the
+    committed objects, which is near; what was asked for and is not here is left out; the volume's room is
+    told."""
     with LiveBroker(tmp_path, {"num.partitions": "2"}, wal="16MiB") as running:
         for _ in range(20):
             assert produce(running, "sized", b"v" * 10_000) is None
@@ -598,7 +653,9 @@ def test_log_dirs_say_how_large_partitions_are(tmp_path: Path) -> None:
             assert sizes(log_dirs(wire))["sized", 0] > size
 
 
-def test_a_partition_moves_to_its_own_directory_alone(broker: LiveBroker, admin: KafkaAdminClient, wire: Wire) -> None:
+def test_a_partition_moves_to_its_own_directory_alone(
+    broker: LiveBroker, admin: KafkaAdminClient, wire: Wire
+) -> None:
     """The directory it is in is accepted; another is not found; a partition that is not there is unknown."""
     (shown,) = admin.describe_log_dirs()
     own = shown["log_dirs"][0]["log_dir"]
@@ -623,7 +680,9 @@ def test_who_changed_what_is_in_the_log(broker: LiveBroker, admin: KafkaAdminCli
         change(wire, TOPIC, "logged", ("retention.ms", SET, "1000"), ("cleanup.policy", DELETE, None))
         client.delete("logged")
         client.ask(
-            "Metadata", metadata.MetadataRequest([metadata.MetadataRequestTopic(name="made-by-asking")], True), 9
+            "Metadata",
+            metadata.MetadataRequest([metadata.MetadataRequestTopic(name="made-by-asking")], True),
+            9,
         )
     lines = [line for line in broker.log_path.read_text()[before:].splitlines() if "change_log" in line]
     told = [line.partition("change_log: ")[2] for line in lines]
@@ -649,8 +708,9 @@ def test_a_limit_of_connections_holds_for_the_next_one(broker: LiveBroker, wire:
 
 
 def test_a_broker_is_described_as_kafka_describes_one(wire: Wire) -> None:
-    """In the order of names, which kafkajs stands on (default.replication.factor before num.partitions), with an error message that is empty, and the
-    default behind what was given at the start. What is broker-wide under a name in larger units is no synonym of a topic's."""
+    """In the order of names, which kafkajs stands on (default.replication.factor before num.partitions), with
+    an error message that is empty, and the default behind what was given at the start. What is broker-wide
+    under a name in larger units is no synonym of a topic's."""
 
     def described(kind: int, name: str) -> dict[str, Any]:
         resource = describe_configs.DescribeConfigsResource(kind, name, None)
@@ -667,7 +727,8 @@ def test_a_broker_is_described_as_kafka_describes_one(wire: Wire) -> None:
     ]
     topic = described(2, "there")
     assert {
-        name: synonyms(topic[name]) for name in ("retention.ms", "segment.ms", "segment.jitter.ms", "flush.ms")
+        name: synonyms(topic[name])
+        for name in ("retention.ms", "segment.ms", "segment.jitter.ms", "flush.ms")
     } == {
         "retention.ms": [],
         "segment.ms": [],
@@ -683,7 +744,13 @@ def test_a_broker_is_described_as_kafka_describes_one(wire: Wire) -> None:
 def test_what_is_turned_off_says_so(admin: KafkaAdminClient, theirs: AdminClient) -> None:
     """Questions get an empty answer, writes Kafka's own refusal."""
     binding = AclBinding(
-        ConfluentType.TOPIC, "t", ResourcePatternType.LITERAL, "User:u", "*", AclOperation.READ, AclPermissionType.ALLOW
+        ConfluentType.TOPIC,
+        "t",
+        ResourcePatternType.LITERAL,
+        "User:u",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
     )
     assert list(wait(theirs.create_acls([binding])).values()) == [E.SECURITY_DISABLED]
     with pytest.raises(kafka_errors.SecurityDisabledError):
@@ -694,7 +761,13 @@ def test_what_is_turned_off_says_so(admin: KafkaAdminClient, theirs: AdminClient
 
 
 def acl_filter() -> Any:
-    from kafka.admin import ACLFilter, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePatternFilter
+    from kafka.admin import (
+        ACLFilter,
+        ACLOperation,
+        ACLPermissionType,
+        ACLResourcePatternType,
+        ResourcePatternFilter,
+    )
     from kafka.admin import ResourceType as AclResourceType
 
     pattern = ResourcePatternFilter(AclResourceType.ANY, None, ACLResourcePatternType.ANY)
@@ -702,7 +775,8 @@ def acl_filter() -> Any:
 
 
 def test_reassignments_and_elections_have_nothing_to_do(admin: KafkaAdminClient) -> None:
-    """The present replicas are accepted as a target and nothing is under way; every leader is the preferred one."""
+    """The present replicas are accepted as a target and nothing is under way; every leader is the preferred
+    one."""
     there = TopicPartition("there", 0)
     assert admin.alter_partition_reassignments({there: [1]}) == {there: None}
     assert admin.list_partition_reassignments() == {}
@@ -726,7 +800,8 @@ def test_producers_are_described(broker: LiveBroker, admin: KafkaAdminClient) ->
 
 
 def object_files(broker: LiveBroker) -> dict[Path, int]:
-    """Objects and their sizes. The broker removes some meanwhile, and folders with them: who is gone is not there."""
+    """Objects and their sizes. The broker removes some meanwhile, and folders with them: who is gone is not
+    there."""
     found: dict[Path, int] = {}
     for folder, _, names in os.walk(broker.folder / "data" / "objects"):
         for path in (Path(folder, name) for name in names):

@@ -1,7 +1,8 @@
-"""Bytes that no client should send, to a live broker: each gets Kafka's error, or ends its own connection and nothing else.
+"""Bytes that no client should send, to a live broker: each gets Kafka's error, or ends its own connection and
+nothing else.
 
-While all of it goes on, a producer on another connection writes batch after batch and reads its answers; at the end each of its batches is
-there once, in order, and the process is about as large as it was.
+While all of it goes on, a producer on another connection writes batch after batch and reads its answers; at
+the end each of its batches is there once, in order, and the process is about as large as it was.
 """
 
 from __future__ import annotations
@@ -152,7 +153,8 @@ ENDS: dict[str, bytes] = {
     "a string that is not text": frame(head(METADATA, 1) + struct.pack(">ih", 1, 2) + b"\xff\xff" + bytes(8)),
     "tags beyond the end": frame(head(METADATA, 9) + b"\x05\x01\x7f"),
     "records beyond the end": frame(
-        head(PRODUCE, 7) + struct.pack(">hhii", -1, -1, 5000, 1) + b"\x00\x06target" + struct.pack(">iii", 1, 0, 1_000_000) + b"v"
+        head(PRODUCE, 7) + struct.pack(">hhii", -1, -1, 5000, 1) + b"\x00\x06target" + struct.pack(">iii", 1,
+        0, 1_000_000) + b"v"
     ),
 }  # fmt: skip
 
@@ -166,7 +168,8 @@ def test_what_cannot_be_read_ends_its_connection_unanswered(broker: LiveBroker, 
 
 
 def test_every_api_ends_at_a_truncated_body(broker: LiveBroker) -> None:
-    """Of each API that is served, in its lowest and highest version: a request without its last byte is never taken for a shorter one."""
+    """Of each API that is served, in its lowest and highest version: a request without its last byte is never
+    taken for a shorter one."""
     with Wire(broker.address) as wire:
         shown = wire.ask(API_VERSIONS, 3, ApiVersionsRequest("test", "1")).api_keys
     cut = 0
@@ -192,8 +195,11 @@ def test_what_was_asked_before_is_answered_before_the_end(broker: LiveBroker) ->
 
 
 @pytest.mark.parametrize("version", [6, 99, 32767, -1])
-def test_api_versions_of_an_unknown_version_is_answered_in_version_0(broker: LiveBroker, version: int) -> None:
-    """UNSUPPORTED_VERSION and this API's own range, whatever the body is, and the connection goes on (KIP-511)."""
+def test_api_versions_of_an_unknown_version_is_answered_in_version_0(
+    broker: LiveBroker, version: int
+) -> None:
+    """UNSUPPORTED_VERSION and this API's own range, whatever the body is, and the connection goes on
+    (KIP-511)."""
     with Wire(broker.address) as wire:
         wire.send_bytes(frame(head(API_VERSIONS, version) + b"\x00whatever"))
         code, count, key, low, high = struct.unpack(">hihhh", wire.read_frame()[4:16])
@@ -214,7 +220,8 @@ def test_a_clients_name_must_be_one(broker: LiveBroker) -> None:
 
 
 def test_surplus_bytes_are_passed_over(broker: LiveBroker) -> None:
-    """As Kafka and librdkafka's old versions expect: what follows a whole request in its frame does not matter."""
+    """As Kafka and librdkafka's old versions expect: what follows a whole request in its frame does not
+    matter."""
     with Wire(broker.address) as wire:
         request = MetadataRequest(topics=[MetadataRequestTopic(name="target")])
         wire.send_bytes(frame(whole(METADATA, 1, request)[4:] + b"surplus"))
@@ -230,7 +237,12 @@ def patched(batch: bytes, position: int, data: bytes) -> bytes:
 
 def old_message(magic: int) -> bytes:
     """A message set of one record, as producers before Kafka 0.11 sent it."""
-    body = struct.pack(">BB", magic, 0) + (struct.pack(">q", -1) if magic else b"") + struct.pack(">ii", -1, 1) + b"v"
+    body = (
+        struct.pack(">BB", magic, 0)
+        + (struct.pack(">q", -1) if magic else b"")
+        + struct.pack(">ii", -1, 1)
+        + b"v"
+    )
     return struct.pack(">qiI", 0, len(body) + 4, 0) + body
 
 
@@ -270,7 +282,8 @@ REFUSED: dict[str, tuple[Callable[[], bytes | None], int]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_bad_batch_is_refused_and_the_connection_goes_on(broker: LiveBroker, name: str) -> None:
-    """The partition gets Kafka's code, nothing is appended, and the next good batch on the same connection is."""
+    """The partition gets Kafka's code, nothing is appended, and the next good batch on the same connection
+    is."""
     make, code = REFUSED[name]
     with Wire(broker.address) as wire:
         _, before = produce(wire, "target", batch())
@@ -308,8 +321,9 @@ def could_send(wire: Wire, data: bytes) -> bool:
 
 
 def test_promises_and_floods_cost_no_memory(broker: LiveBroker) -> None:
-    """60 connections that promise twice the memory for requests and send a little, 200 that are garbage, and one that asks and asks and
-    reads nothing: the process grows by less than it was given for requests, and the steady producer waits for none of them."""
+    """60 connections that promise twice the memory for requests and send a little, 200 that are garbage, and
+    one that asks and asks and reads nothing: the process grows by less than it was given for requests, and
+    the steady producer waits for none of them."""
     before = broker.memory_bytes()
     waiting = [Wire(broker.address) for _ in range(60)]
     for wire in waiting:

@@ -1,4 +1,5 @@
-"""A defect in a callback of the loop of a running broker: it ends, and what it had acknowledged is there after the next start."""
+"""A defect in a callback of the loop of a running broker: it ends, and what it had acknowledged is there
+after the next start."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class BreakableBroker(LiveBroker):
 
 
 def test_a_broken_callback_ends_the_process(tmp_path: Path) -> None:
-    """Exit code 1, one plain sentence, the trace in the log; nothing is lost, and the WAL was closed in order on the way out."""
+    """Exit code 1, one plain sentence, the trace in the log; nothing is lost, and the WAL was closed in order
+    on the way out."""
     with BreakableBroker(tmp_path, wal="24MiB") as broker:
         with Client(broker.address) as client:
             client.create("t")

@@ -1,4 +1,5 @@
-"""A stranger's reader, written from docs/formats with nothing of the broker, finds every record that a live broker uploaded."""
+"""A stranger's reader, written from docs/formats with nothing of the broker, finds every record that a live
+broker uploaded."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def read(data: Path, *topic: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, list[Row]]]]:
-    """The data directory of a broker that compacts and was stopped twice (a snapshot and a log), and what its topics hold."""
+    """The data directory of a broker that compacts and was stopped twice (a snapshot and a log), and what its
+    topics hold."""
     sent: dict[str, list[Row]] = {"plain": [], "zipped": [], "late": []}
     overrides = {
         "s3.wal.upload.interval.ms": "100",
@@ -42,7 +44,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dic
             with Client(made.address) as client:
                 client.create(topic, 2)
             producer = KafkaProducer(
-                bootstrap_servers=made.address, compression_type="gzip" if topic == "zipped" else None, linger_ms=20
+                bootstrap_servers=made.address,
+                compression_type="gzip" if topic == "zipped" else None,
+                linger_ms=20,
             )
             waiting = []
             for number in range(60):
@@ -67,7 +71,8 @@ def test_it_is_short_and_needs_nothing() -> None:
 
 
 def test_every_record_is_found(broker: tuple[Path, dict[str, list[Row]]]) -> None:
-    """Partition, offset, timestamp, key and value, nulls and gzip included, of topics before and after a snapshot; and the counts."""
+    """Partition, offset, timestamp, key and value, nulls and gzip included, of topics before and after a
+    snapshot; and the counts."""
     data, sent = broker
     for topic, rows in sent.items():
         found = [json.loads(line) for line in read(data, topic).stdout.splitlines()]
@@ -81,7 +86,9 @@ def test_it_refuses_a_flipped_byte(broker: tuple[Path, dict[str, list[Row]]], tm
     """What is damaged is never shown: the reader names the part and ends."""
     data, _ = broker
     words = "v\u00e4lue 58".encode()
-    path = next(one for one in (data / "objects").glob("*/objects/*/*") if one.is_file() and words in one.read_bytes())
+    path = next(
+        one for one in (data / "objects").glob("*/objects/*/*") if one.is_file() and words in one.read_bytes()
+    )
     content = path.read_bytes()
     inside = content.index(words)
     block = content.rindex(b"MRDB", 0, inside)

@@ -1,4 +1,5 @@
-"""Requests of every API with some of their fields changed: each is answered with a code of Kafka's, and disturbs nothing else."""
+"""Requests of every API with some of their fields changed: each is answered with a code of Kafka's, and
+disturbs nothing else."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ PRODUCE, DELETE_TOPICS = 0, 20
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_changed_request_is_answered(tmp_path: Path, seed: int) -> None:
-    """Doubled items, empty lists, nulls, edges of numbers and odd names where a sound request has others: no accident, no trace in the log, and
-    what is made beside them goes on."""
+    """Doubled items, empty lists, nulls, edges of numbers and odd names where a sound request has others: no
+    accident, no trace in the log, and what is made beside them goes on."""
     chance = random.Random(seed)
     settings = {"num.partitions": "1", "offsets.topic.num.partitions": "2"}
     with LiveBroker(tmp_path, settings, wal="64MiB") as broker, Client(broker.address) as client:
@@ -32,13 +33,19 @@ def test_a_changed_request_is_answered(tmp_path: Path, seed: int) -> None:
         for _ in range(REQUESTS):
             key = chance.choice(list(ROWS))
             version = chance.randint(API[key].min_version, API[key].max_stable_version)
-            request = changed(chance, fit(ROWS[key].make(scene), version), version, chance.choice((0.1, 0.3, 0.6)))
-            if key == DELETE_TOPICS and any(name in str(request) for name in ("__consumer_offsets", repr(NAME))):
+            request = changed(
+                chance, fit(ROWS[key].make(scene), version), version, chance.choice((0.1, 0.3, 0.6))
+            )
+            if key == DELETE_TOPICS and any(
+                name in str(request) for name in ("__consumer_offsets", repr(NAME))
+            ):
                 continue  # taken as Kafka takes it, and the scene stands on them
             if key == PRODUCE and request.acks == 0:
                 continue  # has no answer
             with Wire(broker.address) as wire:
-                assert ErrorCode.UNKNOWN_SERVER_ERROR not in codes_in(ask(wire, key, version, request)), request
+                assert ErrorCode.UNKNOWN_SERVER_ERROR not in codes_in(ask(wire, key, version, request)), (
+                    request
+                )
         log = broker.log_path.read_text()
     assert "Traceback" not in log
     assert " ERROR " not in log

@@ -27,7 +27,8 @@ from tests.live.fitting import fit
 from tests.patience import PATIENCE_S
 
 START_MS = 1_700_000_000_000
-# Records by topic and partition; what is deleted of them lies inside a batch, at its end, and at the log's end.
+# Records by topic and partition; what is deleted of them lies inside a batch, at its end, and at the log's
+# end.
 FILLED = {("kept", 0): 60, ("kept", 1): 35, ("cut", 0): 60, ("emptied", 0): 25, ("never", 0): 0}
 DELETED = {("kept", 1): 10, ("cut", 0): 33, ("emptied", 0): 25}
 BATCH = 5
@@ -35,19 +36,24 @@ GROUPS = ("one", "two")
 
 
 def filled(client: Client, topic: str, partition: int, first: int, last: int) -> None:
-    """Batches of five records in turn in every codec, of a producer with an id, with times that now and then go back."""
+    """Batches of five records in turn in every codec, of a producer with an id, with times that now and then
+    go back."""
     for base in range(first, last, BATCH):
         number = base // BATCH
         records = [
             Record(
-                b"%d" % each, b"value %d of %s " % (each, topic.encode()) * 40, START_MS + 10 * each - 70 * (number % 3)
+                b"%d" % each,
+                b"value %d of %s " % (each, topic.encode()) * 40,
+                START_MS + 10 * each - 70 * (number % 3),
             )
             for each in range(base, base + BATCH)
         ]
         codec = list(Codec)[number % len(Codec)]
         batch = build_batch(records, codec=codec, producer_id=7_000_000, producer_epoch=0, base_sequence=base)
         parts = [produce.PartitionProduceData(partition, memoryview(batch))]
-        request = produce.ProduceRequest(None, -1, 10_000, [produce.TopicProduceData(topic, partition_data=parts)])
+        request = produce.ProduceRequest(
+            None, -1, 10_000, [produce.TopicProduceData(topic, partition_data=parts)]
+        )
         (answer,) = client.ask("Produce", request, 12).responses[0].partition_responses
         assert (answer.error_code, answer.base_offset) == (0, base), answer
 
@@ -65,7 +71,10 @@ def ready(client: Client) -> None:
 
 def committed(client: Client) -> None:
     for number, group in enumerate(GROUPS):
-        parts = [offset_commit.OffsetCommitRequestPartition(each, 7 * each + number, 0, "text") for each in range(2)]
+        parts = [
+            offset_commit.OffsetCommitRequestPartition(each, 7 * each + number, 0, "text")
+            for each in range(2)
+        ]
         topics = [offset_commit.OffsetCommitRequestTopic("kept", partitions=parts)]
         answer = client.ask("OffsetCommit", offset_commit.OffsetCommitRequest(group, topics=topics), 9)
         assert not any(part.error_code for topic in answer.topics for part in topic.partitions), answer
@@ -85,16 +94,29 @@ def questions(topic_ids: dict[str, bytes]) -> Iterator[tuple[int, Any]]:
     for topic, partition in FILLED:
         for time_ms in (-6, -5, -4, -3, -2, -1, *range(START_MS - 150, START_MS + 650, 17)):
             asked = [list_offsets.ListOffsetsPartition(partition, -1, time_ms)]
-            yield 2, list_offsets.ListOffsetsRequest(-1, 0, [list_offsets.ListOffsetsTopic(topic, asked)], 1000)
+            yield (
+                2,
+                list_offsets.ListOffsetsRequest(-1, 0, [list_offsets.ListOffsetsTopic(topic, asked)], 1000),
+            )
         ends = offset_for_leader_epoch
         for epoch in range(-1, 4):
             wanted = [ends.OffsetForLeaderTopic(topic, [ends.OffsetForLeaderPartition(partition, -1, epoch)])]
             yield 23, ends.OffsetForLeaderEpochRequest(-1, wanted)
-        yield 61, describe_producers.DescribeProducersRequest([describe_producers.TopicRequest(topic, [partition])])
+        yield (
+            61,
+            describe_producers.DescribeProducersRequest(
+                [describe_producers.TopicRequest(topic, [partition])]
+            ),
+        )
     for group in (*GROUPS, "none"):
         old = [offset_fetch.OffsetFetchRequestTopic("kept", [0, 1])]
         new = [offset_fetch.OffsetFetchRequestTopics("kept", topic_ids["kept"], [0, 1])]
-        yield 9, offset_fetch.OffsetFetchRequest(group, old, [offset_fetch.OffsetFetchRequestGroup(group, topics=new)])
+        yield (
+            9,
+            offset_fetch.OffsetFetchRequest(
+                group, old, [offset_fetch.OffsetFetchRequestGroup(group, topics=new)]
+            ),
+        )
 
 
 def answers(client: Client, topic_ids: dict[str, bytes]) -> list[tuple[int, int, Any, Any]]:
@@ -109,8 +131,9 @@ def answers(client: Client, topic_ids: dict[str, bytes]) -> list[tuple[int, int,
 
 
 def test_what_is_read_is_the_same_from_objects(tmp_path: Path) -> None:
-    """Fetch, ListOffsets, OffsetForLeaderEpoch, DescribeProducers and OffsetFetch after records were written under two leader epochs and some
-    of them deleted: each answer is the same once the WAL is trimmed and nothing is cached."""
+    """Fetch, ListOffsets, OffsetForLeaderEpoch, DescribeProducers and OffsetFetch after records were written
+    under two leader epochs and some of them deleted: each answer is the same once the WAL is trimmed and
+    nothing is cached."""
     with LiveBroker(tmp_path, {"offsets.topic.num.partitions": "2"}, wal="64MiB") as broker:
         with Client(broker.address) as client:
             for topic in ("kept", "cut", "emptied", "never"):

@@ -1,4 +1,5 @@
-"""A live broker compacts: many small uploads end as few objects, all of it readable, old files gone, metadata consistent after a restart."""
+"""A live broker compacts: many small uploads end as few objects, all of it readable, old files gone, metadata
+consistent after a restart."""
 
 from __future__ import annotations
 
@@ -74,8 +75,8 @@ def wal_of(broker: LiveBroker) -> list[str]:
 
 
 def test_many_small_uploads_become_few_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Thirty uploads of three topics: a handful of objects is left, the files of the others are gone, every record is read from objects
-    after a kill and a restart, and the bucket is sound."""
+    """Thirty uploads of three topics: a handful of objects is left, the files of the others are gone, every
+    record is read from objects after a kill and a restart, and the bucket is sound."""
     with LiveBroker(tmp_path, SETTINGS, wal="64MiB") as broker:
         sent = produce_in_small_uploads(broker, 30, 3000)
         made = 'millrace_store_requests_total{operation="put_if_absent",outcome="ok"}'
@@ -93,9 +94,11 @@ def test_many_small_uploads_become_few_objects(tmp_path: Path, capsys: pytest.Ca
         assert check_bucket(broker, capsys)["objects"] <= 12
 
 
-def test_what_is_old_gets_objects_of_its_own_and_composites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Hours later no stream-set object is left; streams with large objects get a composite, through which everything is read; a deleted
-    topic takes its composite and what it links with it."""
+def test_what_is_old_gets_objects_of_its_own_and_composites(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hours later no stream-set object is left; streams with large objects get a composite, through which
+    everything is read; a deleted topic takes its composite and what it links with it."""
     settings = {**SETTINGS, "s3.stream.object.split.size": "20000"}
     settings["s3.stream.set.object.compaction.stream.split.size"] = "30000"
     with ShiftedBroker(tmp_path, settings, wal="64MiB") as broker:
@@ -118,6 +121,11 @@ def test_what_is_old_gets_objects_of_its_own_and_composites(tmp_path: Path, caps
             for topic in TOPICS:
                 assert client.delete(topic) == 0
         # What was prepared when the broker was killed waits for its deadline.
-        until(lambda: len(stored(tmp_path / "data")) <= metric(broker, 'millrace_metadata_objects{state="prepared"}'))
+        until(
+            lambda: (
+                len(stored(tmp_path / "data"))
+                <= metric(broker, 'millrace_metadata_objects{state="prepared"}')
+            )
+        )
         broker.stop()
         check_bucket(broker, capsys)

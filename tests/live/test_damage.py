@@ -1,4 +1,5 @@
-"""Bytes that rot under the broker: in objects, in the WAL, in the metadata log. What is damaged is refused by name, the rest goes on.
+"""Bytes that rot under the broker: in objects, in the WAL, in the metadata log. What is damaged is refused by
+name, the rest goes on.
 
 A start that refuses changes nothing: the same files, mended, start and hold everything.
 """
@@ -26,7 +27,9 @@ METADATA = Path("metadata/__cluster_metadata-0")
 
 
 def broker_on(folder: Path, **settings: object) -> LiveBroker:
-    return LiveBroker(folder, {name.replace("_", "."): str(value) for name, value in settings.items()}, wal="8MiB")
+    return LiveBroker(
+        folder, {name.replace("_", "."): str(value) for name, value in settings.items()}, wal="8MiB"
+    )
 
 
 def flip(path: Path, position: int) -> None:
@@ -47,8 +50,9 @@ def place_of(folder: Path, content: bytes) -> tuple[Path, int]:
 
 
 def test_a_damaged_object_fails_only_who_needs_it(tmp_path: Path) -> None:
-    """A byte flipped in one partition's block: its reads are answered with an error at once, and other partitions are read, in the same
-    request and from the same object; then the object is gone: other objects are read. Mended, all is read, without a restart."""
+    """A byte flipped in one partition's block: its reads are answered with an error at once, and other
+    partitions are read, in the same request and from the same object; then the object is gone: other objects
+    are read. Mended, all is read, without a restart."""
     values = {name: os.urandom(100_000) for name in ("hurt", "sound", "later")}
     with broker_on(tmp_path) as broker:
         with Client(broker.address) as client:
@@ -84,8 +88,9 @@ def test_a_damaged_object_fails_only_who_needs_it(tmp_path: Path) -> None:
 
 
 def test_damage_and_its_repair_are_logged_and_shown_in_metrics(tmp_path: Path) -> None:
-    """A byte of a stored block is flipped: fetches of it count as damaged reads, and one line names the partition, the offsets and the remedy. The
-    byte is put back: the next fetch says so, and no partition is unreadable."""
+    """A byte of a stored block is flipped: fetches of it count as damaged reads, and one line names the
+    partition, the offsets and the remedy. The byte is put back: the next fetch says so, and no partition is
+    unreadable."""
     values = [os.urandom(50_000) for _ in range(3)]
     unreadable, failed = "millrace_broker_unreadable_partitions", "millrace_broker_damaged_reads_total"
     with broker_on(tmp_path) as broker:
@@ -104,21 +109,26 @@ def test_damage_and_its_repair_are_logged_and_shown_in_metrics(tmp_path: Path) -
             said = [line for line in broker.log_path.read_text().splitlines() if "damaged data" in line]
             assert len(said) == 1, said
             assert (
-                f"orders-0 offsets 0 to 2 cannot be read: object {path.relative_to(tmp_path / 'data/objects')}"
-                in said[0]
-            )
+                "orders-0 offsets 0 to 2 cannot be read: object "
+                f"{path.relative_to(tmp_path / 'data/objects')}"
+            ) in said[0]
             assert "millrace fsck" in said[0]
             assert "go on at offset 3" in said[0]
             flip(path, position)
             assert client.read("orders") == values
             assert (broker.metrics()[unreadable], broker.metrics()[failed]) == (0, 2)
-            said = [line for line in broker.log_path.read_text().splitlines() if "damaged data was repaired" in line]
+            said = [
+                line
+                for line in broker.log_path.read_text().splitlines()
+                if "damaged data was repaired" in line
+            ]
             assert len(said) == 1, said
             assert "orders-0 offsets 0 to 2 can be read again" in said[0]
 
 
 def killed_in_objects(folder: Path) -> tuple[list[bytes], Path]:
-    """The records of a topic in two objects, of which no checkpoint tells, behind a kill; and the object of the first two."""
+    """The records of a topic in two objects, of which no checkpoint tells, behind a kill; and the object of
+    the first two."""
     values = [os.urandom(50_000) for _ in range(4)]
     with broker_on(folder) as broker:
         with Client(broker.address) as client:
@@ -138,8 +148,9 @@ def killed_in_objects(folder: Path) -> tuple[list[bytes], Path]:
 
 @pytest.mark.parametrize("how", ["damaged", "missing"])
 def test_damage_that_no_checkpoint_covers_costs_its_own_offsets(tmp_path: Path, how: str) -> None:
-    """A broker is killed, and an object is damaged, or gone, that an opening reads to know producers: all else of the partition is read, and
-    it takes no batch. With the operator's word it does, then and in later starts. The object that is put back is read."""
+    """A broker is killed, and an object is damaged, or gone, that an opening reads to know producers: all
+    else of the partition is read, and it takes no batch. With the operator's word it does, then and in later
+    starts. The object that is put back is read."""
     values, path = killed_in_objects(tmp_path)
     whole = path.read_bytes()
     if how == "missing":
@@ -153,7 +164,11 @@ def test_damage_that_no_checkpoint_covers_costs_its_own_offsets(tmp_path: Path, 
             AssertionError, match=f"error_code={STORAGE_ERROR}.*offsets 0 to 1 of orders-0 cannot be read"
         ):
             client.produce("orders", [b"refused"])
-        said = [line for line in broker.log_path.read_text().splitlines() if "damaged data stops producers" in line]
+        said = [
+            line
+            for line in broker.log_path.read_text().splitlines()
+            if "damaged data stops producers" in line
+        ]
         assert len(said) == 1, said
         assert "orders-0 offsets 0 to 1 cannot be read" in said[0]
         assert "objects.corruption=skip" in said[0]
@@ -206,7 +221,9 @@ class Case:
         damage(self.folder / "data")
         self.before = held(self.folder / "data")
         self.broker = broker_on(self.folder, **settings)
-        self.process = subprocess.Popen(self.broker.command(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            self.broker.command(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
 
     def check_refused(self, *words: str) -> None:
         said = self.process.communicate(timeout=PATIENCE_S)[1].decode()
@@ -227,7 +244,8 @@ class Case:
 
 
 def held(folder: Path) -> dict[str, bytes]:
-    """WAL and objects. The metadata log, and what the bucket has of it and of owners, may hear of a start that then fails."""
+    """WAL and objects. The metadata log, and what the bucket has of it and of owners, may hear of a start
+    that then fails."""
     files = [folder / "wal", *sorted((folder / "objects").rglob("*"))]
     kept = [path for path in files if path.is_file() and not {"owners", "metadata"} & {*path.parts}]
     return {path.name: path.read_bytes() for path in kept}
@@ -252,15 +270,17 @@ def check_whole(folder: Path, values: dict[str, list[bytes]]) -> None:
 
 
 def test_a_damaged_wal_refuses_the_start(tmp_path: Path) -> None:
-    """A byte below what was confirmed, a file cut short, both headers: refused with the place, nothing changed. One header of two is
-    enough, and the files as they were hold everything."""
+    """A byte below what was confirmed, a file cut short, both headers: refused with the place, nothing
+    changed. One header of two is enough, and the files as they were hold everything."""
     data, values = killed_broker(tmp_path / "source")
     position = (data / "wal").read_bytes().find(values["a"][2])
     size = (data / "wal").stat().st_size
     cases = [
         Case("flipped", data, tmp_path, lambda data: flip(data / "wal", position)),
         Case("cut", data, tmp_path, lambda data: os.truncate(data / "wal", size // 2)),
-        Case("headless", data, tmp_path, lambda data: [flip(data / "wal", 20), flip(data / "wal", 4096 + 20)]),
+        Case(
+            "headless", data, tmp_path, lambda data: [flip(data / "wal", 20), flip(data / "wal", 4096 + 20)]
+        ),
     ]
     cases[0].check_refused("the WAL", "damaged at position")
     cases[1].check_refused("the WAL", f"{size // 2} bytes")
@@ -270,8 +290,9 @@ def test_a_damaged_wal_refuses_the_start(tmp_path: Path) -> None:
 
 
 def test_a_damaged_wal_is_salvaged_as_the_setting_says(tmp_path: Path) -> None:
-    """`millrace wal verify` names what is lost. Stepping over the damage would leave a hole in a partition: refused. The log cut off before
-    it, everything older is there, in every partition, and the broker takes records and starts again without the setting."""
+    """`millrace wal verify` names what is lost. Stepping over the damage would leave a hole in a partition:
+    refused. The log cut off before it, everything older is there, in every partition, and the broker takes
+    records and starts again without the setting."""
     data, values = killed_broker(tmp_path / "source")
     flip(data / "wal", (data / "wal").read_bytes().find(values["a"][5]))
     command = [sys.executable, "-m", "millrace.broker", "wal", "verify", str(data / "wal"), "--json"]
@@ -293,14 +314,19 @@ def test_a_damaged_wal_is_salvaged_as_the_setting_says(tmp_path: Path) -> None:
 
 
 def test_a_damaged_metadata_log_refuses_the_start(tmp_path: Path) -> None:
-    """A byte in its midst, a quorum state that is none or that is gone, no word of the cluster: refused by file and place. A torn tail is
-    what a power cut leaves: it starts, and holds everything."""
+    """A byte in its midst, a quorum state that is none or that is gone, no word of the cluster: refused by
+    file and place. A torn tail is what a power cut leaves: it starts, and holds everything."""
     data, values = killed_broker(tmp_path / "source")
     segment = "00000000000000000000.log"
     size = (data / METADATA / segment).stat().st_size
     cases = [
         Case("flipped", data, tmp_path, lambda data: flip(data / METADATA / segment, size // 2)),
-        Case("state", data, tmp_path, lambda data: (data / METADATA / "quorum-state").write_text('{"leaderEpoch":')),
+        Case(
+            "state",
+            data,
+            tmp_path,
+            lambda data: (data / METADATA / "quorum-state").write_text('{"leaderEpoch":'),
+        ),
         Case("stateless", data, tmp_path, lambda data: (data / METADATA / "quorum-state").unlink()),
         Case("bound", data, tmp_path, lambda data: (data / METADATA.parent / "meta.properties").unlink()),
     ]
@@ -314,8 +340,8 @@ def test_a_damaged_metadata_log_refuses_the_start(tmp_path: Path) -> None:
 
 
 def test_a_damaged_snapshot_is_made_up_for(tmp_path: Path) -> None:
-    """The newest snapshot is damaged, be it the first or a later one: the one before it and the log hold all. Nothing of what a later one
-    stands on is left: refused by name."""
+    """The newest snapshot is damaged, be it the first or a later one: the one before it and the log hold all.
+    Nothing of what a later one stands on is left: refused by name."""
     first, _ = killed_broker(tmp_path / "first", metadata_log_max_record_bytes_between_snapshots=1000)
     later, values = killed_broker(tmp_path / "later", metadata_log_max_record_bytes_between_snapshots=200)
     (only,) = (first / METADATA).glob("*.checkpoint")
@@ -323,7 +349,10 @@ def test_a_damaged_snapshot_is_made_up_for(tmp_path: Path) -> None:
     one = Case("one", first, tmp_path, lambda data: None)
     before, newest = sorted((later / METADATA).glob("*.checkpoint"))
     lost = Case(
-        "lost", later, tmp_path, lambda data: [(data / METADATA / name.name).unlink() for name in (before, newest)]
+        "lost",
+        later,
+        tmp_path,
+        lambda data: [(data / METADATA / name.name).unlink() for name in (before, newest)],
     )
     lost.check_refused("metadata log")
     one.check_ready()

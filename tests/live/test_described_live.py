@@ -1,4 +1,5 @@
-"""What describing APIs say beside their codes, as Apache Kafka 4.3.1 says it (`make compare` holds whole answers against it)."""
+"""What describing APIs say beside their codes, as Apache Kafka 4.3.1 says it (`make compare` holds whole
+answers against it)."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def stated(client: Client, kind: int, name: str, key: str) -> tuple[str, int, li
 
 
 def test_min_insync_replicas_is_set_for_all_brokers(client: Client) -> None:
-    """As in a cluster of Kafka's with eligible leader replicas: the value of the start, until another is set, and again when it is taken back."""
+    """As in a cluster of Kafka's with eligible leader replicas: the value of the start, until another is set,
+    and again when it is taken back."""
     key = "min.insync.replicas"
     start = [(key, "2", DYNAMIC_BROKERS), (key, "2", STATIC), (key, "1", DEFAULT)]
     for kind, name in ((TOPIC, "there"), (BROKER, "1")):
@@ -69,7 +71,9 @@ def test_groups_and_client_metrics_show_every_key(client: Client) -> None:
     """With what is set before the broker's value and Kafka's default, also of a group that nobody has."""
     change = incremental_alter_configs
     resources = [
-        change.AlterConfigsResource(GROUP, "g", [change.AlterableConfig("consumer.heartbeat.interval.ms", 0, "7000")]),
+        change.AlterConfigsResource(
+            GROUP, "g", [change.AlterableConfig("consumer.heartbeat.interval.ms", 0, "7000")]
+        ),
         change.AlterConfigsResource(METRICS, "m", [change.AlterableConfig("interval.ms", 0, "1000")]),
     ]
     answer = client.ask("IncrementalAlterConfigs", change.IncrementalAlterConfigsRequest(resources))
@@ -86,7 +90,11 @@ def test_groups_and_client_metrics_show_every_key(client: Client) -> None:
         [("interval.ms", "1000", METRICS_SOURCE)],
     )
     assert stated(client, METRICS, "none", "interval.ms") == ("300000", DEFAULT, [])
-    assert [one.name for one in described(client, METRICS, "none").configs] == ["interval.ms", "match", "metrics"]
+    assert [one.name for one in described(client, METRICS, "none").configs] == [
+        "interval.ms",
+        "match",
+        "metrics",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +123,8 @@ def test_a_name_that_is_asked_for_twice_is_described_once(client: Client) -> Non
 
 
 def test_no_error_has_an_empty_message(client: Client) -> None:
-    """Where Kafka says nothing it says so in an empty text, and not in none; FindCoordinator's old versions say NONE."""
+    """Where Kafka says nothing it says so in an empty text, and not in none; FindCoordinator's old versions
+    say NONE."""
     quotas = client.ask("DescribeClientQuotas", describe_client_quotas.DescribeClientQuotasRequest())
     scram = describe_user_scram_credentials.DescribeUserScramCredentialsRequest(None)
     asked = describe_quorum.DescribeQuorumRequestTopicData(
@@ -132,7 +141,9 @@ def test_no_error_has_an_empty_message(client: Client) -> None:
 def test_what_is_not_there_is_named(client: Client) -> None:
     """A topic, or one of its partitions; an endpoint of a type that is not this listener's."""
     topics = [elect_leaders.TopicPartitions("there", [9]), elect_leaders.TopicPartitions("gone", [0])]
-    results = client.ask("ElectLeaders", elect_leaders.ElectLeadersRequest(0, topics)).replica_election_results
+    results = client.ask(
+        "ElectLeaders", elect_leaders.ElectLeadersRequest(0, topics)
+    ).replica_election_results
     assert [one.partition_result[0].error_message for one in results] == [
         "No such partition as there-9",
         "No such topic as gone",

@@ -54,7 +54,8 @@ def send_idempotently(address: str, topic: str) -> None:
 
 
 def test_quiet_producers_are_forgotten_by_what_holds_now(tmp_path: Path) -> None:
-    """producer.id.expiration.ms is a day at the start; set dynamically it counts from then on, also past a restart, until it is taken back."""
+    """producer.id.expiration.ms is a day at the start; set dynamically it counts from then on, also past a
+    restart, until it is taken back."""
     settings = {"producer.id.expiration.check.interval.ms": "100"}
     with LiveBroker(tmp_path, settings, wal="16MiB") as broker:
         send_idempotently(broker.address, "t")
@@ -90,12 +91,15 @@ def set_logger(address: str, name: str, operation: int, level: str | None) -> No
     changes = [incremental_alter_configs.AlterableConfig(name, operation, level)]
     resource = incremental_alter_configs.AlterConfigsResource(BROKER_LOGGER, "1", changes)
     with Wire(address) as wire:
-        (result,) = wire.ask(44, 1, incremental_alter_configs.IncrementalAlterConfigsRequest([resource])).responses
+        (result,) = wire.ask(
+            44, 1, incremental_alter_configs.IncrementalAlterConfigsRequest([resource])
+        ).responses
     assert result.error_code == 0, result
 
 
 def test_how_much_is_logged_changes_while_a_broker_runs(tmp_path: Path) -> None:
-    """log.level from the start on and dynamically, past a restart; a logger's own level over it until it is given back, or until the restart."""
+    """log.level from the start on and dynamically, past a restart; a logger's own level over it until it is
+    given back, or until the restart."""
 
     def told(topic: str) -> bool:
         with Client(broker.address) as client:
@@ -150,8 +154,9 @@ def listening(*extra: tuple[str, str], of: LiveBroker) -> tuple[tuple[str, int, 
 
 
 def test_a_listener_comes_and_goes_while_a_broker_runs(tmp_path: Path) -> None:
-    """By kafka-python: bound when the change is accepted, served past a restart to clients that are told its own address; when it is taken back, what
-    waits there is answered before its connections end, and the others stay."""
+    """By kafka-python: bound when the change is accepted, served past a restart to clients that are told its
+    own address; when it is taken back, what waits there is answered before its connections end, and the
+    others stay."""
     extra = f"127.0.0.1:{free_port()}"
     with LiveBroker(tmp_path, wal="16MiB") as broker, Wire(broker.address) as other:
         with KafkaAdminClient(bootstrap_servers=broker.address) as admin:
@@ -184,17 +189,22 @@ def parked_fetch() -> bytes:
     topic = fetch.FetchTopic(
         "t", partitions=[fetch.FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=1000)]
     )
-    request = fetch.FetchRequest(max_wait_ms=600_000, min_bytes=1000, max_bytes=1000, session_epoch=-1, topics=[topic])
+    request = fetch.FetchRequest(
+        max_wait_ms=600_000, min_bytes=1000, max_bytes=1000, session_epoch=-1, topics=[topic]
+    )
     return encode_request(NAMED["Fetch"], 12, 1, "waits", request)
 
 
 def test_a_listener_that_cannot_be_is_refused_and_nothing_changes(tmp_path: Path) -> None:
-    """An address that is taken, a protocol that is not spoken or not said, what clients are told of left out, a default for all brokers."""
+    """An address that is taken, a protocol that is not spoken or not said, what clients are told of left out,
+    a default for all brokers."""
     extra = f"127.0.0.1:{free_port()}"
     with LiveBroker(tmp_path, wal="16MiB") as broker, socket.create_server(("127.0.0.1", 0)) as taken:
         busy = f"127.0.0.1:{taken.getsockname()[1]}"
         code, said = alter(broker.address, *listening(("EXTRA", extra), ("BUSY", busy), of=broker))
-        assert (code, said.endswith(f"{busy} cannot be listened on: Address already in use")) == (42, True), said
+        assert (code, said.endswith(f"{busy} cannot be listened on: Address already in use")) == (42, True), (
+            said
+        )
         wanted, _ = listening(("EXTRA", extra), of=broker)
         code, said = alter(broker.address, wanted)
         assert (code, "gives no protocol" in said) == (42, True), said
@@ -205,7 +215,10 @@ def test_a_listener_that_cannot_be_is_refused_and_nothing_changes(tmp_path: Path
         code, said = alter(broker.address, ("listeners", SET, f"PLAINTEXT://{extra}"))
         assert (code, "moves PLAINTEXT, which clients are told of" in said) == (42, True), said
         code, said = alter(broker.address, wanted, node="")
-        assert (code, said.startswith("Cannot update these configs at default cluster level")) == (42, True), said
+        assert (code, said.startswith("Cannot update these configs at default cluster level")) == (
+            42,
+            True,
+        ), said
         assert alter(broker.address, *listening(("EXTRA", extra), of=broker), validate_only=True) == (0, "")
         assert not is_served(extra)
         assert alter(broker.address, ("listeners", DELETE, None)) == (0, "")
@@ -213,8 +226,8 @@ def test_a_listener_that_cannot_be_is_refused_and_nothing_changes(tmp_path: Path
 
 
 def test_each_resource_stands_alone_and_answers_keep_their_order(tmp_path: Path) -> None:
-    """Of one request: another broker's settings, which it alone can judge, a logger that is there and one that is not, a listener that cannot be, and
-    what the controller decides."""
+    """Of one request: another broker's settings, which it alone can judge, a logger that is there and one
+    that is not, a listener that cannot be, and what the controller decides."""
     change = incremental_alter_configs
     asked = [
         (BROKER, "7", "log.retention.ms", "1000", (42, "Unexpected broker id, expected 1, but received 7")),
@@ -225,18 +238,24 @@ def test_each_resource_stands_alone_and_answers_keep_their_order(tmp_path: Path)
         (TOPIC, "gone", "retention.ms", "1000", (3, "The topic 'gone' does not exist.")),
     ]
     resources = [
-        change.AlterConfigsResource(one[0], one[1], [change.AlterableConfig(one[2], 0, one[3])]) for one in asked
+        change.AlterConfigsResource(one[0], one[1], [change.AlterableConfig(one[2], 0, one[3])])
+        for one in asked
     ]
     with LiveBroker(tmp_path, wal="16MiB") as broker, Client(broker.address) as client:
         client.create("t")
-        responses = client.ask("IncrementalAlterConfigs", change.IncrementalAlterConfigsRequest(resources)).responses
-    assert [(one.resource_type, one.resource_name) for one in responses] == [(one[0], one[1]) for one in asked]
+        responses = client.ask(
+            "IncrementalAlterConfigs", change.IncrementalAlterConfigsRequest(resources)
+        ).responses
+    assert [(one.resource_type, one.resource_name) for one in responses] == [
+        (one[0], one[1]) for one in asked
+    ]
     for said, (code, ending) in zip(responses, (one[4] for one in asked), strict=True):
         assert (said.error_code, (said.error_message or "").endswith(ending)) == (code, True), said
 
 
 def test_values_of_groups_and_client_metrics_are_judged(tmp_path: Path) -> None:
-    """In both APIs, with Apache Kafka's codes, by the bounds that the broker was started with; what is refused is not stored."""
+    """In both APIs, with Apache Kafka's codes, by the bounds that the broker was started with; what is
+    refused is not stored."""
     asked = (
         (32, "consumer.session.timeout.ms", "x", 40),
         (32, "consumer.session.timeout.ms", "61000", 0),
@@ -270,5 +289,8 @@ def test_an_address_that_is_taken_at_a_start_stops_nothing(tmp_path: Path) -> No
         host, port = extra.split(":")
         with socket.create_server((host, int(port))):
             broker.start()
-            assert f"listener EXTRA://{extra} is not served: Address already in use" in broker.log_path.read_text()
+            assert (
+                f"listener EXTRA://{extra} is not served: Address already in use"
+                in broker.log_path.read_text()
+            )
             assert alter(broker.address, ("listeners", DELETE, None)) == (0, "")

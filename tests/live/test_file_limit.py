@@ -30,13 +30,14 @@ def broker(tmp_path: Path) -> Iterator[LiveBroker]:
 
 def has_objects(broker: LiveBroker) -> bool:
     return any(
-        path.name.isdigit() and path.is_file() for path in (broker.folder / "data" / "objects").glob("*/objects/*/*")
+        path.name.isdigit() and path.is_file()
+        for path in (broker.folder / "data" / "objects").glob("*/objects/*/*")
     )
 
 
 def test_connections_leave_files_to_the_broker(broker: LiveBroker) -> None:
-    """Clients open more connections than there are files, and say nothing; who was there before them is served, what was produced is uploaded
-    for the first time, and once they are gone others are served too."""
+    """Clients open more connections than there are files, and say nothing; who was there before them is
+    served, what was produced is uploaded for the first time, and once they are gone others are served too."""
     with contextlib.ExitStack() as stack:
         producer = stack.enter_context(Client(broker.address, 30.0))
         producer.create("t")

@@ -1,4 +1,5 @@
-"""What a first start that is refused leaves behind: nothing that it made, and all that was there; the next one finds the place as it was."""
+"""What a first start that is refused leaves behind: nothing that it made, and all that was there; the next
+one finds the place as it was."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def on_wal_bucket(store: BadS3) -> dict[str, str]:
 def test_a_bucket_that_is_missing_or_denies(
     tmp_path: Path, fault: str, where: Callable[[BadS3], dict[str, str]]
 ) -> None:
-    """No folder stays, no metadata log, nothing in the store; with the fault gone the same settings start a new cluster."""
+    """No folder stays, no metadata log, nothing in the store; with the fault gone the same settings start a
+    new cluster."""
     with running(fault) as store:
         refused(tmp_path, **where(store))
         assert not (tmp_path / "data").exists()
@@ -85,7 +87,8 @@ def test_what_was_there_stays(tmp_path: Path) -> None:
 
 
 def test_a_log_in_a_folder_that_nothing_else_makes(tmp_path: Path) -> None:
-    """Metadata and objects lie elsewhere, and the log's file where the data directory would be: a first start makes that."""
+    """Metadata and objects lie elsewhere, and the log's file where the data directory would be: a first start
+    makes that."""
     elsewhere = {"log.dirs": f"{tmp_path}/m", "s3.data.buckets": f"0@file://{tmp_path}/o"}
     with LiveBroker(tmp_path, {**settings(tmp_path), **elsewhere}):
         assert tree(tmp_path / "data") == ["wal"]
@@ -94,7 +97,9 @@ def test_a_log_in_a_folder_that_nothing_else_makes(tmp_path: Path) -> None:
 def test_a_folder_that_takes_no_file_of_the_log(tmp_path: Path) -> None:
     """Its name is too long, say: found before there is a cluster, and what was made goes."""
     (tmp_path / "o").mkdir()
-    said = refused(tmp_path, s3_wal_path=f"0@file://{tmp_path}/w/{'x' * 300}", s3_data_buckets=f"0@file://{tmp_path}/o")
+    said = refused(
+        tmp_path, s3_wal_path=f"0@file://{tmp_path}/w/{'x' * 300}", s3_data_buckets=f"0@file://{tmp_path}/o"
+    )
     assert "File name too long" in said
     assert tree(tmp_path) == ["o"]
 
@@ -114,7 +119,8 @@ def test_a_later_start_that_is_refused_takes_nothing_back(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("free_bytes", [60 * MIB, 70 * MIB, 95 * MIB])
 def test_a_disk_that_is_too_small(tmp_path: Path, free_bytes: int) -> None:
-    """The log alone would fit on it, but not metadata beside it, or never an object: it is refused and left as it was."""
+    """The log alone would fit on it, but not metadata beside it, or never an object: it is refused and left
+    as it was."""
     with small_disk(tmp_path) as disk:
         ballast = disk.path / "ballast"
         with ballast.open("wb") as file:
@@ -129,7 +135,8 @@ def test_a_disk_that_is_too_small(tmp_path: Path, free_bytes: int) -> None:
 
 
 def test_a_small_disk_gets_a_small_log(tmp_path: Path) -> None:
-    """By default, and told with the size, what is free, and the setting; the broker works and starts again with the same log."""
+    """By default, and told with the size, what is free, and the setting; the broker works and starts again
+    with the same log."""
     with small_disk(tmp_path) as disk:
         check_small_log(tmp_path, disk.path / "data")
 

@@ -1,4 +1,5 @@
-"""fsck, objects and streams on what a live broker left behind: a sound bucket, a damaged one, orphans, a broker that runs."""
+"""fsck, objects and streams on what a live broker left behind: a sound bucket, a damaged one, orphans, a
+broker that runs."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ DAY_S = 86_400
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
-    """Two topics with records in objects, a third that was deleted with its objects, and a broker that was stopped in order."""
+    """Two topics with records in objects, a third that was deleted with its objects, and a broker that was
+    stopped in order."""
     overrides = {"s3.wal.upload.interval.ms": "200", "s3.object.delete.retention.minutes": "0"}
     with LiveBroker(tmp_path_factory.mktemp("fsck"), overrides, wal="64MiB") as made:
         with Client(made.address) as client:
@@ -80,12 +82,16 @@ def checked(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tu
 
 def test_a_node_that_was_stopped_is_sound(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every object and block is read, and nothing in the directory changes; the table says so in a word."""
-    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*") if path.is_file()}
+    before = {
+        path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*") if path.is_file()
+    }
     code, found = checked(folder, capsys)
     assert (code, found["sound"], found["list"], found["running"]) == (0, True, [], "")
     assert found["objects"] == len(stored(folder)) - found["pending_deletion"] > 0
     assert found["blocks"] > 0
-    after = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*") if path.is_file()}
+    after = {
+        path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*") if path.is_file()
+    }
     assert {path.name for path in before if before[path] != after[path]} <= {".lock"}
     assert fsck.run(["--data-dir", str(folder)], {}, run_loop) == 0
     assert "\nsound\n" in capsys.readouterr().out
@@ -109,7 +115,9 @@ def test_damage_ends_with_code_1(folder: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("word", ["-1", "nan", "inf", "soon", "1h"])
-def test_a_grace_that_is_no_number_of_minutes_is_refused(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_grace_that_is_no_number_of_minutes_is_refused(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With a sentence and code 2, before anything is looked at."""
     with pytest.raises(SystemExit) as ended:
         fsck.run(["--grace-minutes", word], {}, run_loop)
@@ -120,7 +128,8 @@ def test_a_grace_that_is_no_number_of_minutes_is_refused(word: str, capsys: pyte
 def test_what_takes_long_says_how_far_it_is(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On stderr, also while the store does not answer; a check that is quickly done says nothing but its verdict."""
+    """On stderr, also while the store does not answer; a check that is quickly done says nothing but its
+    verdict."""
     assert checked(folder, capsys)[0] == 0
     fsck.run(["--data-dir", str(folder)], {}, run_loop)
     assert capsys.readouterr().err == ""
@@ -142,7 +151,8 @@ def test_what_takes_long_says_how_far_it_is(
 def test_a_log_that_cannot_be_reached_does_not_hide_what_was_found(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bucket's findings are told, and that the log was not checked, with the log's own address: code 2, or 1 with damage."""
+    """The bucket's findings are told, and that the log was not checked, with the log's own address: code 2,
+    or 1 with damage."""
 
     async def unreachable(*_: object, **__: object) -> None:
         raise StoreUnavailable("millrace-wal-1", "no route")
@@ -151,7 +161,9 @@ def test_a_log_that_cannot_be_reached_does_not_hide_what_was_found(
     assert fsck.run(["--data-dir", str(folder)], {}, run_loop) == 2
     told = capsys.readouterr().out
     address = rf"0@file://{folder}/wal\S*"
-    assert re.search(rf"the write-ahead log could not be checked: {address}: millrace-wal-1: no route", told), told
+    assert re.search(
+        rf"the write-ahead log could not be checked: {address}: millrace-wal-1: no route", told
+    ), told
     assert told.endswith("sound, but for what could not be checked\n")
     stored(folder)[0].unlink()
     code, found = checked(folder, capsys)
@@ -178,8 +190,11 @@ def test_orphans_go_when_asked_and_old(folder: Path, capsys: pytest.CaptureFixtu
     assert stored(folder) == live
 
 
-def test_a_directory_that_was_taken_over_deletes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Another copy of this log directory has claimed the node since: what this one does not know may be that one's."""
+def test_a_directory_that_was_taken_over_deletes_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another copy of this log directory has claimed the node since: what this one does not know may be that
+    one's."""
     orphan = old_orphan(folder, capsys)
     claims = sorted((folder / "objects").glob("*/owners/*/*"))
     newest = {path.parent.name: path for path in claims}
@@ -209,9 +224,11 @@ def test_a_directory_that_was_taken_over_deletes_nothing(folder: Path, capsys: p
     assert not orphan.exists()
 
 
-def test_a_directory_older_than_its_log_deletes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Log directory and bucket were put back from copies of before the last start, the write-ahead log was not: it alone knows that there was
-    more."""
+def test_a_directory_older_than_its_log_deletes_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Log directory and bucket were put back from copies of before the last start, the write-ahead log was
+    not: it alone knows that there was more."""
     orphan = old_orphan(folder, capsys)
     copies = folder.parent / "copies"
     for name in ("metadata", "objects"):
@@ -269,7 +286,8 @@ def listed_objects(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[dic
 
 
 def test_objects_and_streams_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is listed is what is stored; a stream's ranges lead to objects whose blocks have them; each in a table too."""
+    """What is listed is what is stored; a stream's ranges lead to objects whose blocks have them; each in a
+    table too."""
     committed = [one for one in listed_objects(folder, capsys) if one["state"] == "committed"]
     assert {folder / "objects" / one["key"] for one in committed} <= set(stored(folder))
     assert streams.run(["list", "--topic", "notes", "--data-dir", str(folder), "--json"], {}, run_loop) == 0
@@ -277,7 +295,9 @@ def test_objects_and_streams_are_told(folder: Path, capsys: pytest.CaptureFixtur
     assert {one["role"] for one in found} == {"data", "meta", "time"}
     [data] = [one for one in found if one["role"] == "data"]
     assert (data["start"], data["end"]) == (0, 20)
-    assert streams.run(["show", str(data["stream_id"]), "--data-dir", str(folder), "--json"], {}, run_loop) == 0
+    assert (
+        streams.run(["show", str(data["stream_id"]), "--data-dir", str(folder), "--json"], {}, run_loop) == 0
+    )
     held = json.loads(capsys.readouterr().out)["held"]
     assert (held[0]["start"], held[-1]["end"]) == (0, 20)
     offsets: set[int] = set()
@@ -297,7 +317,8 @@ def test_objects_and_streams_are_told(folder: Path, capsys: pytest.CaptureFixtur
 
 
 def test_what_is_not_there_is_said_on_stderr(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Code 1 and a sentence, and nothing where a program reads its JSON: an object, a stream, a topic; a number below zero is none either."""
+    """Code 1 and a sentence, and nothing where a program reads its JSON: an object, a stream, a topic; a
+    number below zero is none either."""
     for command, words, sentence in (
         (objects, ["show", "999999"], "no object 999999, neither in the metadata nor in the bucket"),
         (objects, ["show", "-1"], "no object -1, neither in the metadata nor in the bucket"),
@@ -327,7 +348,8 @@ def test_an_object_that_cannot_be_read_is_shown_as_metadata_has_it(
 
 @pytest.mark.parametrize("words", ["fsck", "objects list", "streams list --json"])
 def test_a_reader_that_went_away_is_no_fault_of_the_store(folder: Path, words: str) -> None:
-    """Commands that tell of failed disks and stores in a sentence say nothing of a closed pipe; the metadata's lock is free again."""
+    """Commands that tell of failed disks and stores in a sentence say nothing of a closed pipe; the
+    metadata's lock is free again."""
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "millrace.broker", *words.split(), "--data-dir", str(folder)]
@@ -337,7 +359,9 @@ def test_a_reader_that_went_away_is_no_fault_of_the_store(folder: Path, words: s
     assert fsck.run(["--data-dir", str(folder)], {}, run_loop) == 0
 
 
-def test_an_object_that_metadata_does_not_know_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_object_that_metadata_does_not_know_is_shown(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By its key, with what its own index says: so an orphan can be looked at before it goes."""
     orphan = old_orphan(folder, capsys)
     shutil.copyfile(max(stored(folder), key=lambda path: path.stat().st_size), orphan)
@@ -347,17 +371,24 @@ def test_an_object_that_metadata_does_not_know_is_shown(folder: Path, capsys: py
     assert shown["blocks"]
 
 
-def test_a_composite_that_metadata_does_not_know_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_composite_that_metadata_does_not_know_is_shown(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By its links, though nothing but its own footer says what it is."""
     orphan = old_orphan(folder, capsys)
-    orphan.write_bytes(encode_composite([LinkedRows(ObjectId(77), 500, memoryview(ROW.pack(3, 10, 5, 5, 0, 400)))]))
+    orphan.write_bytes(
+        encode_composite([LinkedRows(ObjectId(77), 500, memoryview(ROW.pack(3, 10, 5, 5, 0, 400)))])
+    )
     assert objects.run(["show", orphan.name, "--data-dir", str(folder), "--json"], {}, run_loop) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["links"] == [{"object_id": 77, "size_bytes": 500, "start": 10, "end": 15, "writer": ""}]
 
 
-def test_a_torn_tail_of_the_metadata_log_is_left_as_it_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What a power cut left behind the last whole batch is the next start's to cut: fsck reads up to it and changes nothing."""
+def test_a_torn_tail_of_the_metadata_log_is_left_as_it_is(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a power cut left behind the last whole batch is the next start's to cut: fsck reads up to it and
+    changes nothing."""
     [*_, segment] = sorted(folder.glob("**/__cluster_metadata-0/*.log"))
     content = segment.read_bytes() + bytes(30)
     segment.write_bytes(content)
@@ -365,8 +396,11 @@ def test_a_torn_tail_of_the_metadata_log_is_left_as_it_is(folder: Path, capsys: 
     assert segment.read_bytes() == content
 
 
-def test_a_running_broker_is_told_of_and_kept_out(broker: LiveBroker, capsys: pytest.CaptureFixture[str]) -> None:
-    """While a broker runs the commands say so, and nothing is deleted; while fsck looks, no broker starts (the lock is held)."""
+def test_a_running_broker_is_told_of_and_kept_out(
+    broker: LiveBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While a broker runs the commands say so, and nothing is deleted; while fsck looks, no broker starts
+    (the lock is held)."""
     data = broker.folder / "data"
     orphan = old_orphan(data, capsys)
     broker.start()
@@ -387,8 +421,8 @@ def test_a_running_broker_is_told_of_and_kept_out(broker: LiveBroker, capsys: py
 
 
 def test_who_only_looks_takes_no_lock(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """objects and streams leave the lock's file as the last owner left it, so that a start in that instant is not refused; and they look
-    where that owner's file cannot be written."""
+    """objects and streams leave the lock's file as the last owner left it, so that a start in that instant is
+    not refused; and they look where that owner's file cannot be written."""
     lock = folder / "metadata" / ".lock"
     before = lock.read_text()
     lock.chmod(0o400)
@@ -399,7 +433,8 @@ def test_who_only_looks_takes_no_lock(folder: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_segment_that_went_away_is_not_made_again(tmp_path: Path) -> None:
-    """A running broker removes old segments: one that was listed a moment ago is no longer there, and looking does not make it."""
+    """A running broker removes old segments: one that was listed a moment ago is no longer there, and looking
+    does not make it."""
     disk = ReadOnlyDisk(PosixDisk())
     path = tmp_path / "00000000000000000000.log"
     with pytest.raises(LogCorrupt, match="went away"):
@@ -407,7 +442,9 @@ def test_a_segment_that_went_away_is_not_made_again(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_what_cannot_be_checked_is_a_sentence(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_checked_is_a_sentence(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """No directory, another cluster's bucket, a metadata log that is damaged: code 2 and why."""
     assert fsck.run(["--data-dir", str(tmp_path / "nothing")], {}, run_loop) == 2
     assert "holds no metadata log" in capsys.readouterr().err

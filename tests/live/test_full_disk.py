@@ -1,7 +1,8 @@
 """A disk that fills up under the broker: WAL, objects and metadata on one small ext4, mounted from an image.
 
-Where nothing may be mounted the tests are left out, and a warning says why; what they rest on is also shown without a mount, in
-tests/s3stream/test_storage.py (room for small states) and tests/runtime/objectstore/test_local.py (room that objects leave).
+Where nothing may be mounted the tests are left out, and a warning says why; what they rest on is also shown
+without a mount, in tests/s3stream/test_storage.py (room for small states) and
+tests/runtime/objectstore/test_local.py (room that objects leave).
 """
 
 from __future__ import annotations
@@ -65,9 +66,10 @@ def take_all(disk: SmallDisk, name: str) -> None:
 
 
 def fill(broker: LiveBroker, client: Client, topic: str, beside: Sequence[str] = ()) -> list[bytes]:
-    """Produces until a batch waits in vain for room that the disk does not have; what was acknowledged, by offset. (On a busy machine one waits in
-    vain for an upload that is slow, too: the disk has room then, and deletions make less than uploads need.) `beside`: topics that get a small record
-    with each batch, acknowledged or not."""
+    """Produces until a batch waits in vain for room that the disk does not have; what was acknowledged, by
+    offset. (On a busy machine one waits in vain for an upload that is slow, too: the disk has room then, and
+    deletions make less than uploads need.) `beside`: topics that get a small record with each batch,
+    acknowledged or not."""
     taken: list[bytes] = []
     for _ in range(4 * DISK_BYTES // VALUE_BYTES):
         for other in beside:
@@ -95,8 +97,8 @@ def grow_metadata(client: Client) -> str:
 
 
 def test_a_full_disk_holds_up_producers_and_takes_deletions(tmp_path: Path, disk: SmallDisk) -> None:
-    """Producers wait or are told to try again, nothing acknowledged is lost; deletions and retention make room, also when there is none
-    at all for metadata; then uploads go on."""
+    """Producers wait or are told to try again, nothing acknowledged is lost; deletions and retention make
+    room, also when there is none at all for metadata; then uploads go on."""
     with on_disk(tmp_path / "broker", disk) as broker, Client(broker.address) as client:
         client.create("fill")
         client.create("doomed")
@@ -132,8 +134,9 @@ def test_a_full_disk_holds_up_producers_and_takes_deletions(tmp_path: Path, disk
 
 
 def test_a_deletion_that_leaves_a_little_in_every_object_makes_room(tmp_path: Path, disk: SmallDisk) -> None:
-    """Most of a topic is deleted whose records share every upload with a few bytes of others: what is left of those uploads is written anew at once,
-    though compaction's own intervals are minutes, uploads go on, and all that was acknowledged is there."""
+    """Most of a topic is deleted whose records share every upload with a few bytes of others: what is left of
+    those uploads is written anew at once, though compaction's own intervals are minutes, uploads go on, and
+    all that was acknowledged is there."""
     others = [f"other{number}" for number in range(4)]
     with on_disk(tmp_path / "broker", disk) as broker, Client(broker.address) as client:
         for topic in ("fill", *others):
@@ -151,7 +154,8 @@ def test_a_deletion_that_leaves_a_little_in_every_object_makes_room(tmp_path: Pa
 
 
 def test_a_start_on_a_full_disk_waits_for_room(tmp_path: Path, disk: SmallDisk) -> None:
-    """Killed while the disk is full, started while it is: the start says what it waits for, and goes on once there is room."""
+    """Killed while the disk is full, started while it is: the start says what it waits for, and goes on once
+    there is room."""
     ballast = disk.path / "ballast"
     ballast.write_bytes(bytes(BALLAST_BYTES))
     with on_disk(tmp_path / "broker", disk) as broker:

@@ -1,6 +1,8 @@
-"""What clients may make the broker hold: hostile frames, readers that do not read, writers that dribble, thousands that are silent.
+"""What clients may make the broker hold: hostile frames, readers that do not read, writers that dribble,
+thousands that are silent.
 
-The process's own resident memory is looked at, and that others are served meanwhile. `MILLRACE_CONNECTIONS` is how many are silent.
+The process's own resident memory is looked at, and that others are served meanwhile. `MILLRACE_CONNECTIONS`
+is how many are silent.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ SETTINGS = {"queued.max.request.bytes": str(REQUESTS_BYTES), "memory.max.bytes":
 
 
 class Watch:
-    """The most memory the broker's process holds while this goes on, and how many answers another client gets meanwhile."""
+    """The most memory the broker's process holds while this goes on, and how many answers another client gets
+    meanwhile."""
 
     def __init__(self, broker: LiveBroker) -> None:
         self._broker = broker
@@ -96,13 +99,15 @@ def nest(name: str) -> bytes:
         outer = b"\x01\x00" + struct.pack(">i", -1) + uvarint(900_001) + b"\x01\x01\x00" * 900_000 + b"\x00"
         head = b""
     times = (FRAME_BYTES - 1000) // len(outer)
-    return request_header(api, version, 1, "hostile") + head + uvarint(times + 1) + outer * times + b"\x00\x00"
+    return (
+        request_header(api, version, 1, "hostile") + head + uvarint(times + 1) + outer * times + b"\x00\x00"
+    )
 
 
 @pytest.mark.parametrize("name", ["Produce", "OffsetFetch"])
 def test_a_frame_of_tiny_things_costs_its_own_size(broker: LiveBroker, name: str) -> None:
-    """A hundred MiB of nested arrays of nearly nothing: the connection is closed, memory grew by the frame and little more, and others
-    are served."""
+    """A hundred MiB of nested arrays of nearly nothing: the connection is closed, memory grew by the frame
+    and little more, and others are served."""
     frame = nest(name)
     with Watch(broker) as watch, socket.create_connection(("127.0.0.1", broker.port), PATIENCE_S) as hostile:
         hostile.sendall(struct.pack(">i", len(frame)) + frame)
@@ -113,9 +118,12 @@ def test_a_frame_of_tiny_things_costs_its_own_size(broker: LiveBroker, name: str
 
 
 def test_readers_that_do_not_read_cost_what_is_allowed(broker: LiveBroker) -> None:
-    """Forty clients ask for 8 MiB again and again and take nothing: what waits for them is bounded, and others are served."""
+    """Forty clients ask for 8 MiB again and again and take nothing: what waits for them is bounded, and
+    others are served."""
     asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=8 * MIB)
-    fetch = FetchRequest(max_wait_ms=0, max_bytes=8 * MIB, session_epoch=-1, topics=[FetchTopic("large", b"", [asked])])
+    fetch = FetchRequest(
+        max_wait_ms=0, max_bytes=8 * MIB, session_epoch=-1, topics=[FetchTopic("large", b"", [asked])]
+    )
     request = encode_request(NAMED["Fetch"], 12, 1, "greedy", fetch)
     with Watch(broker) as watch, contextlib.ExitStack() as stack:
         for _ in range(40):
@@ -127,7 +135,8 @@ def test_readers_that_do_not_read_cost_what_is_allowed(broker: LiveBroker) -> No
 
 
 def test_writers_that_dribble_cost_what_they_sent(broker: LiveBroker) -> None:
-    """A hundred clients announce requests of 50 MiB and send a little, then nothing: memory holds that little, and others are served."""
+    """A hundred clients announce requests of 50 MiB and send a little, then nothing: memory holds that
+    little, and others are served."""
     with Watch(broker) as watch, contextlib.ExitStack() as stack:
         for _ in range(100):
             slow = stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), PATIENCE_S))
@@ -156,8 +165,9 @@ def test_silent_connections_cost_little(broker: LiveBroker) -> None:
 
 
 def test_producers_that_wait_for_room_hold_up_nobody_else(tmp_path: Path) -> None:
-    """The store is away and the WAL is full: more producers wait than memory for requests allows. Consumers read, groups and topics are
-    asked for, records and topics are deleted, while not one of them has its answer; when the store is back every producer is served."""
+    """The store is away and the WAL is full: more producers wait than memory for requests allows. Consumers
+    read, groups and topics are asked for, records and topics are deleted, while not one of them has its
+    answer; when the store is back every producer is served."""
     settings = {**SETTINGS, "s3.wal.upload.interval.ms": "100"}
     with LiveBroker(tmp_path, settings, wal="16MiB") as broker, contextlib.ExitStack() as stack:
         client = stack.enter_context(Client(broker.address, 60.0))

@@ -1,4 +1,5 @@
-"""The page of /metrics: what topics and groups show on it, and that docs/metrics.md lists what it has and nothing else."""
+"""The page of /metrics: what topics and groups show on it, and that docs/metrics.md lists what it has and
+nothing else."""
 
 from __future__ import annotations
 
@@ -17,14 +18,20 @@ from tests.live.every_request import join
 from tests.metrics_docs import MetricRow, metric_rows
 from tests.patience import PATIENCE_S, until
 
-OBJECT_WAL_ONLY = {"millrace_wal_hedges_total", "millrace_wal_won_hedges_total", "millrace_wal_hedged_bytes_total"}
+OBJECT_WAL_ONLY = {
+    "millrace_wal_hedges_total",
+    "millrace_wal_won_hedges_total",
+    "millrace_wal_hedged_bytes_total",
+}
 
 
 @pytest.fixture(scope="module", params=["block", "object"])
 def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[LiveBroker]:
     """With each kind of write-ahead log: all else that is shown is there with every setting."""
     folder = tmp_path_factory.mktemp("metrics")
-    wal = {"s3.wal.path": f"0@file://{folder}/wal-objects/?capacity=64MiB"} if request.param == "object" else {}
+    wal = (
+        {"s3.wal.path": f"0@file://{folder}/wal-objects/?capacity=64MiB"} if request.param == "object" else {}
+    )
     size = "" if wal else "64MiB"
     with LiveBroker(folder, {"num.partitions": "2", **wal}, wal=size) as running:
         yield running
@@ -58,7 +65,9 @@ def commit(client: Client, group: str, topic: str, offset: int) -> None:
 
 
 def page_of(broker: LiveBroker) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}/metrics", timeout=PATIENCE_S) as answer:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{broker.admin_port}/metrics", timeout=PATIENCE_S
+    ) as answer:
         return str(answer.read().decode())
 
 
@@ -74,7 +83,8 @@ def shown(broker: LiveBroker) -> dict[str, MetricRow]:
 
 
 def test_the_page_is_read_by_a_parser_of_prometheus(broker: LiveBroker, used: Client) -> None:
-    """As many families as it heads, each once and with a kind; each line that is no comment is a sample; a histogram's buckets grow."""
+    """As many families as it heads, each once and with a kind; each line that is no comment is a sample; a
+    histogram's buckets grow."""
     page = page_of(broker)
     families = list(text_string_to_metric_families(page))
     names = [family.name for family in families]
@@ -97,15 +107,30 @@ def test_the_page_is_read_by_a_parser_of_prometheus(broker: LiveBroker, used: Cl
 
 
 def test_topics_and_groups_are_shown(broker: LiveBroker, used: Client) -> None:
-    """Bytes and records both ways, by topic and in all; offsets and size by partition; a group's state and how far it is behind."""
+    """Bytes and records both ways, by topic and in all; offsets and size by partition; a group's state and
+    how far it is behind."""
     page = broker.metrics()
-    assert page["millrace_broker_in_records_total"] == page['millrace_topic_in_records_total{topic="orders"}'] == 3
-    assert page["millrace_broker_in_bytes_total"] == page['millrace_topic_in_bytes_total{topic="orders"}'] > 2 * 61
-    assert page["millrace_broker_out_bytes_total"] == page['millrace_topic_out_bytes_total{topic="orders"}'] > 61
+    assert (
+        page["millrace_broker_in_records_total"]
+        == page['millrace_topic_in_records_total{topic="orders"}']
+        == 3
+    )
+    assert (
+        page["millrace_broker_in_bytes_total"]
+        == page['millrace_topic_in_bytes_total{topic="orders"}']
+        > 2 * 61
+    )
+    assert (
+        page["millrace_broker_out_bytes_total"] == page['millrace_topic_out_bytes_total{topic="orders"}'] > 61
+    )
     assert page['millrace_topic_partitions{topic="orders"}'] == 2
-    ends = [page[f'millrace_partition_log_end_offset{{partition="{index}",topic="orders"}}'] for index in (0, 1)]
+    ends = [
+        page[f'millrace_partition_log_end_offset{{partition="{index}",topic="orders"}}'] for index in (0, 1)
+    ]
     assert ends == [2, 1]
-    sizes = [page[f'millrace_partition_log_size_bytes{{partition="{index}",topic="orders"}}'] for index in (0, 1)]
+    sizes = [
+        page[f'millrace_partition_log_size_bytes{{partition="{index}",topic="orders"}}'] for index in (0, 1)
+    ]
     assert sum(sizes) == page['millrace_topic_in_bytes_total{topic="orders"}']
     assert page['millrace_group_lag_records{group="billing",topic="orders"}'] == 1, (
         "nothing was committed of the other partition"
@@ -125,7 +150,8 @@ def test_the_page_and_its_documentation_are_the_same(broker: LiveBroker, used: C
 
 
 def test_lag_after_a_restart_needs_no_client(tmp_path: Path) -> None:
-    """Nobody has asked for the group or opened the partition since the start: a look at the page loads the group, and metadata has the ends."""
+    """Nobody has asked for the group or opened the partition since the start: a look at the page loads the
+    group, and metadata has the ends."""
     with LiveBroker(tmp_path, wal="64MiB") as broker:
         with Client(broker.address) as client:
             client.create("orders")
@@ -138,13 +164,18 @@ def test_lag_after_a_restart_needs_no_client(tmp_path: Path) -> None:
         page = broker.metrics()
         assert page[lag] == 2
         assert page['millrace_group_partition_lag_records{group="billing",partition="0",topic="orders"}'] == 2
-        assert page['millrace_group_partition_committed_offset{group="billing",partition="0",topic="orders"}'] == 1
-        assert 'millrace_partition_log_end_offset{partition="0",topic="orders"}' not in page, "nobody opened it"
+        assert (
+            page['millrace_group_partition_committed_offset{group="billing",partition="0",topic="orders"}']
+            == 1
+        )
+        assert 'millrace_partition_log_end_offset{partition="0",topic="orders"}' not in page, (
+            "nobody opened it"
+        )
 
 
 def test_upload_lag_grows_while_the_store_is_away(tmp_path: Path) -> None:
-    """The folder of the objects is taken away: the age of the oldest record that is not in it grows, and so does the time that uploads wait. Put
-    back, both are 0 again."""
+    """The folder of the objects is taken away: the age of the oldest record that is not in it grows, and so
+    does the time that uploads wait. Put back, both are 0 again."""
     lag, waiting = "millrace_upload_lag_seconds", "millrace_upload_blocked_seconds"
     with (
         LiveBroker(tmp_path, {"s3.wal.upload.interval.ms": "1000"}, wal="64MiB") as broker,

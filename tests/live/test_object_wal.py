@@ -1,4 +1,5 @@
-"""The broker on an object WAL: killed, taken away its store, replaced by a later start, on a directory and on S3 (moto's server)."""
+"""The broker on an object WAL: killed, taken away its store, replaced by a later start, on a directory and on
+S3 (moto's server)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ from tests.patience import PATIENCE_S, until
 def broker_on(folder: Path, wal: str, **settings: object) -> LiveBroker:
     """Uploads only at the end, so that what is produced is in the WAL alone."""
     overrides = {"s3.wal.path": wal, "s3.wal.upload.interval.ms": "3600000"}
-    return LiveBroker(folder, overrides | {name.replace("_", "."): str(value) for name, value in settings.items()})
+    return LiveBroker(
+        folder, overrides | {name.replace("_", "."): str(value) for name, value in settings.items()}
+    )
 
 
 def folder_address(folder: Path) -> str:
@@ -55,18 +58,22 @@ def bucket() -> Iterator[Bucket]:
 
 @pytest.mark.parametrize("place", ["directory", "s3", "s3, reserved"])
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, place: str, bucket: Bucket) -> None:
-    """Produce, kill -9, start again and read back; then stop in order. The log is where the address says, and holds no more than the
-    seals of those that were killed once all is uploaded."""
+    """Produce, kill -9, start again and read back; then stop in order. The log is where the address says, and
+    holds no more than the seals of those that were killed once all is uploaded."""
     if place == "directory":
         walk(broker_on(tmp_path, folder_address(tmp_path)), kills=2)
         assert not (tmp_path / "data" / "wal").exists()
-        left = [path for path in (tmp_path / "wal-objects").rglob("*") if path.is_file() and "/wal/" in str(path)]
+        left = [
+            path for path in (tmp_path / "wal-objects").rglob("*") if path.is_file() and "/wal/" in str(path)
+        ]
         assert len(left) < 8, left
         return
     name = "reserved" if "reserved" in place else "killed"
     bucket.make(name)
     # Two puts of one name at once are both the first to moto: so none is put twice.
-    options = "&capacity=64MiB&batchInterval=50&hedge=off" + ("&fence=reservation" if "reserved" in place else "")
+    options = "&capacity=64MiB&batchInterval=50&hedge=off" + (
+        "&fence=reservation" if "reserved" in place else ""
+    )
     walk(broker_on(tmp_path, bucket.address(name) + options), kills=1)
 
 
@@ -87,8 +94,9 @@ UNREADY = "not ready: the write-ahead log cannot be written, and nothing is ackn
 
 
 def test_a_store_that_is_away_makes_producers_wait(tmp_path: Path, bucket: Bucket) -> None:
-    """The WAL's bucket refuses connections for a while: a produce request that waits is answered without an error once it is back. Meanwhile the
-    node is not ready, says that nothing is acknowledged, and measures for how long."""
+    """The WAL's bucket refuses connections for a while: a produce request that waits is answered without an
+    error once it is back. Meanwhile the node is not ready, says that nothing is acknowledged, and measures
+    for how long."""
     bucket.make("away")
     with broker_on(tmp_path, f"{bucket.address('away')}&apiCallAttemptTimeoutMs=500") as broker:
         with Client(broker.address) as client:
@@ -117,8 +125,9 @@ def send_one(broker: LiveBroker) -> int:
 
 
 def test_a_frozen_broker_that_was_replaced_acknowledges_nothing(tmp_path: Path) -> None:
-    """A broker is stopped as by a long pause and another start of its node takes the log and the metadata. Woken, the old one is sent a record:
-    it answers no success and ends, naming the newer epoch; the log holds what the new one acknowledged."""
+    """A broker is stopped as by a long pause and another start of its node takes the log and the metadata.
+    Woken, the old one is sent a record: it answers no success and ends, naming the newer epoch; the log holds
+    what the new one acknowledged."""
     with broker_on(tmp_path, folder_address(tmp_path)) as old:
         with Client(old.address) as client:
             client.create("kept")
@@ -146,8 +155,8 @@ def take_over(tmp_path: Path, sent: list[bytes]) -> None:
 
 
 def test_a_log_that_cannot_be_ours_says_why(tmp_path: Path, bucket: Bucket) -> None:
-    """The log directory is new and the WAL is not, or the WAL's bucket does not exist: each start ends with a sentence, which does not blame the
-    data bucket."""
+    """The log directory is new and the WAL is not, or the WAL's bucket does not exist: each start ends with a
+    sentence, which does not blame the data bucket."""
     bucket.make("used")
     with broker_on(tmp_path / "first", bucket.address("used")):
         pass
@@ -158,8 +167,8 @@ def test_a_log_that_cannot_be_ours_says_why(tmp_path: Path, bucket: Bucket) -> N
 
 
 def test_fsck_looks_at_a_log_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Beside a running broker: the log's objects by kind, sound, and the broker goes on; a byte of one that counts is wrong: named, exit code 1, and
-    nothing was changed."""
+    """Beside a running broker: the log's objects by kind, sound, and the broker goes on; a byte of one that
+    counts is wrong: named, exit code 1, and nothing was changed."""
 
     def check() -> tuple[int, dict[str, Any]]:
         words = [
@@ -192,7 +201,9 @@ def test_fsck_looks_at_a_log_in_use(tmp_path: Path, capsys: pytest.CaptureFixtur
         code, found = check()
         assert (code, found["sound"], found["wal"]["is_sound"]) == (1, False, False)
         assert found["wal"]["damages"][0]["place"]["slot"] == int(log[-1].name)
-        assert {path: path.read_bytes() for path in (tmp_path / "wal-objects").rglob("*") if path.is_file()} == before
+        assert {
+            path: path.read_bytes() for path in (tmp_path / "wal-objects").rglob("*") if path.is_file()
+        } == before
         log[-1].write_bytes(whole)
         broker.start()
         assert read(broker) == sent

@@ -1,4 +1,5 @@
-"""A start on an object WAL whose own store is away, or denies: it is waited for and the reason is told, or the right place is blamed."""
+"""A start on an object WAL whose own store is away, or denies: it is waited for and the reason is told, or
+the right place is blamed."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def check_waiting(broker: LiveBroker) -> None:
 
 @pytest.mark.parametrize("options", ["", "&fence=reservation"])
 def test_a_restart_waits_for_the_logs_store_and_says_so(tmp_path: Path, store: BadS3, options: str) -> None:
-    """Killed, and its store is away when it starts again, before the log is opened: told, waited for, and what was acknowledged is there."""
+    """Killed, and its store is away when it starts again, before the log is opened: told, waited for, and
+    what was acknowledged is there."""
     path = f"{store.address}&capacity=64MiB&hedge=off{options}"
     with LiveBroker(tmp_path, {"s3.wal.path": path, "s3.wal.upload.interval.ms": "3600000"}) as broker:
         with Client(broker.address) as client:

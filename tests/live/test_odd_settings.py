@@ -1,4 +1,5 @@
-"""One broker with an odd value in many settings at once, each seen by what it does; and the topic configurations that only a codec or a roll sees."""
+"""One broker with an odd value in many settings at once, each seen by what it does; and the topic
+configurations that only a codec or a roll sees."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ def client(broker: StuckBroker) -> Iterator[Client]:
 
 
 def test_the_metadata_log_is_where_and_as_large_as_it_is_told(broker: StuckBroker, client: Client) -> None:
-    """metadata.log.dir has it and no other folder; 9 MiB of changes fill a segment of metadata.log.segment.bytes and begin another."""
+    """metadata.log.dir has it and no other folder; 9 MiB of changes fill a segment of
+    metadata.log.segment.bytes and begin another."""
     client.create("described")
     replicas = [f"{number}:1" for number in range(10_000, 14_000)]
     for number in range(9 * (1 << 20) // (8 * len(replicas))):
@@ -111,8 +113,9 @@ def test_only_so_many_clients_have_a_fetch_session(broker: StuckBroker, client: 
 
 
 def test_offsets_are_kept_as_told(broker: StuckBroker, client: Client) -> None:
-    """offsets.topic.* shape the topic; offset.metadata.max.bytes refuses a longer text; offsets.retention.minutes forgets a group by the wall
-    clock, within offsets.retention.check.interval.ms."""
+    """offsets.topic.* shape the topic; offset.metadata.max.bytes refuses a longer text;
+    offsets.retention.minutes forgets a group by the wall clock, within
+    offsets.retention.check.interval.ms."""
     client.create("committed")
     asked = FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
     until(lambda: client.ask("FindCoordinator", asked).coordinators[0].error_code == 0)
@@ -151,7 +154,8 @@ def committed(client: Client) -> int:
 
 
 def test_a_quiet_producer_is_forgotten_when_it_is_looked_for(client: Client) -> None:
-    """producer.id.expiration.check.interval.ms: it goes from what DescribeProducers shows, without another append."""
+    """producer.id.expiration.check.interval.ms: it goes from what DescribeProducers shows, without another
+    append."""
     client.create("produced")
     made = client.ask("InitProducerId", InitProducerIdRequest(transactional_id=None), 5)
     record = Record(None, b"v", int(time.time() * 1000))
@@ -164,8 +168,8 @@ def test_a_quiet_producer_is_forgotten_when_it_is_looked_for(client: Client) -> 
 
 
 def test_who_waits_for_a_hanging_controller_is_told_in_time(broker: StuckBroker, client: Client) -> None:
-    """request.timeout.ms: a topic that the metadata log does not take is refused with REQUEST_TIMED_OUT, long before half a minute; it is made
-    all the same once the log goes on."""
+    """request.timeout.ms: a topic that the metadata log does not take is refused with REQUEST_TIMED_OUT, long
+    before half a minute; it is made all the same once the log goes on."""
     asked = CreateTopicsRequest([CreatableTopic("late", 1, 1)], 600_000)
     broker.stuck_path.touch()
     began = time.monotonic()
@@ -180,7 +184,8 @@ def test_who_waits_for_a_hanging_controller_is_told_in_time(broker: StuckBroker,
 
 
 def test_the_system_holds_so_many_connections(broker: StuckBroker) -> None:
-    """socket.listen.backlog.size: while the broker is stopped the system makes that many connections and one more; the next are served later."""
+    """socket.listen.backlog.size: while the broker is stopped the system makes that many connections and one
+    more; the next are served later."""
     host, port = broker.address.split(":")
     os.kill(broker.pid, signal.SIGSTOP)
     with ExitStack() as opened:
@@ -207,9 +212,13 @@ def made_of(connections: list[socket.socket]) -> list[socket.socket]:
     ids=lambda value: str(value),
 )
 def test_the_level_of_a_topic_reaches_its_codec(client: Client, codec: Codec, low: int, high: int) -> None:
-    """compression.*.level: the same records are stored as the codec makes them at that level, the higher one in fewer bytes."""
+    """compression.*.level: the same records are stored as the codec makes them at that level, the higher one
+    in fewer bytes."""
     name = codec.name.lower()
-    values = [f"{number * 7919 % 1000} of {number % 37} went to {number * 31 % 101}".encode() for number in range(2000)]
+    values = [
+        f"{number * 7919 % 1000} of {number % 37} went to {number * 31 % 101}".encode()
+        for number in range(2000)
+    ]
     sizes = []
     for level in (low, high):
         topic = f"{name}-{level}"
@@ -224,8 +233,9 @@ def test_the_level_of_a_topic_reaches_its_codec(client: Client, codec: Codec, lo
 
 
 def test_jitter_shortens_the_lives_of_segments(client: Client) -> None:
-    """segment.jitter.ms: of two records an hour less a minute apart the first has a segment of its own, and is old enough to go, in partitions
-    whose share of the jitter says so; without jitter they stay together and both stay."""
+    """segment.jitter.ms: of two records an hour less a minute apart the first has a segment of its own, and
+    is old enough to go, in partitions whose share of the jitter says so; without jitter they stay together
+    and both stay."""
     now_ms = int(time.time() * 1000)
     first_ms, second_ms = now_ms - 3 * HOUR_MS, now_ms - 2 * HOUR_MS - MINUTE_MS
     client.create("together", 4, segment_ms=HOUR_MS, retention_ms=-1)
@@ -260,9 +270,14 @@ ODD_DEFAULTS = {
 
 
 def test_the_settings_that_the_page_calls_changeable_are(broker: StuckBroker, client: Client) -> None:
-    """Each that docs/settings.md lists, changed while the broker runs, is what holds for a topic that says nothing itself: for the next batch,
-    and after a restart."""
-    others = {*LIMITS, *LISTENER_KEYS, PRODUCER_EXPIRATION, LOG_LEVEL}  # by test_dynamic_live.py and test_admin_live.py
+    """Each that docs/settings.md lists, changed while the broker runs, is what holds for a topic that says
+    nothing itself: for the next batch, and after a restart."""
+    others = {
+        *LIMITS,
+        *LISTENER_KEYS,
+        PRODUCER_EXPIRATION,
+        LOG_LEVEL,
+    }  # by test_dynamic_live.py and test_admin_live.py
     assert {*ODD_DEFAULTS, *others} == set(re.findall(r"^- `(.*)`$", reference(), re.MULTILINE))
     client.create("changeable")
     client.produce("changeable", [b"v" * 10_000])

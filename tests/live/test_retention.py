@@ -1,4 +1,5 @@
-"""Retention as clients see it: old segments go by time and by size, their objects leave the store, and a clock that jumps deletes nothing."""
+"""Retention as clients see it: old segments go by time and by size, their objects leave the store, and a
+clock that jumps deletes nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ SETTINGS = {
     "s3.wal.upload.interval.ms": "200",
     "log.retention.check.interval.ms": "200",
     "s3.object.delete.retention.minutes": "0",
-    "s3.stream.object.split.size": "500000",  # so that a large batch gets an object of its own, and goes with it
+    # so that a large batch gets an object of its own, and goes with it
+    "s3.stream.object.split.size": "500000",
 }
 
 
@@ -35,13 +37,15 @@ def is_stored(folder: Path, content: bytes) -> bool:
 
 
 def test_what_is_old_or_too_much_goes(tmp_path: Path) -> None:
-    """By age and by size, whole segments only; consumers below the start are told so and go on from it; objects leave the store; compacted
-    topics and records from the future stay."""
+    """By age and by size, whole segments only; consumers below the start are told so and go on from it;
+    objects leave the store; compacted topics and records from the future stay."""
     with ShiftedBroker(tmp_path, SETTINGS, wal="64MiB") as broker, Client(broker.address) as client:
         now_ms = int(time.time() * 1000)
         client.create("aged", retention_ms=HOUR_MS, segment_ms=MINUTE_MS)
         values = [os.urandom(2000) for _ in range(5)]
-        for age_ms, value in zip((3 * HOUR_MS, 2 * HOUR_MS, HOUR_MS // 2, MINUTE_MS * 3, 0), values, strict=True):
+        for age_ms, value in zip(
+            (3 * HOUR_MS, 2 * HOUR_MS, HOUR_MS // 2, MINUTE_MS * 3, 0), values, strict=True
+        ):
             client.produce("aged", [value], time_ms=now_ms - age_ms)
         client.create("sized", segment_bytes=1 << 20, retention_bytes=2 << 20, retention_ms=-1)
         large = [os.urandom(700_000) for _ in range(6)]
@@ -89,7 +93,8 @@ def check_consumer(address: str, values: list[bytes]) -> None:
 
 
 def test_a_clock_that_jumps_deletes_nothing(tmp_path: Path) -> None:
-    """The wall clock leaps a month ahead: retention by time is suspended, and says so; by size it goes on. Set right, it goes on by time."""
+    """The wall clock leaps a month ahead: retention by time is suspended, and says so; by size it goes on.
+    Set right, it goes on by time."""
     with ShiftedBroker(tmp_path, SETTINGS, wal="64MiB") as broker, Client(broker.address) as client:
         client.create("young", retention_ms=HOUR_MS)
         client.create("sized", segment_bytes=1 << 20, retention_bytes=1 << 20, retention_ms=HOUR_MS)

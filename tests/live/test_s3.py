@@ -51,7 +51,8 @@ def on_bucket(folder: Path, address: str, **settings: object) -> LiveBroker:
 
 
 def test_records_go_to_the_bucket_and_come_back_from_it(tmp_path: Path, bucket: Bucket) -> None:
-    """What was produced is read from objects after a restart; what retention or a deletion drops leaves the bucket."""
+    """What was produced is read from objects after a restart; what retention or a deletion drops leaves the
+    bucket."""
     settings = {"log_retention_check_interval_ms": 200, "s3_object_delete_retention_minutes": 0}
     with on_bucket(tmp_path, bucket.address(), **settings) as broker:
         sent: dict[int, list[bytes]] = {0: [], 1: []}
@@ -80,7 +81,9 @@ def test_records_go_to_the_bucket_and_come_back_from_it(tmp_path: Path, bucket: 
 
 def ready_page(broker: LiveBroker) -> str:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}/health/ready", timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{broker.admin_port}/health/ready", timeout=PATIENCE_S
+        ) as answer:
             return str(answer.read().decode())
     except urllib.error.HTTPError as refused:
         return str(refused.read().decode())
@@ -90,12 +93,15 @@ def ready_page(broker: LiveBroker) -> str:
 
 def newest(history: History) -> int:
     """The highest acknowledged offset of partition 0, -1 for none."""
-    return max((offset for partition, offset in list(history.acknowledged.values()) if partition == 0), default=-1)
+    return max(
+        (offset for partition, offset in list(history.acknowledged.values()) if partition == 0), default=-1
+    )
 
 
 def test_a_store_that_goes_away_is_waited_for(tmp_path: Path, bucket: Bucket) -> None:
-    """Under load the store refuses connections, then takes them and is silent: a patient producer sees no error, reads of history are
-    refused before a client gives up and leave others alone, memory is bounded, uploads go on afterwards, and nothing is lost."""
+    """Under load the store refuses connections, then takes them and is silent: a patient producer sees no
+    error, reads of history are refused before a client gives up and leave others alone, memory is bounded,
+    uploads go on afterwards, and nothing is lost."""
     bucket.make("outage")
     address = f"{bucket.address('outage')}&apiCallAttemptTimeoutMs=500"  # four attempts before it is told
     with on_bucket(tmp_path, address, num_partitions=4, memory_max_bytes=MEMORY_BYTES) as broker:
@@ -154,7 +160,8 @@ def check_refusal(process: subprocess.Popen[bytes], words: str) -> None:
 
 
 def test_a_start_that_cannot_be_says_why_in_a_sentence(tmp_path: Path, bucket: Bucket) -> None:
-    """Keys that nobody was given, a bucket that is not there, one that is another cluster's: a line for people, exit code 1."""
+    """Keys that nobody was given, a bucket that is not there, one that is another cluster's: a line for
+    people, exit code 1."""
     bucket.make("taken")
     bucket.put("taken", "millrace-cluster", b'{"version":1,"cluster_id":"hGTiLit3SO-4Px19ZkbPNA"}')
     missing = begun(on_bucket(tmp_path / "missing", bucket.address("nowhere")))
@@ -166,7 +173,8 @@ def test_a_start_that_cannot_be_says_why_in_a_sentence(tmp_path: Path, bucket: B
 
 
 def test_a_start_waits_for_a_store_that_is_away_and_says_so(tmp_path: Path, bucket: Bucket) -> None:
-    """Nobody answers: the log and the ready page say what is waited for; once the store is there the start goes on; a signal ends it."""
+    """Nobody answers: the log and the ready page say what is waited for; once the store is there the start
+    goes on; a signal ends it."""
     bucket.make("late")
     port = free_port()
     waiting = on_bucket(tmp_path / "never", bucket.address("late", port))

@@ -1,4 +1,5 @@
-"""The broker on a store that lacks all that can be lacked: it works, and says in a sentence what is not guarded."""
+"""The broker on a store that lacks all that can be lacked: it works, and says in a sentence what is not
+guarded."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def objects(store: BadS3) -> list[str]:
 
 @pytest.mark.parametrize("condition", ["ignores-if-none-match", "refuses-if-none-match"])
 def test_a_broker_lives_on_a_store_that_lacks_nearly_all(tmp_path: Path, condition: str) -> None:
-    """Records go to objects and come back after a restart, deleted topics leave the store, and each lack is said once in the log."""
+    """Records go to objects and come back after a restart, deleted topics leave the store, and each lack is
+    said once in the log."""
     with running(condition, *LACKING) as store:
         overrides = {
             "s3.data.buckets": store.address,

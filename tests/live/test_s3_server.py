@@ -39,7 +39,8 @@ def test_the_doctor_finds_nothing_amiss(server: S3Server, capsys: pytest.Capture
 def test_records_live_in_a_real_servers_bucket(
     tmp_path: Path, server: S3Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was produced is read from objects after broker and server were started anew; a deleted topic leaves the bucket."""
+    """What was produced is read from objects after broker and server were started anew; a deleted topic
+    leaves the bucket."""
     overrides = {
         "s3.data.buckets": server.address("lake"),
         "s3.wal.upload.interval.ms": "200",
@@ -48,14 +49,17 @@ def test_records_live_in_a_real_servers_bucket(
     buckets = server.folder / "buckets" / "lake"
 
     def objects() -> list[Path]:
-        found = [Path(at) / name for at, _, names in os.walk(buckets) for name in names]  # while some of them go
+        found = [
+            Path(at) / name for at, _, names in os.walk(buckets) for name in names
+        ]  # while some of them go
         return [path for path in found if path.parts[-3] == "objects"]
 
     with LiveBroker(tmp_path / "broker", overrides, wal="64MiB") as broker:
         with Client(broker.address) as client:
             client.create("kept", 2)
             values = [
-                [b"%d-%d " % (partition, place) * (place % 400 + 1) for place in range(200)] for partition in (0, 1)
+                [b"%d-%d " % (partition, place) * (place % 400 + 1) for place in range(200)]
+                for partition in (0, 1)
             ]
             for partition in (0, 1):
                 for first in range(0, 200, 50):
@@ -70,7 +74,9 @@ def test_records_live_in_a_real_servers_bucket(
                 assert broker.metrics()['millrace_storage_reads_total{source="objects"}'] > 0
             broker.stop()
             check_fsck(tmp_path / "broker" / "data", server.address("lake"), objects())
-            check_uploads(tmp_path / "broker" / "data", server, str(objects()[0].relative_to(buckets)), capsys)
+            check_uploads(
+                tmp_path / "broker" / "data", server, str(objects()[0].relative_to(buckets)), capsys
+            )
             broker.start()
             with Client(broker.address) as client:
                 assert client.delete("kept") == 0
@@ -78,7 +84,8 @@ def test_records_live_in_a_real_servers_bucket(
 
 
 def check_fsck(data: Path, address: str, objects: list[Path]) -> None:
-    """It finds the bucket sound, then a byte that was flipped under the server's feet, then the bucket sound again."""
+    """It finds the bucket sound, then a byte that was flipped under the server's feet, then the bucket sound
+    again."""
     words = ["--data-dir", str(data), "--override", f"s3.data.buckets={address}", "--json"]
     assert fsck.run(words, {}, run_loop) == 0
     largest = max(objects, key=lambda path: path.stat().st_size)
@@ -90,7 +97,8 @@ def check_fsck(data: Path, address: str, objects: list[Path]) -> None:
 
 
 def check_uploads(data: Path, server: S3Server, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was sent of an upload that nobody will finish is told, and goes when it is asked for; the object of that key stays."""
+    """What was sent of an upload that nobody will finish is told, and goes when it is asked for; the object
+    of that key stays."""
 
     async def leave() -> None:
         store = await S3ObjectStore.open(server.settings("lake"))
@@ -99,21 +107,29 @@ def check_uploads(data: Path, server: S3Server, key: str, capsys: pytest.Capture
 
     def checked(*more: str) -> tuple[str, dict[str, int]]:
         capsys.readouterr()
-        assert fsck.run(["--data-dir", str(data), "--override", bucket, "--json", "--quick", *more], {}, run_loop) == 0
+        assert (
+            fsck.run(
+                ["--data-dir", str(data), "--override", bucket, "--json", "--quick", *more], {}, run_loop
+            )
+            == 0
+        )
         told = json.loads(capsys.readouterr().out)
         return told["uploads"], told["findings"]
 
     bucket = f"s3.data.buckets={server.address('lake')}"
     asyncio.run(leave())
     told, findings = checked()
-    assert (told.split(";")[0], findings) == ("1 unfinished uploads, 1 of them nobody's", {"unfinished upload": 1})
+    assert (told.split(";")[0], findings) == (
+        "1 unfinished uploads, 1 of them nobody's",
+        {"unfinished upload": 1},
+    )
     told, _ = checked("--delete-orphans", "--grace-minutes", "0")
     assert "1 were aborted" in told
     assert checked() == ("", {})
 
 
 def test_a_log_of_objects_lives_there_too(tmp_path: Path, server: S3Server) -> None:
-    """The write-ahead log and the data in one bucket of the real server: its conditions are tried at the start and hold, and what was
-    acknowledged is there after kill -9."""
+    """The write-ahead log and the data in one bucket of the real server: its conditions are tried at the
+    start and hold, and what was acknowledged is there after kill -9."""
     log = server.address("lake") + "&capacity=64MiB&batchInterval=50"
     walk(broker_on(tmp_path / "broker", log, s3_data_buckets=server.address("lake")), kills=1)

@@ -1,4 +1,5 @@
-"""Settings that clients feel, each on a broker of its own: what is advertised, what is not created, what is not deleted."""
+"""Settings that clients feel, each on a broker of its own: what is advertised, what is not created, what is
+not deleted."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def told(wire: Wire) -> set[tuple[str, int]]:
 
 
 def test_a_broker_on_every_address_tells_each_client_the_one_it_used(tmp_path: Path) -> None:
-    """Bound to 0.0.0.0 and nothing advertised: who came by 127.0.0.2 is sent there again, and a real client works that way."""
+    """Bound to 0.0.0.0 and nothing advertised: who came by 127.0.0.2 is sent there again, and a real client
+    works that way."""
     port = free_port()
     with LiveBroker(tmp_path, {"listeners": f"PLAINTEXT://0.0.0.0:{port}"}, wal="16MiB"):
         for host in ("127.0.0.1", "127.0.0.2"):
@@ -57,8 +59,8 @@ def test_advertised_listeners_are_what_clients_are_told(tmp_path: Path) -> None:
 
 
 def test_what_is_turned_off_stays_off(tmp_path: Path) -> None:
-    """auto.create.topics.enable=false: naming a topic does not make it, producing to it fails. delete.topic.enable=false: a deletion is
-    refused with the code its version knows, and the topic stays."""
+    """auto.create.topics.enable=false: naming a topic does not make it, producing to it fails.
+    delete.topic.enable=false: a deletion is refused with the code its version knows, and the topic stays."""
     settings = {"auto.create.topics.enable": "false", "delete.topic.enable": "false"}
     with LiveBroker(tmp_path, settings, wal="16MiB") as broker, Wire(broker.address) as wire:
         asked = MetadataRequest(topics=[MetadataRequestTopic(name="absent")], allow_auto_topic_creation=True)

@@ -1,4 +1,5 @@
-"""The broker on its usual loop, log and data in a store as slow as one in a region: a PUT takes 60 ms, one in a hundred 250 ms.
+"""The broker on its usual loop, log and data in a store as slow as one in a region: a PUT takes 60 ms, one in
+a hundred 250 ms.
 
 `make slow-store` runs it for ten minutes (MILLRACE_SLOW_STORE_S).
 """
@@ -22,7 +23,8 @@ SECONDS = float(os.environ.get("MILLRACE_SLOW_STORE_S", "4"))
 PARTITIONS = 12
 # Bytes of a value, and how often each connection sends one: many small, odd moments, and some MB/s.
 LOADS = ((100, 0.013), (4096, 0.037), (65_536, 0.25))
-# Beside the answer to the last PUT a record may wait for some that began before it. It is an order, not a goal.
+# Beside the answer to the last PUT a record may wait for some that began before it. It is an order, not a
+# goal.
 P99_MS_MAX = 2_500
 
 
@@ -46,8 +48,9 @@ async def produce(broker: LiveBroker) -> list[LoadResult]:
 
 
 def test_a_slow_store_ends_no_broker(tmp_path: Path) -> None:
-    """Twelve producers of three kinds for some seconds while data is uploaded too; then kill -9. All that was acknowledged is there after a
-    restart on the same slow store, no less and no more, and the log says nothing of a failure. (The broker ended within seconds.)"""
+    """Twelve producers of three kinds for some seconds while data is uploaded too; then kill -9. All that was
+    acknowledged is there after a restart on the same slow store, no less and no more, and the log says
+    nothing of a failure. (The broker ended within seconds.)"""
     with S3Server(tmp_path / "s3") as server, SlowProxy(server.port) as proxy:
         for name in ("log", "lake"):
             server.make(name)
@@ -67,11 +70,14 @@ def test_a_slow_store_ends_no_broker(tmp_path: Path) -> None:
             for (size_bytes, _), result in zip(LOADS, results, strict=True):
                 p50_ms, p99_ms = result.quantile_ms(0.5), result.quantile_ms(0.99)
                 print(
-                    f"{result.requests_count} of {size_bytes} bytes: p50 {p50_ms:.0f} ms, p99 {p99_ms:.0f} ms; PUT of the "
+                    f"{result.requests_count} of {size_bytes} bytes: p50 {p50_ms:.0f} ms, p99 {p99_ms:.0f} "
+                    "ms; PUT of the "
                     f"log p50 {puts.quantile_ms(0.5):.0f} ms, p99 {puts.quantile_ms(0.99):.0f} ms"
                 )
                 assert p99_ms < P99_MS_MAX
-            assert broker.metrics()['millrace_store_requests_total{operation="put_if_absent",outcome="ok"}'] > 0
+            assert (
+                broker.metrics()['millrace_store_requests_total{operation="put_if_absent",outcome="ok"}'] > 0
+            )
             broker.kill()
             broker.start()
             with Client(broker.address) as client:

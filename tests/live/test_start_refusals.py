@@ -1,7 +1,8 @@
-"""Starts that must not be: each ends with exit code 1 and one plain sentence that says what is wrong and what to do, and nothing is changed.
+"""Starts that must not be: each ends with exit code 1 and one plain sentence that says what is wrong and what
+to do, and nothing is changed.
 
-Mistakes in the settings end with code 2, all of them told at once; a misspelling only warns. A damaged object ends no start: it fails the
-reads that need it.
+Mistakes in the settings end with code 2, all of them told at once; a misspelling only warns. A damaged object
+ends no start: it fails the reads that need it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ BLOCK_BYTES = 4096
 def settings(folder: Path, **more: str) -> dict[str, str]:
     """`more` with underscores for dots. The WAL is small, since every test copies one."""
     place = folder / "data" / "wal"
-    return {"s3.wal.path": f"0@file://{place}?capacity=4MiB", **{key.replace("_", "."): more[key] for key in more}}
+    return {
+        "s3.wal.path": f"0@file://{place}?capacity=4MiB",
+        **{key.replace("_", "."): more[key] for key in more},
+    }
 
 
 def produce(address: str, count: int) -> None:
@@ -73,7 +77,8 @@ def test_a_new_cluster_is_announced(stopped: Path, tmp_path: Path) -> None:
 
 
 def test_what_a_node_keeps_is_its_owners_alone(stopped: Path, killed: Path) -> None:
-    """Write-ahead log, metadata, objects and locks, and the folders that they lie in: nobody else may read or enter them."""
+    """Write-ahead log, metadata, objects and locks, and the folders that they lie in: nobody else may read or
+    enter them."""
     data = [stopped / "data", killed / "data"]
     found = [*data, *(path for folder in data for path in folder.rglob("*"))]
     assert {"wal", "objects", "meta.properties", "metadata.reserve", ".lock"} <= {path.name for path in found}
@@ -86,9 +91,13 @@ def copied(source: Path, target: Path) -> Path:
 
 
 def refused(folder: Path, **more: str) -> str:
-    """The sentence of a start that fails: it is the last that is said, whatever else has to end, and no future's failure is told as unseen."""
+    """The sentence of a start that fails: it is the last that is said, whatever else has to end, and no
+    future's failure is told as unseen."""
     process = subprocess.run(
-        LiveBroker(folder, settings(folder, **more)).command(), capture_output=True, text=True, timeout=PATIENCE_S
+        LiveBroker(folder, settings(folder, **more)).command(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert process.returncode == 1, process
     assert process.stdout == ""
@@ -113,15 +122,21 @@ def test_a_second_process_on_one_data_directory(stopped: Path, tmp_path: Path) -
     folder = copied(stopped, tmp_path)
     with LiveBroker(folder, settings(folder)) as first:
         sentence = refused(folder)
-        assert f"is in use by process {first.pid}: stop it, or give this one a data directory of its own" in sentence
+        assert (
+            f"is in use by process {first.pid}: stop it, or give this one a data directory of its own"
+            in sentence
+        )
         produce(first.address, 1)
 
 
 def test_a_second_process_on_one_wal(stopped: Path, tmp_path: Path) -> None:
-    """It has a log directory and a bucket of its own, both empty: it is told that the WAL is somebody's, and to remove nothing."""
+    """It has a log directory and a bucket of its own, both empty: it is told that the WAL is somebody's, and
+    to remove nothing."""
     folder = copied(stopped, tmp_path)
     with LiveBroker(folder, settings(folder)) as first:
-        sentence = refused(tmp_path / "second", s3_wal_path=f"0@file://{folder / 'data' / 'wal'}?capacity=4MiB")
+        sentence = refused(
+            tmp_path / "second", s3_wal_path=f"0@file://{folder / 'data' / 'wal'}?capacity=4MiB"
+        )
         assert f"{folder / 'data' / 'wal'} is in use by another process: stop it" in sentence
         assert "remove" not in sentence
         produce(first.address, 1)
@@ -167,17 +182,23 @@ def no_log_file(folder: Path) -> None:
 STOPPED: dict[str, tuple[Callable[[Path], None], str]] = {
     "an empty log beside a bucket": (
         no_log,
-        "the metadata log directory is empty, but * holds the data of cluster *: restore the log directory (log.dirs) *",
+        "the metadata log directory is empty, but * holds the data of cluster *: restore the log directory "
+        "(log.dirs) *",
     ),
     "an empty log beside a WAL": (
         no_log_no_bucket,
-        "the metadata log directory is empty, but the WAL * is in use: restore the log directory (log.dirs) *",
+        "the metadata log directory is empty, but the WAL * is in use: restore the log directory *",
     ),
-    "a bucket that lost its objects": (no_bucket, "* holds nothing of cluster *: give the bucket that belongs *"),
-    "a bucket whose marker is damaged": (broken_marker, "the object millrace-cluster in * is damaged; remove it, *"),
-    "a flipped byte in the metadata log": (damaged_log, "the metadata log cannot be used: *: at byte *; nothing was changed; *"),
-    "a flipped byte in a batch's epoch": (damaged_log_epoch, "the metadata log cannot be used: *epoch 1*; nothing was changed; *"),
-    "a flipped byte in the quorum's state": (damaged_state, "the metadata log cannot be used: *quorum-state*"),
+    "a bucket that lost its objects": (no_bucket, "* holds nothing of cluster *: give the bucket that "
+                                                  "belongs *"),
+    "a bucket whose marker is damaged": (broken_marker, "the object millrace-cluster in * is damaged; remove "
+                                                        "it, *"),
+    "a flipped byte in the metadata log": (damaged_log, "the metadata log cannot be used: *: at byte *; "
+                                                        "nothing was changed; *"),
+    "a flipped byte in a batch's epoch": (damaged_log_epoch, "the metadata log cannot be used: *epoch 1*; "
+                                                             "nothing was changed; *"),
+    "a flipped byte in the quorum's state": (damaged_state, "the metadata log cannot be used: "
+                                                            "*quorum-state*"),
     "a metadata log without segments": (no_log_file, "the metadata log cannot be used: *segments are gone*"),
 }  # fmt: skip
 
@@ -198,14 +219,16 @@ def test_another_clusters_wal_and_bucket(stopped: Path, killed: Path, tmp_path: 
     shutil.copy(killed / "data" / "wal", folder / "data" / "wal")
     sentence = refused(folder)
     assert fnmatchcase(
-        sentence, "the WAL * belongs to cluster *, and this is cluster *: give the WAL that belongs to this node*"
+        sentence,
+        "the WAL * belongs to cluster *, and this is cluster *: give the WAL that belongs to this node*",
     )
     folder = copied(stopped, tmp_path / "bucket")
     shutil.rmtree(folder / "data" / "objects")
     shutil.copytree(killed / "data" / "objects", folder / "data" / "objects")
     sentence = refused(folder)
     assert fnmatchcase(
-        sentence, "* holds the data of cluster *, and this node belongs to cluster *: give this cluster a bucket*"
+        sentence,
+        "* holds the data of cluster *, and this node belongs to cluster *: give this cluster a bucket*",
     )
 
 
@@ -223,15 +246,16 @@ def test_another_node_or_cluster_by_its_settings(stopped: Path, tmp_path: Path) 
 
 
 def test_a_lost_wal_is_given_up_only_when_told(killed: Path, tmp_path: Path) -> None:
-    """It may hold acknowledged records: the start is refused, again and again, until the operator accepts the loss for one start, which says of
-    each partition from where on records are given up."""
+    """It may hold acknowledged records: the start is refused, again and again, until the operator accepts the
+    loss for one start, which says of each partition from where on records are given up."""
     folder = copied(killed, tmp_path)
     (folder / "data" / "wal").unlink()
     for _ in range(2):
         sentence = refused(folder)
         assert fnmatchcase(
             sentence,
-            "the WAL * is new, but * streams were open *had the WAL * at *. Put that back (s3.wal.path), or *wal.lost.accept=true*",
+            "the WAL * is new, but * streams were open *had the WAL * at *. Put that back (s3.wal.path), or "
+            "*wal.lost.accept=true*",
         )
     with LiveBroker(folder, settings(folder, wal_lost_accept="true")) as broker:
         produce(broker.address, 1)
@@ -244,24 +268,30 @@ def test_a_lost_wal_is_given_up_only_when_told(killed: Path, tmp_path: Path) -> 
 
 
 def test_a_flipped_byte_in_the_wal(killed: Path, tmp_path: Path) -> None:
-    """Below what was confirmed it is damage, and told; the last blocks cannot be told from a tail that was being written."""
+    """Below what was confirmed it is damage, and told; the last blocks cannot be told from a tail that was
+    being written."""
     folder = copied(killed, tmp_path)
     wal = folder / "data" / "wal"
     data = wal.read_bytes()
-    used = [place for place in range(2 * BLOCK_BYTES, len(data), BLOCK_BYTES) if any(data[place : place + BLOCK_BYTES])]
+    used = [
+        place
+        for place in range(2 * BLOCK_BYTES, len(data), BLOCK_BYTES)
+        if any(data[place : place + BLOCK_BYTES])
+    ]
     flip(wal, used[len(used) // 2] + 100)
     before = wal.read_bytes()[2 * BLOCK_BYTES :]
     sentence = refused(folder)
     assert fnmatchcase(
         sentence,
-        "the WAL * cannot be recovered: the WAL is damaged at position *; the WAL was not changed: mend the device; or see with *",
+        "the WAL * cannot be recovered: the WAL is damaged at position *; the WAL was not changed: mend the "
+        "device; or see with *",
     )
     assert wal.read_bytes()[2 * BLOCK_BYTES :] == before
 
 
 def test_a_flipped_byte_in_an_object_fails_its_reads_alone(stopped: Path, tmp_path: Path) -> None:
-    """The start succeeds, a consumer of the damaged records gets an error and none of the bytes, the log names the object, and the broker
-    takes and serves new ones."""
+    """The start succeeds, a consumer of the damaged records gets an error and none of the bytes, the log
+    names the object, and the broker takes and serves new ones."""
     folder = copied(stopped, tmp_path)
     (stored,) = [
         path
@@ -278,7 +308,10 @@ def test_a_flipped_byte_in_an_object_fails_its_reads_alone(stopped: Path, tmp_pa
         assert b"0" * 100 in data
     told = [line for line in broker.log_path.read_text().splitlines() if " cannot be read: object " in line]
     assert len(told) == 1
-    said = f"t-0 offsets 0 to 9 cannot be read: object {stored.relative_to(folder / 'data' / 'objects')} is damaged at byte"
+    said = (
+        f"t-0 offsets 0 to 9 cannot be read: object {stored.relative_to(folder / 'data' / 'objects')} is "
+        "damaged at byte"
+    )
     assert said in told[0]
 
 
@@ -301,7 +334,8 @@ def test_an_address_that_is_taken(stopped: Path, tmp_path: Path) -> None:
         ):
             sentence = refused(other, **{key: address})
             assert fnmatchcase(
-                sentence, "cannot listen on 127.0.0.1:*: Address already in use; set listeners or admin.listener *"
+                sentence,
+                "cannot listen on 127.0.0.1:*: Address already in use; set listeners or admin.listener *",
             )
             assert not (other / "data").exists()
 
@@ -309,14 +343,17 @@ def test_an_address_that_is_taken(stopped: Path, tmp_path: Path) -> None:
 def test_places_that_cannot_be(tmp_path: Path) -> None:
     """Folders that cannot be made, a file where a folder should be, a device that is too small."""
     (tmp_path / "file").write_text("x")
-    assert fnmatchcase(refused(tmp_path / "a", log_dirs=f"{tmp_path}/file/log"), "cannot use the disk at *file*: *")
+    assert fnmatchcase(
+        refused(tmp_path / "a", log_dirs=f"{tmp_path}/file/log"), "cannot use the disk at *file*: *"
+    )
     sentence = refused(tmp_path / "b", s3_data_buckets=f"0@file://{tmp_path}/file/objects")
     assert fnmatchcase(sentence, "0@file://*file/objects cannot be the data bucket: *")
     sentence = refused(tmp_path / "c", s3_wal_path=f"0@file://{tmp_path}/wal?capacity=900TiB")
     wanted = 900 << 40
     assert fnmatchcase(
         sentence,
-        f"no room on the disk for *wal: No space left on device for {wanted} bytes of log and *(* bytes wanted, * free): make room, or *",
+        f"no room on the disk for *wal: No space left on device for {wanted} bytes of log and *(* bytes "
+        "wanted, * free): make room, or *",
     )
     assert not (tmp_path / "c" / "data" / "metadata").exists()
 
@@ -331,12 +368,16 @@ def test_mistakes_in_the_settings_are_told_all_at_once(tmp_path: Path) -> None:
         "s3.data.buckets": "0@gs://bucket",
         "s3.wal.path": "0@tape://reel",
     }
-    process = subprocess.run(LiveBroker(tmp_path, wrong).command(), capture_output=True, text=True, timeout=PATIENCE_S)
+    process = subprocess.run(
+        LiveBroker(tmp_path, wrong).command(), capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert process.returncode == 2
     lines = process.stderr.splitlines()
     assert lines[0] == "millrace: the settings hold mistakes:"
     for key, value in wrong.items():
-        assert [line for line in lines[1:] if line.startswith(f"  {key}={value} ") and "--override" in line], (
+        assert [
+            line for line in lines[1:] if line.startswith(f"  {key}={value} ") and "--override" in line
+        ], (
             key,
             lines,
         )
@@ -347,7 +388,9 @@ def test_mistakes_in_the_settings_are_told_all_at_once(tmp_path: Path) -> None:
 def test_a_misspelt_setting_warns_and_names_the_nearest(tmp_path: Path) -> None:
     """The broker starts without it."""
     with (
-        LiveBroker(tmp_path, {"num.partition": "3", "auto.create.topic.enable": "false"}, wal="4MiB") as broker,
+        LiveBroker(
+            tmp_path, {"num.partition": "3", "auto.create.topic.enable": "false"}, wal="4MiB"
+        ) as broker,
         Wire(broker.address),
     ):
         told = broker.log_path.read_text()

@@ -1,4 +1,5 @@
-"""Stores that answer nothing until somebody has mended something here: the start waits, and the log and the ready page say what is to be done."""
+"""Stores that answer nothing until somebody has mended something here: the start waits, and the log and the
+ready page say what is to be done."""
 
 from __future__ import annotations
 
@@ -20,9 +21,11 @@ from tests.patience import until
 @pytest.mark.parametrize(
     ("fault", "remedy"), [("skewed", "set the clock"), ("expired", "the session token has expired")]
 )
-def test_what_can_be_mended_is_waited_for_and_told(tmp_path: Path, setting: str, fault: str, remedy: str) -> None:
-    """A clock that is wrong, a token that has expired; once it is mended the start goes on. The WAL's root is looked for with a HEAD, which
-    is answered without a word for why."""
+def test_what_can_be_mended_is_waited_for_and_told(
+    tmp_path: Path, setting: str, fault: str, remedy: str
+) -> None:
+    """A clock that is wrong, a token that has expired; once it is mended the start goes on. The WAL's root is
+    looked for with a HEAD, which is answered without a word for why."""
     with running(fault) as store:
         broker = LiveBroker(tmp_path, {setting: store.address}, wal="64MiB")
         broker.begin()
@@ -38,7 +41,12 @@ class _Keys(BaseHTTPRequestHandler):
     """A machine's own source of credentials."""
 
     def do_GET(self) -> None:
-        keys = {"AccessKeyId": "a", "SecretAccessKey": "b", "Token": "c", "Expiration": "2999-01-01T00:00:00Z"}
+        keys = {
+            "AccessKeyId": "a",
+            "SecretAccessKey": "b",
+            "Token": "c",
+            "Expiration": "2999-01-01T00:00:00Z",
+        }
         self.send_response(200)
         self.end_headers()
         self.wfile.write(json.dumps(keys).encode())

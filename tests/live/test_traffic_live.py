@@ -1,4 +1,5 @@
-"""Bandwidth to the store on a live broker: history comes at the rate that was set, what is produced does not wait for it."""
+"""Bandwidth to the store on a live broker: history comes at the rate that was set, what is produced does not
+wait for it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ def shown(metrics: dict[str, float], name: str, tier: str, way: str) -> float:
 
 
 def test_reads_of_history_wait_for_bandwidth_and_uploads_do_not(tmp_path: Path) -> None:
-    """With 2 MiB a second, 8 MiB are produced and uploaded without a wait, and read back after a restart, right and with waits."""
+    """With 2 MiB a second, 8 MiB are produced and uploaded without a wait, and read back after a restart,
+    right and with waits."""
     settings = {"s3.network.baseline.bandwidth": "2MiB", "s3.wal.upload.threshold": "1MiB"}
     values = [bytes([number]) * (256 << 10) for number in range(32)]
     with LiveBroker(tmp_path, settings, wal="64MiB") as broker:
@@ -29,7 +31,9 @@ def test_reads_of_history_wait_for_bandwidth_and_uploads_do_not(tmp_path: Path) 
         with Client(broker.address) as client:
             assert client.read("t") == values
         after = broker.metrics()
-        read_bytes = shown(after, "passed_bytes", "tail", "in") + shown(after, "passed_bytes", "catch_up", "in")
+        read_bytes = shown(after, "passed_bytes", "tail", "in") + shown(
+            after, "passed_bytes", "catch_up", "in"
+        )
         assert 8 * MIB <= read_bytes <= 10 * MIB
         assert shown(after, "waits", "tail", "in") + shown(after, "waits", "catch_up", "in") > 0
         assert shown(after, "wait_seconds", "tail", "in") + shown(after, "wait_seconds", "catch_up", "in") > 1

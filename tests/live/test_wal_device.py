@@ -1,4 +1,5 @@
-"""A broker whose WAL is a raw block device: first start, kill -9, an orderly restart, more and less capacity, a device that is too small."""
+"""A broker whose WAL is a raw block device: first start, kill -9, an orderly restart, more and less capacity,
+a device that is too small."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from tests.live import LiveBroker
 from tests.live.client import MIB, Client
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("losetup") is None, reason="needs root and losetup")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("losetup") is None, reason="needs root and losetup"
+)
 
 
 @pytest.fixture
@@ -22,7 +25,9 @@ def device(tmp_path: Path) -> Iterator[str]:
     """A loop device of 64 MiB that was cleared."""
     backing = tmp_path / "backing"
     backing.write_bytes(bytes(64 * MIB))
-    made = subprocess.run(["losetup", "--find", "--show", str(backing)], capture_output=True, text=True, check=False)
+    made = subprocess.run(
+        ["losetup", "--find", "--show", str(backing)], capture_output=True, text=True, check=False
+    )
     if made.returncode:
         pytest.skip(made.stderr)
     try:
@@ -37,7 +42,8 @@ def broker_on(folder: Path, device: str, capacity: str, **more: str) -> LiveBrok
 
 
 def test_a_raw_device_is_a_wal(tmp_path: Path, device: str) -> None:
-    """Through kill -9 and with another capacity at each start every record is there, in order; nothing beyond the capacity is touched."""
+    """Through kill -9 and with another capacity at each start every record is there, in order; nothing beyond
+    the capacity is touched."""
     values: list[bytes] = []
     beyond = os.urandom(16 * MIB)
     for number, capacity in enumerate(("16MiB", "48MiB", "8MiB", "32MiB")):
@@ -60,13 +66,16 @@ def test_a_raw_device_is_a_wal(tmp_path: Path, device: str) -> None:
 
 
 def refusal(broker: LiveBroker) -> str:
-    process = subprocess.run(broker.command(), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    process = subprocess.run(
+        broker.command(), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert process.returncode == 1, process.stderr
     return process.stderr.splitlines()[-1]
 
 
 def test_what_a_device_cannot_be_is_said(tmp_path: Path, device: str) -> None:
-    """A capacity beyond the device, a device without reservations where one is required, and a device that holds a file system."""
+    """A capacity beyond the device, a device without reservations where one is required, and a device that
+    holds a file system."""
     assert f"the WAL {device} is {64 * MIB} bytes, and {128 * MIB} are due" in refusal(
         broker_on(tmp_path / "large", device, "128MiB")
     )
@@ -91,4 +100,6 @@ def test_an_empty_log_dir_beside_a_used_device_is_refused(tmp_path: Path, device
     """The device of another node's log is told from a new one, wherever it lies."""
     with broker_on(tmp_path / "node", device, "16MiB"):
         pass
-    assert "the metadata log directory is empty, but the WAL" in refusal(broker_on(tmp_path / "other", device, "16MiB"))
+    assert "the metadata log directory is empty, but the WAL" in refusal(
+        broker_on(tmp_path / "other", device, "16MiB")
+    )

@@ -1,10 +1,13 @@
-"""Processes forked from one that has the broker's code loaded: `python -m MODULE WORDS` without the 0.7 s of CPU that loading takes.
+"""Processes forked from one that has the broker's code loaded: `python -m MODULE WORDS` without the 0.7 s of
+CPU that loading takes.
 
-For tests that start a broker many times. Each process runs `MODULE` as `__main__`, with an environment, output, working directory and pid of its
-own, and ends as the interpreter does. What is not as in a process of its own: variables that the interpreter reads as it begins (PYTHON*, MALLOC_*)
-are those of the test run. Tests of starting, of environment or of memory start the real thing.
+For tests that start a broker many times. Each process runs `MODULE` as `__main__`, with an environment,
+output, working directory and pid of its own, and ends as the interpreter does. What is not as in a process of
+its own: variables that the interpreter reads as it begins (PYTHON*, MALLOC_*) are those of the test run.
+Tests of starting, of environment or of memory start the real thing.
 
-The loaded process has one thread and lives as long as the test run; between it and each process stands one that waits for its end.
+The loaded process has one thread and lives as long as the test run; between it and each process stands one
+that waits for its end.
 """
 
 from __future__ import annotations
@@ -98,7 +101,9 @@ def run(words: Sequence[str], timeout_s: float = PATIENCE_S) -> subprocess.Compl
             code = process.wait(timeout_s)
         finally:
             process.kill()
-        texts = [os.pread(one.fileno(), os.fstat(one.fileno()).st_size, 0).decode() for one in (output, errors)]
+        texts = [
+            os.pread(one.fileno(), os.fstat(one.fileno()).st_size, 0).decode() for one in (output, errors)
+        ]
     return subprocess.CompletedProcess(list(words), code, *texts)
 
 
@@ -132,7 +137,9 @@ async def _open_store() -> None:
     """The S3 client loads the most of itself when one is made; this one sends nothing."""
     from millrace.runtime.objectstore.s3 import S3ObjectStore, S3Settings
 
-    store = await S3ObjectStore.open(S3Settings("none", "http://127.0.0.1:1", "us-east-1", True, "none", "none"))
+    store = await S3ObjectStore.open(
+        S3Settings("none", "http://127.0.0.1:1", "us-east-1", True, "none", "none")
+    )
     await store.close()
 
 
@@ -154,7 +161,8 @@ def serve(requests_fd: int) -> None:
 
 
 def _keep(request: dict[str, object], output: int, errors: int, report: int) -> None:
-    """Forks once more and returns in the new process, whose code runs on from here; the other tells its pid and how it ended."""
+    """Forks once more and returns in the new process, whose code runs on from here; the other tells its pid
+    and how it ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid:

@@ -1,7 +1,8 @@
-"""A client that speaks frames on a blocking socket, to a live broker: for what real clients cannot be made to send.
+"""A client that speaks frames on a blocking socket, to a live broker: for what real clients cannot be made to
+send.
 
-`ask` sends one request through our own codec and gives the decoded reply; `send_bytes` and `read_frame` are for frames of any shape.
-Not a Kafka client: no metadata, no retries, one connection.
+`ask` sends one request through our own codec and gives the decoded reply; `send_bytes` and `read_frame` are
+for frames of any shape. Not a Kafka client: no metadata, no retries, one connection.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class Wire:
     def ask(self, key: int, version: int, request: Any = None) -> Any:
         self._correlation_id += 1
         api = API[key]
-        self.send_bytes(encode_request(api, version, self._correlation_id, "wire", request or api.request_type()))
+        self.send_bytes(
+            encode_request(api, version, self._correlation_id, "wire", request or api.request_type())
+        )
         correlation_id, response = decode_response(api, version, memoryview(self.read_frame()))
         assert correlation_id == self._correlation_id
         return response
@@ -35,7 +38,8 @@ class Wire:
         self.socket.sendall(data)
 
     def read_frame(self) -> bytes:
-        """The next reply without its length. Raises EOFError when the other side closes before it is whole."""
+        """The next reply without its length. Raises EOFError when the other side closes before it is
+        whole."""
         (size,) = struct.unpack(">i", self._read(4))
         return self._read(size)
 

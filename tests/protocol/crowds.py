@@ -1,4 +1,5 @@
-"""Messages that are one crowded array: as many elements as asked for, each as small as its version can say it.
+"""Messages that are one crowded array: as many elements as asked for, each as small as its version can say
+it.
 
 Not here: assertions. Kept true: every array of a message is met, those within the elements of others, too.
 """

@@ -46,7 +46,9 @@ def test_odd_ranges() -> None:
     }
 
 
-@pytest.mark.parametrize(("name", "module"), [("OffsetForLeaderEpoch", "offset_for_leader_epoch"), ("Fetch", "fetch")])
+@pytest.mark.parametrize(
+    ("name", "module"), [("OffsetForLeaderEpoch", "offset_for_leader_epoch"), ("Fetch", "fetch")]
+)
 def test_modules_are_named_as_their_api(name: str, module: str) -> None:
     """A reader finds the declaration without a search."""
     assert NAMED[name].module == module

@@ -1,4 +1,5 @@
-"""Record batches: the header against hand-written bytes and other writers, Kafka's refusals in order, and what is rewritten."""
+"""Record batches: the header against hand-written bytes and other writers, Kafka's refusals in order, and
+what is rewritten."""
 
 from __future__ import annotations
 
@@ -163,7 +164,12 @@ def test_we_take_what_kafka_python_builds() -> None:
         builder.append(offset, record.timestamp, record.key, record.value, [("h", b"1")])
     header = check_produced_batch(memoryview(bytes(builder.build())), RULES, NOW_MS, VERSION)
     assert (header.base_offset, header.last_offset, header.record_count) == (0, 2, 3)
-    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence) == (9, 1, 4, 6)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence) == (
+        9,
+        1,
+        4,
+        6,
+    )
     assert (header.base_timestamp, header.max_timestamp, header.codec) == (NOW_MS, NOW_MS + 5, 0)
 
 
@@ -197,7 +203,8 @@ SMALL_SEGMENT = ProduceRules(segment_bytes=80)
 NARROW = ProduceRules(timestamp_before_max_ms=1000, timestamp_after_max_ms=1000)
 DAY_MS = 86_400_000
 
-# Where two faults meet, the code is of the one that Kafka looks at first. Compared once with UnifiedLog 4.3.1 itself.
+# Where two faults meet, the code is of the one that Kafka looks at first. Compared once with UnifiedLog 4.3.1
+# itself.
 CASES = [
     Case("sound", lambda data: data, ErrorCode.NONE),
     Case("sound, with a sequence", edit(producer_id=1, producer_epoch=0, base_sequence=0), ErrorCode.NONE),
@@ -216,7 +223,11 @@ CASES = [
     Case("magic 1", edit(magic=1), ErrorCode.INVALID_RECORD),
     Case("magic 0", edit(magic=0), ErrorCode.INVALID_RECORD),
     Case("two batches", lambda data: data + data, ErrorCode.INVALID_RECORD),
-    Case("two batches, the second of magic 1", lambda data: data + edited(data, magic=1), ErrorCode.INVALID_RECORD),
+    Case(
+        "two batches, the second of magic 1",
+        lambda data: data + edited(data, magic=1),
+        ErrorCode.INVALID_RECORD,
+    ),
     Case("zstd before version 7", edit(attributes=4), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, version=6),
     Case(
         "zstd before version 7, twice",
@@ -279,7 +290,8 @@ def test_a_produced_batch_is_judged_as_kafka_judges_it(case: Case) -> None:
 
 
 def test_append_time_is_never_taken_from_a_client() -> None:
-    """A client's LogAppendTime bit is refused on every topic; Kafka 4.3 takes it by oversight where timestamps are CreateTime."""
+    """A client's LogAppendTime bit is refused on every topic; Kafka 4.3 takes it by oversight where
+    timestamps are CreateTime."""
     data = edited(batch(), attributes=8)
     assert [refusal(data, rules) for rules in (RULES, APPEND_TIME)] == [ErrorCode.INVALID_TIMESTAMP] * 2
 
@@ -290,7 +302,8 @@ def test_an_unknown_codec_is_refused() -> None:
 
 
 def test_bytes_after_a_batch_are_refused() -> None:
-    """What follows a batch and is none is refused too: Kafka cuts a partial batch off in silence, no client sends one."""
+    """What follows a batch and is none is refused too: Kafka cuts a partial batch off in silence, no client
+    sends one."""
     data = batch()
     assert refusal(data + b"x") == ErrorCode.INVALID_RECORD
     assert refusal(data + data[:-1]) == ErrorCode.INVALID_RECORD
@@ -340,7 +353,9 @@ def test_a_restamped_head_keeps_the_checksum(base_offset: int, leader_epoch: int
 @pytest.mark.parametrize("codec", list(Codec))
 def test_append_time_replaces_every_timestamp(codec: Codec) -> None:
     """With the broker's time set, every reader sees that time and nothing else has changed."""
-    data = build_batch(three_records(), base_offset=5, codec=codec, producer_id=3, producer_epoch=1, base_sequence=8)
+    data = build_batch(
+        three_records(), base_offset=5, codec=codec, producer_id=3, producer_epoch=1, base_sequence=8
+    )
     stamped = with_log_append_time(memoryview(data), NOW_MS + 99)
     theirs = DefaultRecordBatch(stamped)
     assert theirs.validate_crc()
@@ -353,11 +368,13 @@ def test_append_time_replaces_every_timestamp(codec: Codec) -> None:
 
 
 def test_batches_are_walked_and_a_cut_tail_is_left_out() -> None:
-    """Of several batches in one buffer each whole one is found; wherever the last is cut, the others still are."""
+    """Of several batches in one buffer each whole one is found; wherever the last is cut, the others still
+    are."""
     parts = [build_batch(three_records()[:count], base_offset=10 * count) for count in (1, 2, 3)]
     joined = b"".join(parts)
     found = [
-        (position, header.base_offset, header.record_count) for position, header in iter_headers(memoryview(joined))
+        (position, header.base_offset, header.record_count)
+        for position, header in iter_headers(memoryview(joined))
     ]
     first, second = len(parts[0]), len(parts[0]) + len(parts[1])
     assert found == [(0, 10, 1), (first, 20, 2), (second, 30, 3)]

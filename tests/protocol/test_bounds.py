@@ -1,4 +1,5 @@
-"""What a request may hold in all: nests of tiny things are refused before they are built, requests of real sizes pass."""
+"""What a request may hold in all: nests of tiny things are refused before they are built, requests of real
+sizes pass."""
 
 from __future__ import annotations
 
@@ -43,7 +44,10 @@ def compact(kind: str, times: int, many: int = MANY) -> tuple[str, int, bytes]:
         return (
             kind,
             12,
-            b"\x00" + struct.pack(">hi", -1, 1000) + repeated(b"\x01" + partitions + b"\x00", times) + b"\x00",
+            b"\x00"
+            + struct.pack(">hi", -1, 1000)
+            + repeated(b"\x01" + partitions + b"\x00", times)
+            + b"\x00",
         )
     if kind == "Fetch":
         topic = b"\x01" + repeated(bytes(33), many) + b"\x00"
@@ -63,13 +67,19 @@ KINDS = ("OffsetFetch", "Produce", "Fetch", "Fetch, forgotten", "tags")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nests_of_tiny_things_are_refused(kind: str) -> None:
-    """Each array is below its own bound, all of them are not; what was built by then is within the bound of memory, as is what passes."""
+    """Each array is below its own bound, all of them are not; what was built by then is within the bound of
+    memory, as is what passes."""
     name, version, body = compact(kind, 1, 2000)
     decode_whole(NAMED[name], version, body, 0)  # what is made on first use counts for nothing
     refused, taken = (3, 2) if name in ("Produce", "Fetch") else (7, 4)
-    for times, expected in ((refused, pytest.raises(WireError, match="more elements")), (taken, nullcontext())):
+    for times, expected in (
+        (refused, pytest.raises(WireError, match="more elements")),
+        (taken, nullcontext()),
+    ):
         name, version, body = compact(kind, times)
-        assert peak_bytes(partial(decode_expecting, expected, name, version, body)) <= DECODED_FACTOR * len(body)
+        assert peak_bytes(partial(decode_expecting, expected, name, version, body)) <= DECODED_FACTOR * len(
+            body
+        )
 
 
 def decode_expecting(expected: AbstractContextManager[object], name: str, version: int, body: bytes) -> None:
@@ -92,7 +102,10 @@ def test_plain_versions_are_bounded_too() -> None:
 @pytest.mark.parametrize(
     ("name", "request_"),
     [
-        ("Fetch", FetchRequest(topics=[FetchTopic("", bytes(16), [FetchPartition(n) for n in range(50_000)])])),
+        (
+            "Fetch",
+            FetchRequest(topics=[FetchTopic("", bytes(16), [FetchPartition(n) for n in range(50_000)])]),
+        ),
         (
             "Produce",
             ProduceRequest(
@@ -107,7 +120,9 @@ def test_plain_versions_are_bounded_too() -> None:
             OffsetCommitRequest(
                 "g",
                 topics=[
-                    OffsetCommitRequestTopic(f"t{n}", partitions=[OffsetCommitRequestPartition(p) for p in range(10)])
+                    OffsetCommitRequestTopic(
+                        f"t{n}", partitions=[OffsetCommitRequestPartition(p) for p in range(10)]
+                    )
                     for n in range(10_000)
                 ],
             ),

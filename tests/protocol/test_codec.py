@@ -74,7 +74,8 @@ def test_a_cut_request_is_a_wire_error() -> None:
 
 
 def test_the_answer_to_an_unknown_api_versions_request() -> None:
-    """Version 0, untagged header, UNSUPPORTED_VERSION and the range of key 18: what every client can read (KIP-511)."""
+    """Version 0, untagged header, UNSUPPORTED_VERSION and the range of key 18: what every client can read
+    (KIP-511)."""
     response = ApiVersionsResponse(35, [ApiVersion(18, 0, 5)])
     assert b"".join(encode_response(API[18], 0, 9, response)).hex(" ", 2) == (
         "0000 0010 0000 0009 0023 0000 0001 0012 0000 0005"
@@ -91,7 +92,11 @@ def test_small_responses_are_one_buffer() -> None:
 def test_large_records_are_not_copied() -> None:
     """Records leave as the objects they came as, hot or not; small ones are joined with their neighbours."""
     large, small = memoryview(bytes(5000)), memoryview(bytes(100))
-    partitions = [PartitionData(0, records=large), PartitionData(1, records=[small, large, small]), PartitionData(2)]
+    partitions = [
+        PartitionData(0, records=large),
+        PartitionData(1, records=[small, large, small]),
+        PartitionData(2),
+    ]
     fetched = encode_response(
         API[1], 12, 1, FetchResponse(responses=[FetchableTopicResponse("t", partitions=partitions)])
     )
@@ -132,7 +137,9 @@ def test_steps_read_the_same_request(api: Api) -> None:
 
 def test_large_requests_are_decoded_in_small_steps_side_by_side() -> None:
     """Each has its own bound on elements, whatever the other takes of it between two of its steps."""
-    requests = [MetadataRequest([MetadataRequestTopic(name=f"{which}{n}") for n in range(60_000)]) for which in "ab"]
+    requests = [
+        MetadataRequest([MetadataRequestTopic(name=f"{which}{n}") for n in range(60_000)]) for which in "ab"
+    ]
     frames = [encoder(MetadataRequest, 12)(request) for request in requests]
     decodings = [decode_request_in_steps(API[3], 12, frame, 0) for frame in frames]
     found: list[object] = []

@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.protocol.batch_build import build_batch
-from millrace.protocol.batches import FROM_CRC, HEADER_BYTES, Codec, ProduceRules, check_produced_batch, seal_batch
+from millrace.protocol.batches import (
+    FROM_CRC,
+    HEADER_BYTES,
+    Codec,
+    ProduceRules,
+    check_produced_batch,
+    seal_batch,
+)
 from millrace.protocol.codec_bounds import (
     BLOCKS_WALKED_MAX,
     GZIP_RATIO_MAX,
@@ -132,7 +139,8 @@ def counted(codec: int, payload: bytes, count: int) -> int:
 
 @pytest.mark.parametrize("codec", Codec)
 def test_a_count_is_bounded_by_what_the_bytes_can_hold(codec: Codec) -> None:
-    """As many of the smallest records as may come out are taken, one more is INVALID_RECORD; small records that compress well are taken."""
+    """As many of the smallest records as may come out are taken, one more is INVALID_RECORD; small records
+    that compress well are taken."""
     payload = compress(codec, bytes(70_000))
     most = unpacked_bytes_max(codec, payload) // 7
     assert [counted(codec, payload, count) for count in (1, most, most + 1, (1 << 31) - 1)] == [0, 0, 87, 87]
@@ -143,5 +151,6 @@ def test_a_count_is_bounded_by_what_the_bytes_can_hold(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", COMPRESSED[1:])
 def test_junk_holds_no_more_than_its_bytes(codec: Codec) -> None:
-    """Where frames cannot be walked, a count that the bytes alone could not hold is refused; no other is looked at."""
+    """Where frames cannot be walked, a count that the bytes alone could not hold is refused; no other is
+    looked at."""
     assert [counted(codec, b"\xff" * 70, count) for count in (10, 11)] == [0, ErrorCode.INVALID_RECORD]

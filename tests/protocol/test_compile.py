@@ -1,4 +1,5 @@
-"""The compiler against bytes written down by hand: every word of a declaration, both directions, and every refusal."""
+"""The compiler against bytes written down by hand: every word of a declaration, both directions, and every
+refusal."""
 
 from __future__ import annotations
 
@@ -309,7 +310,8 @@ def test_source_names_the_fields() -> None:
 
 
 def test_declarations_that_make_no_sense_are_refused() -> None:
-    """A field without a default, an unknown annotation, and a tag in a version without tags are TypeErrors."""
+    """A field without a default, an unknown annotation, and a tag in a version without tags are
+    TypeErrors."""
 
     @dataclass(slots=True)
     class TaggedTooSoon:

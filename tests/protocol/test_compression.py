@@ -1,4 +1,5 @@
-"""The codecs: each against other implementations in both directions, whole batches with real clients, and broken input."""
+"""The codecs: each against other implementations in both directions, whole batches with real clients, and
+broken input."""
 
 from __future__ import annotations
 
@@ -90,7 +91,10 @@ OTHERS: dict[Codec, list[tuple[str, Callable[[bytes], bytes]]]] = {
     ],
     Codec.LZ4: [
         ("linked blocks", lambda data: lz4.frame.compress(data, block_linked=True)),
-        ("content size and checksum", lambda data: lz4.frame.compress(data, content_checksum=True, store_size=True)),
+        (
+            "content size and checksum",
+            lambda data: lz4.frame.compress(data, content_checksum=True, store_size=True),
+        ),
         ("blocks of 4 MiB", lambda data: lz4.frame.compress(data, block_size=lz4.frame.BLOCKSIZE_MAX4MB)),
         ("block checksums", lambda data: lz4.frame.compress(data, block_checksum=True, store_size=False)),
         ("two frames", lambda data: lz4.frame.compress(data[:9]) + lz4.frame.compress(data[9:])),
@@ -144,7 +148,8 @@ def test_every_level_of_a_topics_configuration_is_taken(codec: Codec, levels: tu
 
 
 def test_lz4_at_its_default_level_is_fast() -> None:
-    """Kafka's default level 9 names the fast compressor, which packs less than any level that is asked for."""
+    """Kafka's default level 9 names the fast compressor, which packs less than any level that is asked
+    for."""
     assert len(compress(Codec.LZ4, TEXT)) > len(compress(Codec.LZ4, TEXT, 1))
 
 
@@ -163,7 +168,8 @@ def test_codecs_are_named_as_in_topic_configuration() -> None:
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_the_bound_is_exact(codec: Codec) -> None:
-    """Exactly as many bytes as allowed come out; one more is refused, whoever wrote it and however small it is packed."""
+    """Exactly as many bytes as allowed come out; one more is refused, whoever wrote it and however small it
+    is packed."""
     for sample in (TEXT, SAMPLES["zeros"]):
         for packed in (compress(codec, sample), *(write(sample) for _, write in OTHERS[codec])):
             assert decompress(codec, packed, len(sample)) == sample
@@ -172,7 +178,8 @@ def test_the_bound_is_exact(codec: Codec) -> None:
 
 
 def test_a_claim_is_not_believed() -> None:
-    """A few bytes that claim to hold gigabytes are refused by the claim or by what they hold, never by running out."""
+    """A few bytes that claim to hold gigabytes are refused by the claim or by what they hold, never by
+    running out."""
     claims = [
         (Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + b"x"),
         (Codec.SNAPPY, b"\x82SNAPPY\x00" + struct.pack(">iii", 1, 1, 0x7FFF_FFFF)),
@@ -190,7 +197,8 @@ def test_a_claim_is_not_believed() -> None:
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_input_cut_anywhere_is_malformed(codec: Codec) -> None:
-    """No prefix of compressed bytes gives records: it is a WireError, or for snappy at a block's edge too few bytes."""
+    """No prefix of compressed bytes gives records: it is a WireError, or for snappy at a block's edge too few
+    bytes."""
     sample = TEXT[:300]
     for packed in (compress(codec, sample), *(write(sample) for _, write in OTHERS[codec])):
         for size in range(len(packed) - 2):
@@ -203,7 +211,11 @@ def test_input_cut_anywhere_is_malformed(codec: Codec) -> None:
 @given(st.sampled_from(COMPRESSED), st.binary(max_size=80))
 def test_any_bytes_are_decompressed_or_malformed(codec: Codec, data: bytes) -> None:
     """Random bytes raise nothing but WireError, with and without a container's magic before them."""
-    magic = {Codec.GZIP: gzip.compress(b"")[:10], Codec.SNAPPY: xerial(b""), Codec.LZ4: b"\x04\x22\x4d\x18\x60\x40\x82"}
+    magic = {
+        Codec.GZIP: gzip.compress(b"")[:10],
+        Codec.SNAPPY: xerial(b""),
+        Codec.LZ4: b"\x04\x22\x4d\x18\x60\x40\x82",
+    }
     for packed in (data, magic.get(codec, b"\x28\xb5\x2f\xfd") + data):
         try:
             decompress(codec, packed, 1 << 20)
@@ -251,7 +263,9 @@ def test_we_read_batches_of_python_clients(builder: Any, codec: Codec) -> None:
     """A batch from kafka-python's and aiokafka's producers, in each codec, is taken and read."""
     batch = builder(2, int(codec), False, -1, -1, -1, 1 << 20)
     for offset, record in enumerate(sample_records()):
-        batch.append(offset, record.timestamp, record.key, record.value, [(k.decode(), v) for k, v in record.headers])
+        batch.append(
+            offset, record.timestamp, record.key, record.value, [(k.decode(), v) for k, v in record.headers]
+        )
     view = memoryview(bytes(batch.build()))
     assert check_produced_batch(view, ProduceRules(), NOW_MS, 9).codec == codec
     assert [told(record) for record in iter_records(view)] == expected()
@@ -268,7 +282,8 @@ def test_python_clients_read_our_batches(reader: Any, codec: Codec) -> None:
 
 @pytest.mark.parametrize("source", list(Codec))
 def test_recompression_changes_the_codec_and_nothing_else(source: Codec) -> None:
-    """Under any other codec the records, their offsets and times and the producer's fields stay, and the checksum is right."""
+    """Under any other codec the records, their offsets and times and the producer's fields stay, and the
+    checksum is right."""
     before = build_batch(
         sample_records(),
         base_offset=8,
@@ -331,12 +346,18 @@ def test_we_read_batches_of_the_java_client(codec: Codec) -> None:
     view = memoryview(bytes.fromhex(JAVA_BATCHES[codec]))
     header = BatchHeader(view)
     assert is_intact(view, header)
-    assert (header.codec, header.producer_id, header.base_sequence, header.is_transactional) == (codec, 1234, 9, True)
+    assert (header.codec, header.producer_id, header.base_sequence, header.is_transactional) == (
+        codec,
+        1234,
+        9,
+        True,
+    )
     assert [told(record) for record in iter_records(view)] == JAVA_RECORDS
 
 
 class RawConnection:
-    """Produce v3 and Fetch v4 in hand-written bytes, against the broker that librdkafka carries for its own tests."""
+    """Produce v3 and Fetch v4 in hand-written bytes, against the broker that librdkafka carries for its own
+    tests."""
 
     def __init__(self, host: str, port: int) -> None:
         self.address = f"{host}:{port}"
@@ -354,7 +375,9 @@ class RawConnection:
         return self._stream.read(size)[4:]
 
     def produce(self, topic: str, batch: bytes) -> int:
-        head = struct.pack(f">hhiih{len(topic)}siii", -1, -1, 10_000, 1, len(topic), topic.encode(), 1, 0, len(batch))
+        head = struct.pack(
+            f">hhiih{len(topic)}siii", -1, -1, 10_000, 1, len(topic), topic.encode(), 1, 0, len(batch)
+        )
         answer = self.call(0, 3, head + batch)
         return int(struct.unpack_from(">h", answer, 4 + 2 + len(topic) + 4 + 4)[0])
 
@@ -398,7 +421,8 @@ def test_we_read_batches_of_librdkafka(librdkafka: RawConnection, codec: Codec) 
 
 
 def produce_all(address: str, topic: str, codec_name: str) -> str:
-    """All sample records in two batches, or more where a busy machine makes the sender wake between two records; gives the topic."""
+    """All sample records in two batches, or more where a busy machine makes the sender wake between two
+    records; gives the topic."""
     producer = Producer({"bootstrap.servers": address, "compression.type": codec_name, "linger.ms": 5000})
     for number, record in enumerate(sample_records()):
         if number == 10:
@@ -421,7 +445,13 @@ def test_librdkafka_reads_our_batches(librdkafka: RawConnection, codec: Codec) -
     consumer.close()
     assert [message.error() for message in messages] == [None] * len(sample_records())
     assert [
-        (message.offset(), message.timestamp()[1], message.key(), message.value(), list(message.headers() or []))
+        (
+            message.offset(),
+            message.timestamp()[1],
+            message.key(),
+            message.value(),
+            list(message.headers() or []),
+        )
         for message in messages
     ] == [(*row[:4], [(key.decode(), value) for key, value in row[4]]) for row in expected()]
 
@@ -435,7 +465,8 @@ def test_librdkafka_reads_our_batches(librdkafka: RawConnection, codec: Codec) -
 def test_what_comes_to_more_than_the_bound_is_told_apart(
     codec: Codec, write: Callable[[bytes], bytes], size_bytes: int
 ) -> None:
-    """Exactly the bound comes out, on the heap as in memory of its own; a byte less is RecordsTooLarge, and damage is not."""
+    """Exactly the bound comes out, on the heap as in memory of its own; a byte less is RecordsTooLarge, and
+    damage is not."""
     data = random.Random(size_bytes).randbytes(size_bytes // 2).ljust(size_bytes, b"a")
     packed = write(data)
     assert unpack(codec, packed, size_bytes) == data == unpack(codec, packed)
@@ -462,7 +493,8 @@ def test_a_batch_that_would_be_too_large_is_not_made() -> None:
 def test_what_is_unpacked_into_memory_at_hand_is_the_same(
     codec: Codec, data: bytes, is_damaged: bool, place: int
 ) -> None:
-    """The bytes that `unpack` gives, whatever lay there before; what it refuses; and RecordsTooLarge for more than the memory."""
+    """The bytes that `unpack` gives, whatever lay there before; what it refuses; and RecordsTooLarge for more
+    than the memory."""
     packed = bytearray(compress(codec, data))
     if is_damaged and packed:
         packed[place % len(packed)] ^= 0x41

@@ -1,4 +1,5 @@
-"""Records of __consumer_offsets and consumers' metadata against bytes that Kafka 4.3.1's own serializers wrote."""
+"""Records of __consumer_offsets and consumers' metadata against bytes that Kafka 4.3.1's own serializers
+wrote."""
 
 from __future__ import annotations
 
@@ -78,11 +79,27 @@ METADATA = "0007 6d65746120c3a9"
 TIMESTAMP = "0000018bcfe56800"
 # version, bytes, and what the version cannot say
 COMMITS = [
-    (0, f"0000 {OFFSET} {METADATA} {TIMESTAMP}", commit(leader_epoch=-1, expire_timestamp=-1, topic_id=bytes(16))),
-    (1, f"0001 {OFFSET} {METADATA} {TIMESTAMP} 0000018bcfe58f0f", commit(leader_epoch=-1, topic_id=bytes(16))),
-    (2, f"0002 {OFFSET} {METADATA} {TIMESTAMP}", commit(leader_epoch=-1, expire_timestamp=-1, topic_id=bytes(16))),
+    (
+        0,
+        f"0000 {OFFSET} {METADATA} {TIMESTAMP}",
+        commit(leader_epoch=-1, expire_timestamp=-1, topic_id=bytes(16)),
+    ),
+    (
+        1,
+        f"0001 {OFFSET} {METADATA} {TIMESTAMP} 0000018bcfe58f0f",
+        commit(leader_epoch=-1, topic_id=bytes(16)),
+    ),
+    (
+        2,
+        f"0002 {OFFSET} {METADATA} {TIMESTAMP}",
+        commit(leader_epoch=-1, expire_timestamp=-1, topic_id=bytes(16)),
+    ),
     (3, f"0003 {OFFSET} 00000007 {METADATA} {TIMESTAMP}", commit(expire_timestamp=-1, topic_id=bytes(16))),
-    (4, f"0004 {OFFSET} 00000007 08 6d65746120c3a9 {TIMESTAMP} 01 00 10 {TOPIC_ID.hex()}", commit(expire_timestamp=-1)),
+    (
+        4,
+        f"0004 {OFFSET} 00000007 08 6d65746120c3a9 {TIMESTAMP} 01 00 10 {TOPIC_ID.hex()}",
+        commit(expire_timestamp=-1),
+    ),
 ]
 
 HEAD = "0008 636f6e73756d6572 00000003 0005 72616e6765 0003 6d2d31"
@@ -97,7 +114,8 @@ GROUPS = [
     ),
     (
         1,
-        f"0001 {HEAD} 00000002 0003 6d2d31 {CLIENT} 000493e0 {TAIL} 0003 6d2d32 0000 0000 00000001 {EMPTY_TAIL}",
+        f"0001 {HEAD} 00000002 0003 6d2d31 {CLIENT} 000493e0 {TAIL} 0003 6d2d32 0000 0000 00000001 "
+        f"{EMPTY_TAIL}",
         group(current_state_timestamp=-1, has_instance=False),
     ),
     (
@@ -196,7 +214,14 @@ INT64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 
 @given(TEXT, TEXT, INT32, INT64, INT32, TEXT, INT64, st.binary(min_size=16, max_size=16))
 def test_any_commit_is_read_back(
-    name: str, topic: str, partition: int, offset: int, epoch: int, metadata: str, timestamp: int, topic_id: bytes
+    name: str,
+    topic: str,
+    partition: int,
+    offset: int,
+    epoch: int,
+    metadata: str,
+    timestamp: int,
+    topic_id: bytes,
 ) -> None:
     """Whatever is committed comes back from the bytes that are written by default."""
     key = OffsetCommitKey(name, topic, partition)
@@ -208,10 +233,15 @@ def test_any_commit_is_read_back(
 SUBSCRIPTIONS = [
     (0, "0000 00000002 0001 61 0005 746f706963 00000002 0908"),
     (1, "0001 00000002 0001 61 0005 746f706963 00000002 0908 00000001 0001 61 00000002 00000000 00000003"),
-    (2, "0002 00000002 0001 61 0005 746f706963 00000002 0908 00000001 0001 61 00000002 00000000 00000003 00000004"),
+    (
+        2,
+        "0002 00000002 0001 61 0005 746f706963 00000002 0908 00000001 0001 61 00000002 00000000 00000003 "
+        "00000004",
+    ),
     (
         3,
-        "0003 00000002 0001 61 0005 746f706963 00000002 0908 00000001 0001 61 00000002 00000000 00000003 00000004"
+        "0003 00000002 0001 61 0005 746f706963 00000002 0908 00000001 0001 61 00000002 00000000 00000003 "
+        "00000004"
         "0002 7231",
     ),
 ]
@@ -261,7 +291,8 @@ def test_later_versions_are_read_as_the_last_we_know() -> None:
 
 
 def test_topics_are_found_where_the_rest_is_broken() -> None:
-    """The topics of a subscription are read although fields of its version are missing; what is none has no topics."""
+    """The topics of a subscription are read although fields of its version are missing; what is none has no
+    topics."""
     data = encode_subscription(subscription(0), 0)
     assert subscribed_topics(b"\x00\x01" + data[2:]) == ["a", "topic"]
     with pytest.raises(WireError):
@@ -295,9 +326,9 @@ def test_kafka_python_and_we_agree(version: int) -> None:
 
 def test_aiokafka_and_we_agree() -> None:
     """aiokafka's consumer, which writes version 0, is read, and reads ours."""
-    assert decode_subscription(ConsumerProtocolMemberMetadata(0, ["a", "topic"], b"\x09\x08").encode()) == subscription(
-        0
-    )
+    assert decode_subscription(
+        ConsumerProtocolMemberMetadata(0, ["a", "topic"], b"\x09\x08").encode()
+    ) == subscription(0)
     theirs = ConsumerProtocolMemberAssignment(0, [("a", [0, 3])], b"")
     value = ConsumerProtocolAssignment([ConsumerProtocolTopicPartition("a", [0, 3])], b"")
     assert decode_assignment(theirs.encode()) == value

@@ -38,7 +38,9 @@ def test_no_message_takes_more_memory_than_stated(part: int) -> None:
 
 def test_the_stated_memory_is_the_real_one() -> None:
     """The bound is near to what the worst message takes."""
-    (worst,) = (pair for pair in MESSAGES if pair[0].__name__ == "StreamsGroupHeartbeatRequest" and pair[1] == 1)
+    (worst,) = (
+        pair for pair in MESSAGES if pair[0].__name__ == "StreamsGroupHeartbeatRequest" and pair[1] == 1
+    )
     message = dict(crowds(*worst, COUNT))["topology.subtopologies.copartition_groups"]
     raw = encoder(*worst)(message)
     decoder(*worst)(raw, 0)
@@ -62,7 +64,8 @@ def test_twice_the_elements_take_twice_the_steps() -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_records_are_held_one_at_a_time(codec: Codec) -> None:
-    """Walking a batch holds its payload, twice while it is unpacked, and one record, however many are in it."""
+    """Walking a batch holds its payload, twice while it is unpacked, and one record, however many are in
+    it."""
     batch = memoryview(build_batch([Record(None, b"") for _ in range(20_000)], codec=codec))
     payload_bytes = len(build_batch([Record(None, b"") for _ in range(20_000)])) - 61
     peak = peak_bytes(lambda: sum(1 for _ in iter_records(batch)))

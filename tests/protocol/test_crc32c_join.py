@@ -27,6 +27,7 @@ def test_large_runs(size: int) -> None:
 
 
 def test_lengths_beyond_any_object() -> None:
-    """2**62 bytes of nothing and as many again are 2**63: the map of each power is that of the one below it, twice."""
+    """2**62 bytes of nothing and as many again are 2**63: the map of each power is that of the one below it,
+    twice."""
     once = crc32c_join(crc32c(b"x"), 0, 1 << 62)
     assert crc32c_join(once, 0, 1 << 62) == crc32c_join(crc32c(b"x"), 0, 1 << 63) != once

@@ -179,7 +179,9 @@ def test_threads_may_be_first_together() -> None:
         start = threading.Barrier(4)
         found: list[object] = []
 
-        def use(cls: Decorator = Shared, start: threading.Barrier = start, found: list[object] = found) -> None:
+        def use(
+            cls: Decorator = Shared, start: threading.Barrier = start, found: list[object] = found
+        ) -> None:
             start.wait()
             found.append(cls(1) < cls(2))
 

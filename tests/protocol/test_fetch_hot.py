@@ -54,7 +54,10 @@ def consumer_request(version: int, partition_count: int) -> FetchRequest:
     request = FetchRequest(max_wait_ms=500, min_bytes=1, topics=[FetchTopic(name, topic_id, partitions)])
     if version >= 7:
         request.session_id, request.session_epoch = 9, 10
-        request.forgotten_topics_data = [ForgottenTopic(name, topic_id, [1, 2]), ForgottenTopic(name, topic_id, [])]
+        request.forgotten_topics_data = [
+            ForgottenTopic(name, topic_id, [1, 2]),
+            ForgottenTopic(name, topic_id, []),
+        ]
     if version >= 11:
         request.rack_id = "rack-a"
     return request
@@ -101,9 +104,17 @@ def response_of(*partitions: PartitionData) -> FetchResponse:
 
 @pytest.mark.parametrize("version", FETCH.versions)
 def test_common_answers_encode_alike(version: int) -> None:
-    """Records in one buffer and in several, small and large, none and null; with and without aborted transactions."""
+    """Records in one buffer and in several, small and large, none and null; with and without aborted
+    transactions."""
     for aborted in (None, [], [AbortedTransaction(1, 2)], [AbortedTransaction(3, 4)] * 130):
-        for records in (None, b"", b"r" * 512, memoryview(b"r" * 513), [b"a", b"b" * 600, b"c" * 700, b"d"], []):
+        for records in (
+            None,
+            b"",
+            b"r" * 512,
+            memoryview(b"r" * 513),
+            [b"a", b"b" * 600, b"c" * 700, b"d"],
+            [],
+        ):
             partition = PartitionData(1, 0, 10, 11, 12, aborted_transactions=aborted, records=records)
             assert_encodes_alike(FETCH, version, response_of(partition, partition))
     assert_encodes_alike(FETCH, version, FetchResponse())

@@ -32,7 +32,11 @@ def test_byte_by_byte() -> None:
     """One byte at a time is enough, also through the length itself."""
     stream = framed(b"", b"a", b"bcd" * 20)
     splitter = FrameSplitter(100)
-    assert [bytes(f) for i in range(len(stream)) for f in splitter.feed(stream[i : i + 1])] == [b"", b"a", b"bcd" * 20]
+    assert [bytes(f) for i in range(len(stream)) for f in splitter.feed(stream[i : i + 1])] == [
+        b"",
+        b"a",
+        b"bcd" * 20,
+    ]
 
 
 def test_whole_frames_are_views_of_their_chunk() -> None:
@@ -75,7 +79,8 @@ def test_a_promised_length_allocates_nothing() -> None:
 
 
 def test_frames_of_nothing_are_refused_at_the_first() -> None:
-    """Where a least length is given nothing is cut of a thousand that are below it; one that has it passes."""
+    """Where a least length is given nothing is cut of a thousand that are below it; one that has it
+    passes."""
     splitter = FrameSplitter(100, 10)
     assert [bytes(frame) for frame in splitter.feed(framed(b"x" * 10))] == [b"x" * 10]
     with pytest.raises(WireError, match="frame of 0 bytes"):

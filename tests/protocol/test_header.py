@@ -45,7 +45,10 @@ def test_our_request_headers_are_read_back(api: Api) -> None:
     for version in api.versions:
         for client_id in (None, "", "client"):
             raw = request_header(api, version, -7, client_id)
-            assert decode_request_header(raw) == (RequestHeader(api.key, version, -7, client_id or ""), len(raw))
+            assert decode_request_header(raw) == (
+                RequestHeader(api.key, version, -7, client_id or ""),
+                len(raw),
+            )
 
 
 def test_an_api_versions_request_of_the_future_is_recognised() -> None:
@@ -57,7 +60,9 @@ def test_an_api_versions_request_of_the_future_is_recognised() -> None:
         assert pos == len(raw)
 
 
-@pytest.mark.parametrize("text", ["0004 0000 00000001 ffff", "7fff 0000 00000001 ffff", "ffff 0000 00000001 ffff"])
+@pytest.mark.parametrize(
+    "text", ["0004 0000 00000001 ffff", "7fff 0000 00000001 ffff", "ffff 0000 00000001 ffff"]
+)
 def test_unknown_keys_are_refused(text: str) -> None:
     """There is no honest answer to an API that does not exist."""
     with pytest.raises(WireError):

@@ -27,7 +27,13 @@ def test_show_prints_both_directions() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["show", "Metadata"], ["show", "Metadata", "x"], ["show", "Nothing", "1"], ["show", "Metadata", "99"]],
+    [
+        [],
+        ["show", "Metadata"],
+        ["show", "Metadata", "x"],
+        ["show", "Nothing", "1"],
+        ["show", "Metadata", "99"],
+    ],
 )
 def test_mistakes_are_told(arguments: list[str]) -> None:
     """Anything else is a ValueError that says what was wrong, and exit code 2."""
@@ -38,7 +44,9 @@ def test_mistakes_are_told(arguments: list[str]) -> None:
 def test_exit_codes() -> None:
     """0 with text, 2 with a complaint on stderr."""
     command = [sys.executable, "-m", "millrace.protocol"]
-    good = subprocess.run([*command, "show", "Heartbeat", "4"], capture_output=True, text=True, timeout=PATIENCE_S)
+    good = subprocess.run(
+        [*command, "show", "Heartbeat", "4"], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert (good.returncode, good.stderr) == (0, "")
     bad = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert bad.returncode == 2

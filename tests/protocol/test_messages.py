@@ -1,4 +1,5 @@
-"""What holds for every message at every version: round trips, truncation, damage, unknown tags, surplus bytes."""
+"""What holds for every message at every version: round trips, truncation, damage, unknown tags, surplus
+bytes."""
 
 from __future__ import annotations
 

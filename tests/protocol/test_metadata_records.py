@@ -78,5 +78,7 @@ def test_every_record_has_a_default_for_every_field() -> None:
     """A decoder may leave out what a version does not carry."""
     for cls in RECORDS:
         for field in dataclasses.fields(cls):
-            has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+            has_default = (
+                field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+            )
             assert has_default, (cls, field.name)

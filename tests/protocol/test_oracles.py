@@ -1,7 +1,8 @@
 """Our codec against two that others wrote: kio (Aiven) and kafka-python.
 
-Each is given our bytes, must read all of them, and must write the same bytes from what it read. Both build on Kafka 4.3, so
-what came with 4.4 is left out by asking them. Values are tame: kio turns some numbers into times and error codes.
+Each is given our bytes, must read all of them, and must write the same bytes from what it read. Both build on
+Kafka 4.3, so what came with 4.4 is left out by asking them. Values are tame: kio turns some numbers into
+times and error codes.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def test_kio_reads_and_writes_the_same_bytes(api: Api) -> None:
             if (api.name, version) in NEW_IN_44:
                 continue
             schema = load(api.key, version)
-            raw = encoder(kind, version)(build(Random(f"{kind.__name__} {version}"), kind, version, tame=True))
+            raw = encoder(kind, version)(
+                build(Random(f"{kind.__name__} {version}"), kind, version, tame=True)
+            )
             entity, read_bytes = kio_serial.entity_reader(schema)(raw, 0)
             assert read_bytes == len(raw), (kind, version)
             written = io.BytesIO()

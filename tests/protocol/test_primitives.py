@@ -112,7 +112,9 @@ def test_tagged_sections_are_bounded() -> None:
         skip_tags(uvarint(10_001) + b"\0\0" * 10_001, 0, 30_000)
 
 
-@pytest.mark.parametrize(("count", "least", "left"), [(-1, 1, 10), (11, 1, 10), (3, 4, 11), (1_000_001, 0, 1 << 40)])
+@pytest.mark.parametrize(
+    ("count", "least", "left"), [(-1, 1, 10), (11, 1, 10), (3, 4, 11), (1_000_001, 0, 1 << 40)]
+)
 def test_counts_are_bounded(count: int, least: int, left: int) -> None:
     """Null, beyond the bytes that are left, beyond the bound."""
     with pytest.raises(WireError):

@@ -41,7 +41,9 @@ def test_lengths_of_any_width(version: int, size_bytes: int) -> None:
     """Lengths of one to four varint bytes, and the records are a view of the frame."""
     records = b"\x81" * size_bytes
     name, topic_id = ("", TOPIC_ID) if version >= 13 else ("t", bytes(16))
-    topic = TopicProduceData(name, topic_id, [PartitionProduceData(1, records), PartitionProduceData(2, b"next")])
+    topic = TopicProduceData(
+        name, topic_id, [PartitionProduceData(1, records), PartitionProduceData(2, b"next")]
+    )
     request = ProduceRequest(None, -1, 100, [topic])
     raw = encoder(ProduceRequest, version)(request)
     found = request_decoder(PRODUCE, version)(raw, 0)

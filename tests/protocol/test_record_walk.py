@@ -1,4 +1,5 @@
-"""The walk that judges records: what it takes and refuses, and that the compiled one and Python's own say the same of any bytes."""
+"""The walk that judges records: what it takes and refuses, and that the compiled one and Python's own say the
+same of any bytes."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def test_the_compiled_walk_was_built() -> None:
 def test_records_that_were_encoded_are_sound(walker: Walk, records: list[Record]) -> None:
     """All keys, values, headers and times that records may have are taken, and the largest time is told."""
     data = encode_records(records, BASE_MS)
-    assert walker(data, len(records), BASE_MS, 0, INT64_MAX, False) == max(record.timestamp for record in records)
+    assert walker(data, len(records), BASE_MS, 0, INT64_MAX, False) == max(
+        record.timestamp for record in records
+    )
 
 
 @BOTH
@@ -98,9 +101,27 @@ CASES = [
     ("negative count of headers", framed(b"\0\0\0\1\1\1"), 1, Fault.BAD_HEADERS, 0),
     ("more headers than bytes", framed(b"\0\0\0\1\1" + varint(2) + b"\0\0"), 1, Fault.BAD_HEADERS, 0),
     ("header without a key", framed(b"\0\0\0\1\1" + varint(1) + b"\1\1"), 1, Fault.BAD_HEADERS, 0),
-    ("header key beyond the record", framed(b"\0\0\0\1\1" + varint(1) + varint(5) + b"h"), 1, Fault.BAD_HEADERS, 0),
-    ("header value beyond the record", framed(b"\0\0\0\1\1" + varint(1) + b"\0" + varint(5)), 1, Fault.BAD_HEADERS, 0),
-    ("lengths below -1 mean null", framed(b"\0\0\0" + varint(-7) + varint(-9) + b"\0"), 1, Fault.SOUND, BASE_MS),
+    (
+        "header key beyond the record",
+        framed(b"\0\0\0\1\1" + varint(1) + varint(5) + b"h"),
+        1,
+        Fault.BAD_HEADERS,
+        0,
+    ),
+    (
+        "header value beyond the record",
+        framed(b"\0\0\0\1\1" + varint(1) + b"\0" + varint(5)),
+        1,
+        Fault.BAD_HEADERS,
+        0,
+    ),
+    (
+        "lengths below -1 mean null",
+        framed(b"\0\0\0" + varint(-7) + varint(-9) + b"\0"),
+        1,
+        Fault.SOUND,
+        BASE_MS,
+    ),
     ("attributes mean nothing", framed(b"\xff\0\0\1\1\0"), 1, Fault.SOUND, BASE_MS),
 ]
 
@@ -115,7 +136,8 @@ def test_each_fault_is_told_with_its_record(walker: Walk, case: tuple[str, bytes
 
 @BOTH
 def test_keys_and_times_are_told_by_index(walker: Walk) -> None:
-    """Records without a key, and those out of time, by their places; a record is told of one of the two; -1 is in time."""
+    """Records without a key, and those out of time, by their places; a record is told of one of the two; -1
+    is in time."""
     records = [
         Record(b"k", b"v", BASE_MS),
         Record(None, b"v", BASE_MS),

@@ -1,4 +1,5 @@
-"""Records: against hand-written bytes and other readers and writers, and every way in which they can be broken."""
+"""Records: against hand-written bytes and other readers and writers, and every way in which they can be
+broken."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ HAND_TABLE: list[tuple[str, tuple[Any, ...], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("record", "written"), [row[1:] for row in HAND_TABLE], ids=[row[0] for row in HAND_TABLE])
+@pytest.mark.parametrize(
+    ("record", "written"), [row[1:] for row in HAND_TABLE], ids=[row[0] for row in HAND_TABLE]
+)
 def test_records_are_written_as_the_format_says(record: tuple[Any, ...], written: str) -> None:
     """One table of records and their bytes, from Kafka's description, holds in both directions."""
     offset_delta, timestamp_delta, key, value, headers = record
@@ -97,7 +100,8 @@ RECORD = st.builds(
 
 @given(st.lists(RECORD, min_size=1, max_size=20), st.integers(min_value=0, max_value=2**40))
 def test_any_records_are_read_back(records: list[Record], base_offset: int) -> None:
-    """Whatever the records are, reading gives back what was built, and the header tells the truth about them."""
+    """Whatever the records are, reading gives back what was built, and the header tells the truth about
+    them."""
     data = memoryview(build_batch(records, base_offset=base_offset))
     header = BatchHeader(data)
     read = list(iter_records(data))
@@ -107,7 +111,9 @@ def test_any_records_are_read_back(records: list[Record], base_offset: int) -> N
         record.offset = -1
     assert read == records
     assert header.max_timestamp == max(record.timestamp for record in records)
-    assert [*iter_times(data)] == [(base_offset + index, record.timestamp) for index, record in enumerate(records)]
+    assert [*iter_times(data)] == [
+        (base_offset + index, record.timestamp) for index, record in enumerate(records)
+    ]
     assert indexes_without_key(data) == [index for index, record in enumerate(records) if record.key is None]
 
 
@@ -129,7 +135,8 @@ def by_aiokafka(records: list[Record]) -> bytes:
 
 @pytest.mark.parametrize("write", [by_kafka_python, by_aiokafka])
 def test_other_writers_write_the_same_bytes(write: Callable[[list[Record]], bytes]) -> None:
-    """An uncompressed batch is the same to the byte as kafka-python's and aiokafka's, but for the leader epoch."""
+    """An uncompressed batch is the same to the byte as kafka-python's and aiokafka's, but for the leader
+    epoch."""
     theirs, ours = bytearray(write(SAMPLE)), build_batch(SAMPLE)
     theirs[12:16] = ours[12:16]
     assert bytes(theirs) == ours
@@ -216,7 +223,9 @@ def test_a_batch_of_another_length_is_malformed(change: int) -> None:
 
 def test_an_end_marker_is_kafkas() -> None:
     """A commit marker is, byte for byte, what Java's WriteTxnMarkers handling appends."""
-    built = build_end_marker(producer_id=77, producer_epoch=3, is_commit=True, coordinator_epoch=11, timestamp=1000)
+    built = build_end_marker(
+        producer_id=77, producer_epoch=3, is_commit=True, coordinator_epoch=11, timestamp=1000
+    )
     written = (
         "0000000000000000 00000042 ffffffff 02 744947aa 0030 00000000 00000000000003e8 00000000000003e8"
         "000000000000004d 0003 ffffffff 00000001 20 00 00 00 08 00000001 0c 00000000000b 00"
@@ -230,7 +239,8 @@ def test_an_end_marker_is_kafkas() -> None:
 
 
 def test_control_keys_are_read_tolerantly() -> None:
-    """Later versions may be longer and later types unknown; a key too short or of a negative version is malformed."""
+    """Later versions may be longer and later types unknown; a key too short or of a negative version is
+    malformed."""
     assert [decode_control_key(control_key(kind)) for kind in ControlType] == list(range(7))
     assert decode_control_key(b"\x00\x05\x00\x63more") == 99
     assert decode_end_marker(b"\x00\x01\x00\x00\x00\x0bmore") == 11
@@ -243,19 +253,26 @@ def test_control_keys_are_read_tolerantly() -> None:
 
 
 def test_heads_are_found_wherever_the_window_ends() -> None:
-    """Walks that copy a window at a time see each record's head whole, behind records of any size, and the last one at the end."""
+    """Walks that copy a window at a time see each record's head whole, behind records of any size, and the
+    last one at the end."""
     chance = random.Random(4)
     for _ in range(20):
-        sizes = [chance.choice([0, 1, 40, 5000, 65_000, 70_000, 200_000]) for _ in range(chance.randrange(1, 40))]
+        sizes = [
+            chance.choice([0, 1, 40, 5000, 65_000, 70_000, 200_000]) for _ in range(chance.randrange(1, 40))
+        ]
         records = [
             Record(
-                None if chance.randrange(3) else b"k" * chance.randrange(200), bytes(size), chance.randrange(1 << 40)
+                None if chance.randrange(3) else b"k" * chance.randrange(200),
+                bytes(size),
+                chance.randrange(1 << 40),
             )
             for size in sizes
         ]
         data = memoryview(build_batch(records))
         assert list(iter_times(data)) == [(index, record.timestamp) for index, record in enumerate(records)]
-        assert indexes_without_key(data) == [index for index, record in enumerate(records) if record.key is None]
+        assert indexes_without_key(data) == [
+            index for index, record in enumerate(records) if record.key is None
+        ]
     many = memoryview(build_batch([Record(b"key", b"value", number) for number in range(50_000)]))
     assert list(iter_times(many)) == [(number, number) for number in range(50_000)]
     assert indexes_without_key(many) == []

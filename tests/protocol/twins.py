@@ -1,4 +1,5 @@
-"""What a hand-written twin is held to: the same values, bytes and refusals as the compiled codec, whatever it is given."""
+"""What a hand-written twin is held to: the same values, bytes and refusals as the compiled codec, whatever it
+is given."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def assert_decodes_alike(api: Api, version: int, request: Any, random: Random) -
     for _ in range(200):
         damaged = bytearray(raw)
         for _ in range(random.choice((1, 1, 3))):
-            damaged[random.randrange(len(damaged))] = random.choice((0, 1, 2, 0x7F, 0x80, 0xFF, random.randrange(256)))
+            damaged[random.randrange(len(damaged))] = random.choice(
+                (0, 1, 2, 0x7F, 0x80, 0xFF, random.randrange(256))
+            )
         assert outcome(twin, damaged, 0) == outcome(compiled, damaged, 0), bytes(damaged).hex()
 
 

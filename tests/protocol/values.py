@@ -1,7 +1,7 @@
 """Random messages, built from their declarations: any message, at any of its versions.
 
-Not here: assertions. Kept true: the same source of chance gives the same message, and what is built can be encoded at the
-version it was built for.
+Not here: assertions. Kept true: the same source of chance gives the same message, and what is built can be
+encoded at the version it was built for.
 """
 
 from __future__ import annotations
@@ -13,14 +13,21 @@ from millrace.protocol.apis import ALL
 from millrace.protocol.declare import WireType, wire_fields
 
 # Every message type with every version: 309 requests and as many responses, and the private ones.
-CASES = [(kind, version) for api in ALL for kind in (api.request_type, api.response_type) for version in api.versions]
+CASES = [
+    (kind, version)
+    for api in ALL
+    for kind in (api.request_type, api.response_type)
+    for version in api.versions
+]
 KINDS = [kind for api in ALL for kind in (api.request_type, api.response_type)]
 
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 
 def case_name(case: Any) -> str:
-    return f"{case[0].__name__}-v{case[1]}" if isinstance(case, tuple) else str(getattr(case, "__name__", case))
+    return (
+        f"{case[0].__name__}-v{case[1]}" if isinstance(case, tuple) else str(getattr(case, "__name__", case))
+    )
 
 
 def build(random: Random, kind: type[Any], version: int, *, tame: bool = False) -> Any:
@@ -38,7 +45,10 @@ def value_of(random: Random, wire: WireType, nullable: bool, version: int, tame:
         return None
     if wire.kind == "array":
         assert wire.element is not None
-        return [value_of(random, wire.element, False, version, tame) for _ in range(random.choice((0, 1, 1, 2, 3)))]
+        return [
+            value_of(random, wire.element, False, version, tame)
+            for _ in range(random.choice((0, 1, 1, 2, 3)))
+        ]
     if wire.kind == "struct":
         assert wire.structure is not None
         return build(random, wire.structure, version, tame=tame)

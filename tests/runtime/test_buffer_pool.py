@@ -15,7 +15,8 @@ KIB, MIB = 1024, 1 << 20
 
 
 def test_a_piece_comes_back_with_its_last_view() -> None:
-    """A slice of a slice keeps it; when that is gone, without any collection of garbage, the very same memory is lent again."""
+    """A slice of a slice keeps it; when that is gone, without any collection of garbage, the very same memory
+    is lent again."""
     pool = BufferPool(4 * MIB)
     gc.disable()
     try:
@@ -81,7 +82,8 @@ def test_a_piece_wastes_little(size_bytes: int) -> None:
 
 
 def test_memory_stays_within_the_capacity() -> None:
-    """Over many sizes, what is lent and what is free make up no more than the capacity, nor is anything lent twice."""
+    """Over many sizes, what is lent and what is free make up no more than the capacity, nor is anything lent
+    twice."""
     chance, pool = random.Random(5), BufferPool(16 * MIB)
     held: list[tuple[int, memoryview]] = []
     for number in range(3000):

@@ -26,5 +26,6 @@ from millrace.runtime.errors import Closed, Unavailable, in_words
     ids=lambda one: repr(one),
 )
 def test_in_words(error: BaseException | None, told: str) -> None:
-    """An error of the project says itself what is wrong; another says of what kind it is, if it has no form of its own."""
+    """An error of the project says itself what is wrong; another says of what kind it is, if it has no form
+    of its own."""
     assert in_words(error) == told

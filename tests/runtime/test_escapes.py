@@ -81,7 +81,8 @@ class Raising(asyncio.Protocol):
 def test_which_escapes_are_fatal(
     loop_name: str, plant: Callable[[asyncio.AbstractEventLoop], None], is_fatal: bool
 ) -> None:
-    """Code of ours in a callback is; libraries alone, futures that are done and results that nobody asked for are not."""
+    """Code of ours in a callback is; libraries alone, futures that are done and results that nobody asked for
+    are not."""
     told: list[CallbackFailed] = []
 
     async def run() -> None:

@@ -57,7 +57,8 @@ def test_a_series_is_registered_once() -> None:
 
 
 def test_names_tell_what_only_grows() -> None:
-    """A counter's name ends in _total and no other's does; a counter that reads asks each time it is printed."""
+    """A counter's name ends in _total and no other's does; a counter that reads asks each time it is
+    printed."""
     registry, grown = Registry(), [1]
     with pytest.raises(AssertionError):
         registry.counter("reads", "R.")
@@ -67,17 +68,24 @@ def test_names_tell_what_only_grows() -> None:
         registry.histogram("reads_total", "R.")
     registry.counter("reads_total", "R.", lambda: grown[0], source="cache")
     grown[0] = 5
-    assert registry.render().splitlines()[1:] == ["# TYPE reads_total counter", 'reads_total{source="cache"} 5']
+    assert registry.render().splitlines()[1:] == [
+        "# TYPE reads_total counter",
+        'reads_total{source="cache"} 5',
+    ]
 
 
 def test_a_page_of_many_series_is_made_in_steps() -> None:
-    """A stop around each look at what comes and goes, and one behind so many of its lines; what it comes to is the page."""
+    """A stop around each look at what comes and goes, and one behind so many of its lines; what it comes to
+    is the page."""
     registry, looks = Registry(), list[str]()
     registry.gauge("g", "G.").set(1)
     for name in ("a", "b"):
         labels = [{"n": str(number)} for number in range(2 * LINES_A_STEP)]
         registry.sampled(
-            name, "S.", "gauge", lambda name=name, labels=labels: looks.append(name) or [(one, 1.0) for one in labels]
+            name,
+            "S.",
+            "gauge",
+            lambda name=name, labels=labels: looks.append(name) or [(one, 1.0) for one in labels],
         )
     steps, seen = registry.render_in_steps(), list[list[str]]()
     for _ in steps:
@@ -101,7 +109,8 @@ def test_gauges_and_counters() -> None:
 
 
 def test_quantiles_name_a_bound() -> None:
-    """A quantile is the bound of the bucket it falls in; nothing seen gives 0, beyond the last bound gives the last."""
+    """A quantile is the bound of the bucket it falls in; nothing seen gives 0, beyond the last bound gives
+    the last."""
     histogram = Histogram((1.0, 2.0, 4.0))
     assert histogram.quantile(0.5) == 0
     for value in (0.5, 1.5, 1.5, 3.0):

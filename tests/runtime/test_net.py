@@ -30,7 +30,8 @@ def is_free(port: int) -> bool:
 
 
 def test_an_address_that_is_taken_gives_up_the_others() -> None:
-    """Of one that is listened on in two sockets: another process was faster on the second, and nobody accepts on the first any more."""
+    """Of one that is listened on in two sockets: another process was faster on the second, and nobody accepts
+    on the first any more."""
 
     async def main() -> None:
         first, second = bound_socket(), bound_socket()

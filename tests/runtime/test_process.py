@@ -10,7 +10,8 @@ from millrace.runtime import process
 
 
 def test_the_smallest_group_upward_counts(tmp_path: Path) -> None:
-    """Limits are read from the process's own group up to the mount's root, "max" and missing files say nothing."""
+    """Limits are read from the process's own group up to the mount's root, "max" and missing files say
+    nothing."""
     inner = tmp_path / "pod" / "container"
     inner.mkdir(parents=True)
     (inner / "memory.max").write_text("max\n")

@@ -38,7 +38,8 @@ class Turns:
 
 @pytest.mark.parametrize("loop_factory", LOOPS)
 def test_between_two_steps_the_loop_has_a_turn(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """Ten tasks that are ready at one time, and calls: of all their steps no two run in one turn, and they run in order."""
+    """Ten tasks that are ready at one time, and calls: of all their steps no two run in one turn, and they
+    run in order."""
 
     async def check() -> None:
         line, turns, ran = StepLine(), Turns(), []
@@ -67,7 +68,9 @@ def test_a_step_whose_task_is_cancelled_and_one_that_fails_hold_nobody_up() -> N
     async def check() -> None:
         line, ran = StepLine(), []
         met: list[object] = []
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: met.append(context["exception"]))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: met.append(context["exception"])
+        )
         gone = asyncio.create_task(line.turn())
         await asyncio.sleep(0)
         gone.cancel()
@@ -98,7 +101,9 @@ def test_who_comes_while_a_woken_task_does_its_step_waits_for_the_next_turn() ->
 
         task = asyncio.create_task(work())
         await asyncio.sleep(0)  # the task stands in line
-        loop.call_soon(lambda: line.call(lambda: ran.append(turns.count)))  # right behind the task's being woken
+        loop.call_soon(
+            lambda: line.call(lambda: ran.append(turns.count))
+        )  # right behind the task's being woken
         await task
         await line.turn()
         assert len(set(ran)) == 2, ran

@@ -1,4 +1,5 @@
-"""Supervised tasks: what escapes is handed over or counted and retried, and stopping leaves nothing behind."""
+"""Supervised tasks: what escapes is handed over or counted and retried, and stopping leaves nothing
+behind."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def test_an_escape_is_handed_over_once() -> None:
 
 
 def test_a_loop_is_started_again_with_growing_delays(caplog: pytest.LogCaptureFixture) -> None:
-    """Without on_escape the task begins afresh after each failure, later each time, and every escape is counted."""
+    """Without on_escape the task begins afresh after each failure, later each time, and every escape is
+    counted."""
 
     async def run() -> None:
         escapes, began = Counter(), []
@@ -54,7 +56,8 @@ def test_a_loop_is_started_again_with_growing_delays(caplog: pytest.LogCaptureFi
 
 
 def test_stop_cancels_the_newest_first_and_waits() -> None:
-    """Each task has finished its cleaning up before the next older one is cancelled; nothing starts afterwards."""
+    """Each task has finished its cleaning up before the next older one is cancelled; nothing starts
+    afterwards."""
 
     async def run() -> None:
         tasks, order = Tasks(), []

@@ -1,7 +1,9 @@
-"""Where the tests of the stream engine construct things: an in-memory WAL, catalog and store as its edges, and the engine on them.
+"""Where the tests of the stream engine construct things: an in-memory WAL, catalog and store as its edges,
+and the engine on them.
 
-The edges outlive the engine, as in life: after a crash a new engine is built on the same `World`, whose WAL holds what was confirmed
-(and as much of the rest as the test says) and whose catalog holds what was committed.
+The edges outlive the engine, as in life: after a crash a new engine is built on the same `World`, whose WAL
+holds what was confirmed (and as much of the rest as the test says) and whose catalog holds what was
+committed.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ RECORD_OVERHEAD_BYTES = 24
 
 
 class MemoryWal:
-    """A log whose confirmation comes when the test says so, or by itself in the next turn of the loop (`is_auto`)."""
+    """A log whose confirmation comes when the test says so, or by itself in the next turn of the loop
+    (`is_auto`)."""
 
     def __init__(
         self, capacity_bytes: int = 1 << 30, *, is_auto: bool = True, records: Sequence[WalRecord] = ()
@@ -154,7 +157,10 @@ class MemoryWal:
         self.is_closed = True
         kept = [record for record in self.records if record.end <= self._confirmed_end]
         lost = [record for record in self.records if record.end > self._confirmed_end]
-        copies = [WalRecord(r.position, r.end, memoryview(bytes(r.payload))) for r in kept + lost[:unconfirmed_count]]
+        copies = [
+            WalRecord(r.position, r.end, memoryview(bytes(r.payload)))
+            for r in kept + lost[:unconfirmed_count]
+        ]
         wal = MemoryWal(self.capacity_bytes, is_auto=self.is_auto, records=copies)
         wal.end = max(wal.end, self.end)
         wal._confirmed_end = wal.end
@@ -163,7 +169,8 @@ class MemoryWal:
 
 
 class MemoryStore:
-    """Objects in a dict. `fault(operation, key)` may raise, or return a coroutine to await before the operation."""
+    """Objects in a dict. `fault(operation, key)` may raise, or return a coroutine to await before the
+    operation."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -274,8 +281,8 @@ class CatalogStream:
 
 
 class MemoryCatalog:
-    """Both catalogs, with the controller's rules: ranges start at the committed end, ids are prepared before they are committed, a commit
-    that is repeated changes nothing, epochs are checked."""
+    """Both catalogs, with the controller's rules: ranges start at the committed end, ids are prepared before
+    they are committed, a commit that is repeated changes nothing, epochs are checked."""
 
     def __init__(self) -> None:
         self.streams: dict[int, CatalogStream] = {}
@@ -310,7 +317,11 @@ class MemoryCatalog:
 
     async def opening_streams(self) -> list[OpenedStream]:
         await self._meet("opening_streams")
-        return [OpenedStream(StreamId(key), s.epoch, s.start, s.end) for key, s in self.streams.items() if s.is_open]
+        return [
+            OpenedStream(StreamId(key), s.epoch, s.start, s.end)
+            for key, s in self.streams.items()
+            if s.is_open
+        ]
 
     async def trim(self, stream_id: StreamId, epoch: int, new_start: int) -> None:
         await self._meet("trim")
@@ -439,7 +450,10 @@ def shown(entries: list[Entry] | None) -> str:
     """Entries as a test reads them: base offset, end, and the data when it is short."""
     if entries is None:
         return "not cached"
-    return " ".join(f"[{e.base_offset},{e.end}){bytes(e.data[:8]).decode('latin1')}" for e in entries) or "nothing"
+    return (
+        " ".join(f"[{e.base_offset},{e.end}){bytes(e.data[:8]).decode('latin1')}" for e in entries)
+        or "nothing"
+    )
 
 
 class _JumpingSelector(selectors.DefaultSelector):

@@ -1,6 +1,8 @@
-"""An engine whose every read is of objects: all that is durable is uploaded, the WAL trimmed and the caches emptied before each.
+"""An engine whose every read is of objects: all that is durable is uploaded, the WAL trimmed and the caches
+emptied before each.
 
-Nothing is put in the place of a part: the log cache is what it is after eviction, which a reader may meet at any time.
+Nothing is put in the place of a part: the log cache is what it is after eviction, which a reader may meet at
+any time.
 """
 
 from __future__ import annotations
@@ -42,5 +44,9 @@ class ColdEngines:
         return engine
 
     def check(self) -> None:
-        assert all(engine.reads_from_log_cache == 0 for engine in self._made), "a read was answered from the log cache"
-        assert sum(engine.block_cache.reads_from_objects for engine in self._made), "nothing was read from objects"
+        assert all(engine.reads_from_log_cache == 0 for engine in self._made), (
+            "a read was answered from the log cache"
+        )
+        assert sum(engine.block_cache.reads_from_objects for engine in self._made), (
+            "nothing was read from objects"
+        )

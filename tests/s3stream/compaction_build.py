@@ -1,7 +1,9 @@
-"""What tests of compaction stand on: the catalog of build.py with the controller's rules for compaction, and what deletes files.
+"""What tests of compaction stand on: the catalog of build.py with the controller's rules for compaction, and
+what deletes files.
 
-The catalog refuses as the controller does: a source that is not committed, an id that is not prepared, a link that nothing links, and whatever
-would leave something that is wanted in no object. `check_files` says that what is committed is there, and that nothing else is.
+The catalog refuses as the controller does: a source that is not committed, an id that is not prepared, a link
+that nothing links, and whatever would leave something that is wanted in no object. `check_files` says that
+what is committed is there, and that nothing else is.
 """
 
 from __future__ import annotations
@@ -94,12 +96,14 @@ class CompactingCatalog(MemoryCatalog):
         if commit.object_id != NO_OBJECT:
             order, ranges = commit.object_id, list(commit.ranges)
             self._add(
-                commit.object_id, LiveObject(ObjectKind.STREAM_SET, commit.size_bytes, order, self.clock.ms, ranges)
+                commit.object_id,
+                LiveObject(ObjectKind.STREAM_SET, commit.size_bytes, order, self.clock.ms, ranges),
             )
         for made in commit.stream_objects:
             order = made.object_id
             self._add(
-                made.object_id, LiveObject(ObjectKind.STREAM, made.size_bytes, order, self.clock.ms, [made.range])
+                made.object_id,
+                LiveObject(ObjectKind.STREAM, made.size_bytes, order, self.clock.ms, [made.range]),
             )
 
     def _add(self, object_id: ObjectId, found: LiveObject) -> None:
@@ -118,7 +122,9 @@ class CompactingCatalog(MemoryCatalog):
     def mark_emptied(self) -> None:
         """Objects of one stream go with their last offset; stream-set objects only by compaction."""
         for object_id, found in list(self.live.items()):
-            if found.kind is not ObjectKind.STREAM_SET and not any(self._wanted(span) for span in found.ranges):
+            if found.kind is not ObjectKind.STREAM_SET and not any(
+                self._wanted(span) for span in found.ranges
+            ):
                 self._mark_for_deletion(object_id, with_links=True)
 
     # -- what compaction asks
@@ -207,7 +213,9 @@ class CompactingCatalog(MemoryCatalog):
                 if span.start <= offset < span.end:
                     offset = span.end
             if offset < wanted.end:
-                raise CompactionRefused(f"stream {held.stream_id} at {offset} of object {key} would be in no object")
+                raise CompactionRefused(
+                    f"stream {held.stream_id} at {offset} of object {key} would be in no object"
+                )
 
     def _wanted(self, span: StreamRange) -> StreamRange | None:
         stream = self.streams.get(span.stream_id)
@@ -270,7 +278,8 @@ class CompactedWorld(World):
     # -- objects without an engine
 
     async def upload(self, *pieces: tuple[int, Sequence[bytes]], is_split: bool = False) -> ObjectId:
-        """A committed stream-set object (or objects of their own) of entries of one offset each: (stream, payloads)."""
+        """A committed stream-set object (or objects of their own) of entries of one offset each: (stream,
+        payloads)."""
         writer = ObjectWriter(16 << 10)
         for stream_id, payloads in sorted(pieces):
             if stream_id not in self.catalog.streams:
@@ -286,7 +295,9 @@ class CompactedWorld(World):
             made = (CommittedStreamObject(object_id, finished.size_bytes, span),)
             await self.catalog.commit_upload(UploadCommit(NO_OBJECT, 0, (), made))
         else:
-            await self.catalog.commit_upload(UploadCommit(object_id, finished.size_bytes, finished.ranges, ()))
+            await self.catalog.commit_upload(
+                UploadCommit(object_id, finished.size_bytes, finished.ranges, ())
+            )
         return object_id
 
     async def read(self, stream_id: int) -> list[bytes]:
@@ -310,13 +321,18 @@ class CompactedWorld(World):
     def kinds(self) -> str:
         """Committed objects as a test reads them: sets, stream objects, composites."""
         kinds = [one.kind for one in self.catalog.live.values()]
-        names = (("set", ObjectKind.STREAM_SET), ("own", ObjectKind.STREAM), ("composite", ObjectKind.COMPOSITE))
+        names = (
+            ("set", ObjectKind.STREAM_SET),
+            ("own", ObjectKind.STREAM),
+            ("composite", ObjectKind.COMPOSITE),
+        )
         return " ".join(f"{kinds.count(kind)} {name}" for name, kind in names if kind in kinds)
 
     # -- files
 
     def clean(self) -> None:
-        """Deletes what is marked for deletion, composites with what they link, and what was prepared and ran out."""
+        """Deletes what is marked for deletion, composites with what they link, and what was prepared and ran
+        out."""
         catalog = self.catalog
         for key, deadline in list(catalog.deadlines.items()):
             if deadline < catalog.clock.ms and key in catalog.prepared:
@@ -331,7 +347,8 @@ class CompactedWorld(World):
         catalog.pending_deletions.clear()
 
     def check_files(self) -> None:
-        """Every committed object and every link of one is in the store; whatever else is there is prepared or pending deletion."""
+        """Every committed object and every link of one is in the store; whatever else is there is prepared or
+        pending deletion."""
         catalog, expected = self.catalog, dict.fromkeys(self.catalog.live)
         for key, found in catalog.live.items():
             if found.kind is ObjectKind.COMPOSITE:

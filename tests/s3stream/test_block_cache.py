@@ -23,7 +23,8 @@ KIB = 1024
 
 
 async def stored(world: World, *uploads: int, size: int = 900, **settings: int) -> BlockCache:
-    """Stream 1 in as many objects as `uploads`, each of so many one-offset entries; one entry fills a block of 1 KiB."""
+    """Stream 1 in as many objects as `uploads`, each of so many one-offset entries; one entry fills a block
+    of 1 KiB."""
     engine = await world.started()
     stream = open_stream(world, engine, 1)
     for count in uploads:
@@ -47,7 +48,8 @@ async def read(cache: BlockCache, start: int, end: int, max_bytes: int = 1 << 20
 
 
 def test_a_block_is_loaded_once_for_all_who_wait() -> None:
-    """Readers of one block at one time cause one request, also when the first of them is cancelled; then it is cached."""
+    """Readers of one block at one time cause one request, also when the first of them is cancelled; then it
+    is cached."""
 
     async def scenario() -> None:
         world = world_of_small_blocks()
@@ -68,7 +70,8 @@ def test_a_block_is_loaded_once_for_all_who_wait() -> None:
 
 
 def test_near_blocks_are_merged() -> None:
-    """A long read takes blocks of up to 4 KiB a request; one that is cached between two that are not comes again, and is not taken."""
+    """A long read takes blocks of up to 4 KiB a request; one that is cached between two that are not comes
+    again, and is not taken."""
 
     async def scenario() -> None:
         world = world_of_small_blocks()
@@ -85,7 +88,8 @@ def test_near_blocks_are_merged() -> None:
 
 
 def test_streams_of_one_object_are_read_together() -> None:
-    """Reads of several streams at one time, as a fetch of many partitions makes them, share the GETs of the object that holds them."""
+    """Reads of several streams at one time, as a fetch of many partitions makes them, share the GETs of the
+    object that holds them."""
 
     async def scenario() -> None:
         world = world_of_small_blocks()
@@ -100,7 +104,9 @@ def test_streams_of_one_object_are_read_together() -> None:
         world.store.calls.clear()
         accumulators = [ReadAccumulator(stream_id, 1, 3, 1 << 20) for stream_id in range(1, 9)]
         await asyncio.gather(*(cache.read(accumulator) for accumulator in accumulators))
-        assert all([entry.base_offset for entry in accumulator.entries] == [1, 2] for accumulator in accumulators)
+        assert all(
+            [entry.base_offset for entry in accumulator.entries] == [1, 2] for accumulator in accumulators
+        )
         assert world.store.count("get") == 2, "the index, and all blocks"
         assert cache.loader.wasted_bytes < cache.loader.get_bytes / 2
 
@@ -163,7 +169,8 @@ def test_the_cache_keeps_to_its_bound() -> None:
 
 
 def test_sequential_reads_are_read_ahead() -> None:
-    """From the second read on the blocks behind are fetched before they are asked for, in fewer and larger requests."""
+    """From the second read on the blocks behind are fetched before they are asked for, in fewer and larger
+    requests."""
 
     async def scenario() -> None:
         world = world_of_small_blocks()
@@ -196,7 +203,8 @@ def test_random_reads_are_not_read_ahead() -> None:
 
 
 def test_read_ahead_backs_off_when_it_is_wasted() -> None:
-    """With a cache too small for its readers, what was read ahead is evicted unused; readers pause and are still served."""
+    """With a cache too small for its readers, what was read ahead is evicted unused; readers pause and are
+    still served."""
 
     async def scenario() -> None:
         world = world_of_small_blocks()
@@ -213,7 +221,8 @@ def test_read_ahead_backs_off_when_it_is_wasted() -> None:
 
 
 def test_an_object_that_was_replaced_is_looked_up_anew() -> None:
-    """A compaction removes the object under a reader that knows its index: the catalog is asked again and the read succeeds."""
+    """A compaction removes the object under a reader that knows its index: the catalog is asked again and the
+    read succeeds."""
 
     async def scenario() -> None:
         world = world_of_small_blocks()
@@ -289,7 +298,8 @@ def test_what_comes_before_a_lost_object_is_given() -> None:
 
 
 def test_a_bad_block_fails_the_reads_that_need_it() -> None:
-    """A flipped byte is ObjectCorrupt with the object's key; neighbours are read, and nothing bad is cached."""
+    """A flipped byte is ObjectCorrupt with the object's key; neighbours are read, and nothing bad is
+    cached."""
 
     async def scenario() -> None:
         world = world_of_small_blocks()

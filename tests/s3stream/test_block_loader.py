@@ -1,4 +1,5 @@
-"""Blocks on their way: how many GETs at once, who goes first, what they may take of memory, and what is left of them after a long run."""
+"""Blocks on their way: how many GETs at once, who goes first, what they may take of memory, and what is left
+of them after a long run."""
 
 from __future__ import annotations
 
@@ -82,7 +83,8 @@ class Bench:
 
 
 def test_few_gets_are_under_way_at_once() -> None:
-    """Twenty distant blocks with two GETs at a time take ten rounds; their room is held meanwhile, and given back."""
+    """Twenty distant blocks with two GETs at a time take ten rounds; their room is held meanwhile, and given
+    back."""
 
     async def main(loop: SimLoop) -> None:
         bench = await Bench(80).ready()
@@ -115,7 +117,8 @@ def test_what_is_wanted_meanwhile_goes_together() -> None:
 
 
 def test_read_ahead_leaves_room_for_readers_and_moves_up_for_one() -> None:
-    """Read-ahead has its own, fewer GETs: a reader's block does not wait behind it, nor does one that was wanted ahead and is waited for now."""
+    """Read-ahead has its own, fewer GETs: a reader's block does not wait behind it, nor does one that was
+    wanted ahead and is waited for now."""
 
     async def main(loop: SimLoop) -> None:
         bench = await Bench(40, get_bytes_max=1).ready()
@@ -158,7 +161,8 @@ def test_a_failed_get_fails_its_blocks_and_no_others() -> None:
 
 
 def test_a_damaged_block_does_not_spoil_its_neighbours() -> None:
-    """Of four blocks in one GET one has a flipped byte: the others are read and kept, and it is told for what it is."""
+    """Of four blocks in one GET one has a flipped byte: the others are read and kept, and it is told for what
+    it is."""
 
     async def main(loop: SimLoop) -> None:
         bench = await Bench().ready()
@@ -166,7 +170,9 @@ def test_a_damaged_block_does_not_spoil_its_neighbours() -> None:
         results = await asyncio.gather(*bench.load(0, 1, 2, 3), return_exceptions=True)
         assert [type(result) for result in results] == [CachedBlock, ObjectCorrupt, CachedBlock, CachedBlock]
         assert bench.store.requests["get"] == 1
-        assert [position for _, position in bench.group.kept] == [bench.refs[place].position for place in (0, 2, 3)]
+        assert [position for _, position in bench.group.kept] == [
+            bench.refs[place].position for place in (0, 2, 3)
+        ]
         assert (bench.loader.wanted_count, bench.group.reserved_bytes) == (0, 0)
 
     run_simulation(main)
@@ -188,7 +194,8 @@ def test_closing_tells_all_who_wait() -> None:
 
 
 class Look:
-    """What the collector of garbage can see of caches: blocks, what they are charged with, and the bytes that they pin, each buffer once."""
+    """What the collector of garbage can see of caches: blocks, what they are charged with, and the bytes that
+    they pin, each buffer once."""
 
     def __init__(self) -> None:
         gc.collect()
@@ -201,8 +208,8 @@ class Look:
 
 
 def test_memory_is_flat_over_a_long_run() -> None:
-    """Twenty times the cache is read through by three readers, one of them jumping: what the counters say is what can be found, and no more than
-    the bound; nothing stays behind of loads, readers or reservations."""
+    """Twenty times the cache is read through by three readers, one of them jumping: what the counters say is
+    what can be found, and no more than the bound; nothing stays behind of loads, readers or reservations."""
 
     async def scenario() -> None:
         before = Look()
@@ -249,7 +256,8 @@ def test_memory_is_flat_over_a_long_run() -> None:
 
 
 def test_what_slow_readers_still_show_is_within_the_bound() -> None:
-    """Replies that are not sent yet keep the memory of blocks that the cache dropped: the cache keeps so much less, and has it back afterwards."""
+    """Replies that are not sent yet keep the memory of blocks that the cache dropped: the cache keeps so much
+    less, and has it back afterwards."""
 
     async def scenario() -> None:
         world = World(settings={"block_bytes": 128 * KIB})

@@ -1,4 +1,5 @@
-"""Compaction carried out: what is read stays the same, whatever fails; and what went wrong elsewhere does not go wrong here."""
+"""Compaction carried out: what is read stays the same, whatever fails; and what went wrong elsewhere does not
+go wrong here."""
 
 from __future__ import annotations
 
@@ -26,7 +27,14 @@ from millrace.s3stream.compaction.windows import Window, staggered, window_sizes
 from millrace.s3stream.compaction.work import Work
 from millrace.s3stream.errors import CompactionRefused, StreamFenced, UploadExpired
 from millrace.s3stream.ids import ObjectId, StreamBounds, StreamId, StreamSetInfo, UploadCommit, Writer
-from millrace.s3stream.objects.format import FOOTER_BYTES, INT32_MAX, BlockRef, Entry, decode_footer, encode_footer
+from millrace.s3stream.objects.format import (
+    FOOTER_BYTES,
+    INT32_MAX,
+    BlockRef,
+    Entry,
+    decode_footer,
+    encode_footer,
+)
 from millrace.s3stream.objects.writer import ObjectWriter
 from tests.s3stream.build import CLUSTER_ID, run
 from tests.s3stream.compaction_build import CompactedWorld, drained
@@ -47,7 +55,9 @@ class Books:
         self.world = CompactedWorld(**compaction)
         self.books: dict[int, list[bytes]] = {}
 
-    async def upload(self, *streams: int, count: int = 5, size: int = 100, is_split: bool = False) -> ObjectId:
+    async def upload(
+        self, *streams: int, count: int = 5, size: int = 100, is_split: bool = False
+    ) -> ObjectId:
         pieces = []
         for stream_id in streams:
             book = self.books.setdefault(stream_id, [])
@@ -66,7 +76,11 @@ class Books:
             if stream is None:
                 continue
             found = await self.world.read(stream_id)
-            assert found[-len(book[stream.start :]) :] == book[stream.start :] if stream.start < len(book) else True
+            assert (
+                found[-len(book[stream.start :]) :] == book[stream.start :]
+                if stream.start < len(book)
+                else True
+            )
             assert len(found) - len(book[stream.start :]) in range(1000)
         self.world.check_files()
         self.world.clean()
@@ -74,8 +88,8 @@ class Books:
 
 
 def test_small_uploads_become_few_objects() -> None:
-    """Sixty uploads of small streams: few objects are left, all is read as before, the old files go; what was read and written is little
-    more than what there is, once for each level of merging."""
+    """Sixty uploads of small streams: few objects are left, all is read as before, the old files go; what was
+    read and written is little more than what there is, once for each level of merging."""
 
     async def main() -> None:
         books = Books()
@@ -98,7 +112,8 @@ def test_small_uploads_become_few_objects() -> None:
 
 
 def test_one_compaction_reads_and_writes_what_is_wanted_once() -> None:
-    """Reads and writes stay below 1.2 of the live bytes each, requests few: one a small source, one a large window."""
+    """Reads and writes stay below 1.2 of the live bytes each, requests few: one a small source, one a large
+    window."""
 
     async def main() -> None:
         books = Books(split_bytes=2 * MIB, memory_bytes=32 * MIB)
@@ -137,8 +152,8 @@ def test_an_object_with_nothing_wanted_goes_without_a_successor() -> None:
 
 
 def test_streams_of_many_small_objects_become_few_and_then_one_composite() -> None:
-    """Small objects of a stream are merged by copying, large ones linked; with the composite's links trimmed one after another it is
-    made anew without them, and in the end it goes with all it links."""
+    """Small objects of a stream are merged by copying, large ones linked; with the composite's links trimmed
+    one after another it is made anew without them, and in the end it goes with all it links."""
 
     async def main() -> None:
         books = Books(split_bytes=32 * KIB)
@@ -178,8 +193,8 @@ def test_streams_of_many_small_objects_become_few_and_then_one_composite() -> No
 
 @pytest.mark.parametrize("size", [100, 9000])
 def test_an_object_may_begin_before_what_metadata_names_of_it(size: int) -> None:
-    """Merged or linked: what lies below the range that metadata names was trimmed, and is no damage. An index that lacks some of the range
-    is."""
+    """Merged or linked: what lies below the range that metadata names was trimmed, and is no damage. An index
+    that lacks some of the range is."""
 
     async def main() -> None:
         books = Books(split_bytes=16 * KIB)
@@ -204,8 +219,8 @@ def test_an_object_may_begin_before_what_metadata_names_of_it(size: int) -> None
 
 
 def test_an_object_that_begins_within_the_one_before_it_is_linked_with_none() -> None:
-    """A commit whose sources had changed meanwhile leaves such a one: it is quarantined, its neighbours are linked without it once there are
-    enough of them, and the stream reads as before."""
+    """A commit whose sources had changed meanwhile leaves such a one: it is quarantined, its neighbours are
+    linked without it once there are enough of them, and the stream reads as before."""
 
     async def main() -> None:
         books = Books(split_bytes=16 * KIB)
@@ -231,7 +246,8 @@ def test_an_object_that_begins_within_the_one_before_it_is_linked_with_none() ->
 
 
 def test_what_was_written_here_is_linked_without_reading_its_index() -> None:
-    """Four splits of a stream: the composite that links them costs no request but its own; after a restart it costs their indexes."""
+    """Four splits of a stream: the composite that links them costs no request but its own; after a restart it
+    costs their indexes."""
 
     async def main() -> None:
         for is_restarted in (False, True):
@@ -255,7 +271,8 @@ def test_what_was_written_here_is_linked_without_reading_its_index() -> None:
 
 
 def test_known_rows_are_bounded() -> None:
-    """A thousand objects' rows within 10,000 bytes: the oldest are forgotten, what is linked is; an id counts once."""
+    """A thousand objects' rows within 10,000 bytes: the oldest are forgotten, what is linked is; an id counts
+    once."""
     known = KnownRows(10_000)
     for number in range(1000):
         known.put(ObjectId(number), bytes(72))
@@ -270,7 +287,8 @@ def test_known_rows_are_bounded() -> None:
 
 
 def test_parts_of_an_object_are_equal_and_few() -> None:
-    """An object a little larger than a part is put at once; a larger one in equal parts, none of them a scrap; never below the stores' least part."""
+    """An object a little larger than a part is put at once; a larger one in equal parts, none of them a
+    scrap; never below the stores' least part."""
     settings = CompactionSettings()
     part, whole = settings.open_part_bytes, settings.whole_bytes_max
     assert (part, whole) == (256 * MIB // 10, 256 * MIB // 10 * 3 // 2)
@@ -281,11 +299,18 @@ def test_parts_of_an_object_are_equal_and_few() -> None:
         assert -(-size_bytes // parts) <= -(-size_bytes // part) + 1
     assert CompactionSettings(memory_bytes=4 * MIB).part_bytes_of(1 << 30) == 5 * MIB
     others = settings.known_rows_bytes_max - 1000
-    assert settings.reading_bytes_of(has_set=True, has_split=True) + part + 2 * whole + others <= settings.memory_bytes
-    assert settings.reading_bytes_of(has_set=False, has_split=True) + 2 * whole + others <= settings.memory_bytes
+    assert (
+        settings.reading_bytes_of(has_set=True, has_split=True) + part + 2 * whole + others
+        <= settings.memory_bytes
+    )
+    assert (
+        settings.reading_bytes_of(has_set=False, has_split=True) + 2 * whole + others <= settings.memory_bytes
+    )
     alone = settings.part_bytes_of(30 << 30, is_alone=True)
     assert alone == 32 * MIB
-    assert settings.reading_bytes_of(has_set=True, has_split=False) + 2 * alone + others <= settings.memory_bytes
+    assert (
+        settings.reading_bytes_of(has_set=True, has_split=False) + 2 * alone + others <= settings.memory_bytes
+    )
 
 
 @pytest.mark.parametrize("memory_mib", [4, 76, 128, 256])
@@ -342,7 +367,8 @@ def test_a_composite_is_looked_into_once_while_its_links_live() -> None:
 
 
 def test_multipart_for_large_outputs_and_memory_within_bounds() -> None:
-    """20 MiB a stream through 8 MiB of memory: several parts of at least 5 MiB, what is held never passes the bound by more than a block."""
+    """20 MiB a stream through 8 MiB of memory: several parts of at least 5 MiB, what is held never passes the
+    bound by more than a block."""
 
     async def main() -> None:
         books = Books(split_bytes=4 * MIB, memory_bytes=8 * MIB)
@@ -373,7 +399,8 @@ def test_multipart_for_large_outputs_and_memory_within_bounds() -> None:
 
 
 def test_many_objects_that_end_together_hold_no_more_than_there_is_memory_for() -> None:
-    """Nine streams of 5 MB each get objects of their own, of one part: with a slow store only so many wait to be put."""
+    """Nine streams of 5 MB each get objects of their own, of one part: with a slow store only so many wait to
+    be put."""
 
     async def main() -> None:
         books = Books(split_bytes=MIB, memory_bytes=32 * MIB)
@@ -415,7 +442,8 @@ def test_many_objects_that_end_together_hold_no_more_than_there_is_memory_for() 
 
 
 def test_joined_rows_guard_their_numbers() -> None:
-    """Offset deltas beyond 2**31 in merged rows lost data elsewhere: here each offset is still found, and read."""
+    """Offset deltas beyond 2**31 in merged rows lost data elsewhere: here each offset is still found, and
+    read."""
 
     async def main() -> None:
 
@@ -429,7 +457,9 @@ def test_joined_rows_guard_their_numbers() -> None:
             finished = writer.finish()
             object_id = await world.catalog.prepare(1, 1000)
             world.store.objects[world.key(object_id)] = b"".join(finished.parts)
-            await world.catalog.commit_upload(UploadCommit(object_id, finished.size_bytes, finished.ranges, ()))
+            await world.catalog.commit_upload(
+                UploadCommit(object_id, finished.size_bytes, finished.ranges, ())
+            )
             end += INT32_MAX - 7
         await world.compact()
         assert world.kinds() == "1 set"
@@ -440,7 +470,8 @@ def test_joined_rows_guard_their_numbers() -> None:
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "index", "denied"])
 def test_an_index_that_cannot_be_read_is_not_an_empty_index(damage: str) -> None:
-    """The object is quarantined, told once and tried again; the others are compacted without it, and nothing of it is dropped."""
+    """The object is quarantined, told once and tried again; the others are compacted without it, and nothing
+    of it is dropped."""
 
     async def main() -> None:
         books = Books()
@@ -482,7 +513,8 @@ def failing(error: Exception) -> Awaitable[None]:
 
 
 def test_a_damaged_block_stops_its_own_compaction_alone() -> None:
-    """Rot in a block is met while it is copied: nothing is committed, the object is quarantined, others are compacted."""
+    """Rot in a block is met while it is copied: nothing is committed, the object is quarantined, others are
+    compacted."""
 
     async def main() -> None:
         books = Books()
@@ -501,7 +533,8 @@ def test_a_damaged_block_stops_its_own_compaction_alone() -> None:
 
 
 def test_ids_that_run_out_before_the_commit_lose_nothing() -> None:
-    """A store so slow that the outputs' time is over when they are put: the plan is thrown away, the sources stay, the next try works."""
+    """A store so slow that the outputs' time is over when they are put: the plan is thrown away, the sources
+    stay, the next try works."""
 
     async def main() -> None:
         books = Books(prepare_ttl_ms=60_000)
@@ -528,7 +561,8 @@ def test_ids_that_run_out_before_the_commit_lose_nothing() -> None:
 
 
 def test_the_controller_refuses_ids_that_ran_out() -> None:
-    """As above, with clocks that disagree: the node believes its ids are good, the controller has dropped them."""
+    """As above, with clocks that disagree: the node believes its ids are good, the controller has dropped
+    them."""
 
     async def main() -> None:
         books = Books()
@@ -566,7 +600,8 @@ class StaleCatalog:
 
 
 def test_stale_metadata_drops_nothing_that_is_wanted() -> None:
-    """An image without a stream that exists: the plan leaves the stream's blocks out, the commit is refused, nothing changes."""
+    """An image without a stream that exists: the plan leaves the stream's blocks out, the commit is refused,
+    nothing changes."""
 
     async def main() -> None:
         books = Books()
@@ -589,7 +624,8 @@ def test_stale_metadata_drops_nothing_that_is_wanted() -> None:
 
 
 def test_a_trim_or_a_deletion_during_the_copying_passes() -> None:
-    """What was wanted when the plan was made is wanted no more at the commit: it is committed all the same, and reads as trimmed."""
+    """What was wanted when the plan was made is wanted no more at the commit: it is committed all the same,
+    and reads as trimmed."""
 
     async def main() -> None:
         books = Books()
@@ -602,7 +638,9 @@ def test_a_trim_or_a_deletion_during_the_copying_passes() -> None:
             await books.trim(3, 20)
             world.catalog.delete(2)
 
-        world.catalog.before = lambda verb: trim_and_delete() if verb == "prepare" and not world.catalog.trims else None
+        world.catalog.before = lambda verb: (
+            trim_and_delete() if verb == "prepare" and not world.catalog.trims else None
+        )
         await world.compact()
         assert world.kinds() == "1 set"
         await books.check()
@@ -611,8 +649,8 @@ def test_a_trim_or_a_deletion_during_the_copying_passes() -> None:
 
 
 def test_offset_holes_after_trims_are_no_loss_and_no_stop() -> None:
-    """Streams trimmed to the middle of entries, of blocks and of objects, some beyond gaps left by objects of their own: all that is
-    wanted is read as before, after each round."""
+    """Streams trimmed to the middle of entries, of blocks and of objects, some beyond gaps left by objects of
+    their own: all that is wanted is read as before, after each round."""
 
     async def main() -> None:
         books = Books(split_bytes=4 * KIB)
@@ -673,7 +711,8 @@ def test_near_blocks_come_with_one_request(positions: list[int], bytes_max: int,
 
 
 def test_windows_are_read_ahead_while_there_is_memory() -> None:
-    """Eight blocks of 100 KiB in windows of two: with room for them they are read before they are needed; with none short ones when they are."""
+    """Eight blocks of 100 KiB in windows of two: with room for them they are read before they are needed;
+    with none short ones when they are."""
 
     async def main() -> None:
         for limit, gets in ((0, 8), (10 * MIB, 4)):
@@ -699,7 +738,8 @@ def test_windows_are_read_ahead_while_there_is_memory() -> None:
 
 
 def test_a_source_is_read_for_its_writer_alone() -> None:
-    """An object that somebody else wrote under the id that metadata names is no source: it is quarantined like a damaged one."""
+    """An object that somebody else wrote under the id that metadata names is no source: it is quarantined
+    like a damaged one."""
 
     async def main() -> None:
         books = Books()
@@ -722,7 +762,8 @@ def test_a_source_is_read_for_its_writer_alone() -> None:
 
 
 def test_who_runs_out_first_is_read_ahead_first() -> None:
-    """Of two sources one holds what comes next in the order of streams: what is given back goes to its windows, the other's wait."""
+    """Of two sources one holds what comes next in the order of streams: what is given back goes to its
+    windows, the other's wait."""
 
     async def main() -> None:
         books = Books()
@@ -751,7 +792,8 @@ def test_who_runs_out_first_is_read_ahead_first() -> None:
 
 
 def test_windows_share_memory_by_the_roots_of_sizes() -> None:
-    """Equal sources get equal windows, of which half are held on average; unequal ones by the roots; bounds and a memory of nothing hold."""
+    """Equal sources get equal windows, of which half are held on average; unequal ones by the roots; bounds
+    and a memory of nothing hold."""
     assert window_sizes([], 100 * MIB, MIB, 32 * MIB) == []
     assert window_sizes([500 * MIB] * 8, 110 * MIB, MIB, 32 * MIB) == [20 * MIB] * 8
     assert window_sizes([900 * MIB, 100 * MIB], 25 * MIB, MIB, 32 * MIB) == [15 * MIB, 5 * MIB]
@@ -766,8 +808,9 @@ def test_windows_share_memory_by_the_roots_of_sizes() -> None:
 
 
 def test_a_thousand_streams_over_the_limit_are_planned_in_a_few_tries() -> None:
-    """Sources whose streams pass the limit are halved, not excluded one by one: the older ones are compacted. Three tries look at 16, 8 and 4 of
-    them, at all rows, four steps for each; one source less at a time would be thirteen tries."""
+    """Sources whose streams pass the limit are halved, not excluded one by one: the older ones are compacted.
+    Three tries look at 16, 8 and 4 of them, at all rows, four steps for each; one source less at a time would
+    be thirteen tries."""
     sources = [
         SourceIndex(ObjectId(n), index_of([(2000 * n + key, 0, 1, 1) for key in range(4 * STEP_ROWS)]))
         for n in range(16)
@@ -791,7 +834,8 @@ def test_a_thousand_streams_over_the_limit_are_planned_in_a_few_tries() -> None:
 
 
 def test_links_are_never_deleted_before_the_commit() -> None:
-    """A composite is pruned and its commit refused: every file that it still links is there, and it reads as before."""
+    """A composite is pruned and its commit refused: every file that it still links is there, and it reads as
+    before."""
 
     async def main() -> None:
         books = Books(split_bytes=KIB)
@@ -846,7 +890,8 @@ def test_stream_set_objects_listed_twice_take_part_once() -> None:
 
 @pytest.mark.parametrize("is_linked_before", [False, True])
 def test_a_streams_objects_listed_twice_take_part_once(is_linked_before: bool) -> None:
-    """Its own objects, and a composite that is linked on with what follows it: each file is linked once, and the stream reads as before."""
+    """Its own objects, and a composite that is linked on with what follows it: each file is linked once, and
+    the stream reads as before."""
 
     async def main() -> None:
         books = Books(split_bytes=KIB)
@@ -917,7 +962,8 @@ def test_outputs_that_do_not_cover_the_sources_are_never_committed() -> None:
 
 @pytest.mark.parametrize("verb", ["get", "put", "start_multipart", "put_part", "complete"])
 def test_a_store_that_fails_leaves_everything_as_it_was(verb: str) -> None:
-    """Whichever request fails: nothing is committed, multipart uploads are aborted, and the next try works."""
+    """Whichever request fails: nothing is committed, multipart uploads are aborted, and the next try
+    works."""
 
     async def main() -> None:
         books = Books(split_bytes=4 * MIB, memory_bytes=32 * MIB)
@@ -952,8 +998,8 @@ def test_a_store_that_fails_leaves_everything_as_it_was(verb: str) -> None:
 
 
 def test_a_stop_at_any_moment_leaves_nothing_wrong() -> None:
-    """Cancelled after each number of requests: what is committed is there and reads as before, multipart uploads are aborted, and after
-    the ids' time nothing is left behind."""
+    """Cancelled after each number of requests: what is committed is there and reads as before, multipart
+    uploads are aborted, and after the ids' time nothing is left behind."""
 
     async def main() -> None:
         committed = 0
@@ -1005,7 +1051,8 @@ def test_a_lost_answer_is_asked_again_with_the_same_ids() -> None:
 
 
 def test_what_is_on_its_way_to_the_store_is_bounded() -> None:
-    """Who brings more than there is room for waits, in order, but for one that is larger than all; who gives up takes no room."""
+    """Who brings more than there is room for waits, in order, but for one that is larger than all; who gives
+    up takes no room."""
 
     async def main() -> None:
         memory = PutMemory(10)
@@ -1035,7 +1082,8 @@ def test_what_is_on_its_way_to_the_store_is_bounded() -> None:
 
 
 def test_what_stands_aside_is_tried_later_and_later() -> None:
-    """Five minutes, ten, and so on up to a day; what was only not answered keeps to five minutes; a look forgets when it was due."""
+    """Five minutes, ten, and so on up to a day; what was only not answered keeps to five minutes; a look
+    forgets when it was due."""
     quarantine, now = Quarantine(), 0.0
     pauses = []
     for _ in range(12):
@@ -1071,7 +1119,8 @@ def running(books: Books, test: Callable[[Any], Awaitable[None]]) -> None:
 
 
 def test_nothing_is_looked_at_while_nothing_changes() -> None:
-    """After a look that found nothing there is no second one until something changes, or an object gets old."""
+    """After a look that found nothing there is no second one until something changes, or an object gets
+    old."""
     books = Books()
 
     async def test(compactor: Any) -> None:
@@ -1102,7 +1151,8 @@ def test_nothing_is_looked_at_while_nothing_changes() -> None:
 
 
 def test_a_timer_that_comes_a_grain_early_begins_the_round() -> None:
-    """The clock that a timer goes by is coarser than a float: waiting on for what is less than its grain would never end."""
+    """The clock that a timer goes by is coarser than a float: waiting on for what is less than its grain
+    would never end."""
     rhythm = Rhythm(1000, Rand(b"x"), 5.0)
     assert not rhythm.begin(rhythm.next_at_s - 0.01)
     assert rhythm.begin(rhythm.next_at_s - 0.000_000_5)
@@ -1177,7 +1227,8 @@ def test_a_refusal_of_one_stream_keeps_no_other_from_its_own() -> None:
 
 
 def test_compactions_of_many_streams_share_commits() -> None:
-    """Two hundred streams of four small objects each: a thousand objects change places in four commits, with seven requests for ids."""
+    """Two hundred streams of four small objects each: a thousand objects change places in four commits, with
+    seven requests for ids."""
 
     async def main() -> None:
         books = Books()
@@ -1200,7 +1251,8 @@ def test_compactions_of_many_streams_share_commits() -> None:
 
 
 def test_a_store_that_goes_away_in_a_round_takes_nothing_back() -> None:
-    """The third of four merges finds no store: what was put for the first two is committed before the round ends in its error."""
+    """The third of four merges finds no store: what was put for the first two is committed before the round
+    ends in its error."""
 
     async def main() -> None:
         books = Books()
@@ -1230,7 +1282,8 @@ def test_a_store_that_goes_away_in_a_round_takes_nothing_back() -> None:
 
 
 def test_what_is_refused_again_and_again_is_tried_later_and_later() -> None:
-    """A compaction may be a lot of work: of a hundred intervals in which it is refused it is tried in a few."""
+    """A compaction may be a lot of work: of a hundred intervals in which it is refused it is tried in a
+    few."""
     books = Books()
 
     async def test(compactor: Any) -> None:

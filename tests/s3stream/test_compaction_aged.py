@@ -14,8 +14,9 @@ from tests.s3stream.test_compaction import HOUR_MS, Books
 
 
 def test_what_is_little_stays_in_an_old_set() -> None:
-    """Two hours after its data was made, a lone set is looked into: of three streams the one that has enough gets an object of its own when that
-    is most of the set, the others stay together. Two more looks in four hours read two indexes each."""
+    """Two hours after its data was made, a lone set is looked into: of three streams the one that has enough
+    gets an object of its own when that is most of the set, the others stay together. Two more looks in four
+    hours read two indexes each."""
 
     async def main() -> None:
         books = Books()
@@ -46,7 +47,8 @@ def last_set(world: CompactedWorld) -> LiveObject:
 
 
 def test_an_old_set_of_which_half_is_gone_is_written_anew() -> None:
-    """A stream with half of the bytes is trimmed or deleted: its bytes leave the store though nothing is uploaded any more."""
+    """A stream with half of the bytes is trimmed or deleted: its bytes leave the store though nothing is
+    uploaded any more."""
 
     async def main() -> None:
         for is_deleted in (False, True):
@@ -77,8 +79,8 @@ def test_an_old_set_of_which_half_is_gone_is_written_anew() -> None:
 
 @pytest.mark.parametrize("partitions", [3, 60])
 def test_requests_at_a_trickle_do_not_grow_with_partitions(partitions: int) -> None:
-    """Twelve hours of a small upload a minute, trimmed to the last three hours: as many requests an hour for few streams as for many, few
-    objects at any time, and no more than twice what is wanted in the store."""
+    """Twelve hours of a small upload a minute, trimmed to the last three hours: as many requests an hour for
+    few streams as for many, few objects at any time, and no more than twice what is wanted in the store."""
 
     async def main() -> None:
         books = Books(split_bytes=24 * MIB, memory_bytes=64 * MIB, run_count_min=8, block_bytes=2048)
@@ -111,8 +113,8 @@ def stored_bytes(books: Books) -> int:
 
 
 def test_what_may_not_be_written_anew_holds_up_nobody_behind_it() -> None:
-    """Three neighbours lose much, the first too little to be worth it alone, and together they have more streams than a set may have: the others
-    are written anew all the same."""
+    """Three neighbours lose much, the first too little to be worth it alone, and together they have more
+    streams than a set may have: the others are written anew all the same."""
 
     async def main() -> None:
         books = Books(streams_per_set_max=3)
@@ -132,8 +134,8 @@ def test_what_may_not_be_written_anew_holds_up_nobody_behind_it() -> None:
 
 
 def test_a_damaged_neighbour_holds_up_nobody() -> None:
-    """One of three old objects that lose most of what they hold cannot be read: it is quarantined, and the others are written anew in the same
-    look."""
+    """One of three old objects that lose most of what they hold cannot be read: it is quarantined, and the
+    others are written anew in the same look."""
 
     async def main() -> None:
         books = Books()

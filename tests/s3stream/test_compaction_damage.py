@@ -1,4 +1,5 @@
-"""Compaction of objects with damaged blocks: the rest is compacted, readers of the damaged range are told, nothing is taken for nothing."""
+"""Compaction of objects with damaged blocks: the rest is compacted, readers of the damaged range are told,
+nothing is taken for nothing."""
 
 from __future__ import annotations
 
@@ -38,14 +39,18 @@ class Fixture:
     async def upload(self, uploads: int = 4) -> None:
         for _ in range(uploads):
             offsets = range(self.end, self.end + COUNT)
-            self.ids.append(await self.world.upload(*((s, [payload(s, n) for n in offsets]) for s in (1, 2, 3))))
+            self.ids.append(
+                await self.world.upload(*((s, [payload(s, n) for n in offsets]) for s in (1, 2, 3)))
+            )
             self.end += COUNT
 
     def block(self, object_id: ObjectId, stream_id: int, offset: int) -> BlockRef:
         data = memoryview(self.world.store.objects[self.world.key(object_id)])
         footer = decode_footer(data[-FOOTER_BYTES:], len(data))
         index = ObjectIndex(data[footer.index_position : -FOOTER_BYTES], footer.index_position)
-        return next(ref for ref in index.rows() if ref.stream_id == stream_id and ref.start <= offset < ref.end)
+        return next(
+            ref for ref in index.rows() if ref.stream_id == stream_id and ref.start <= offset < ref.end
+        )
 
     def rot(self, object_id: ObjectId, stream_id: int, offset: int) -> BlockRef:
         """One bit of the block with that offset."""
@@ -82,8 +87,9 @@ class Fixture:
 
 
 def test_what_is_whole_beside_a_damaged_block_is_compacted(caplog: pytest.LogCaptureFixture) -> None:
-    """A block rots in the second of four objects: two looks leave it aside, the third carries the block over. All else reads as before, also the
-    entries beside it; its own readers are told; it is said once how it is, and the object is no longer aside."""
+    """A block rots in the second of four objects: two looks leave it aside, the third carries the block over.
+    All else reads as before, also the entries beside it; its own readers are told; it is said once how it is,
+    and the object is no longer aside."""
 
     async def main() -> None:
         fixture = Fixture()
@@ -101,7 +107,9 @@ def test_what_is_whole_beside_a_damaged_block_is_compacted(caplog: pytest.LogCap
         assert counts.damaged_blocks == 1
         assert counts.skipped == {"unreadable": 2}
         assert len(fixture.world.work.quarantined) == 0
-        assert f"stream 2 [{ref.start}, {ref.end})" in next(one for one in caplog.messages if "damaged block" in one)
+        assert f"stream 2 [{ref.start}, {ref.end})" in next(
+            one for one in caplog.messages if "damaged block" in one
+        )
         assert await fixture.told(1) == await fixture.told(3) == []
         assert await fixture.told(2) == list(range(ref.start, ref.end))
         fixture.world.check_files()
@@ -113,7 +121,8 @@ def test_what_is_whole_beside_a_damaged_block_is_compacted(caplog: pytest.LogCap
 
 
 def test_a_block_that_was_carried_over_is_known_again() -> None:
-    """The object that holds it is merged with the next ones at once, with no looks that end at it; several in one object take no more."""
+    """The object that holds it is merged with the next ones at once, with no looks that end at it; several in
+    one object take no more."""
 
     async def main() -> None:
         fixture = Fixture()
@@ -136,7 +145,8 @@ def test_a_block_that_was_carried_over_is_known_again() -> None:
 
 
 def test_damage_on_the_way_costs_a_request() -> None:
-    """A store that gives one wrong bit once: the block is read again, and nothing is quarantined; every stream reads as it was written."""
+    """A store that gives one wrong bit once: the block is read again, and nothing is quarantined; every
+    stream reads as it was written."""
 
     async def main() -> None:
         fixture = Fixture()
@@ -153,7 +163,8 @@ def test_damage_on_the_way_costs_a_request() -> None:
 
 
 def test_damage_that_is_another_each_time_is_never_carried_over() -> None:
-    """Wrong bits that differ from read to read are not what is stored: the object stays aside, however often it is looked at."""
+    """Wrong bits that differ from read to read are not what is stored: the object stays aside, however often
+    it is looked at."""
 
     async def main() -> None:
         fixture = Fixture()
@@ -171,7 +182,8 @@ def test_damage_that_is_another_each_time_is_never_carried_over() -> None:
 
 
 def spoil(fixture: Fixture, is_spoilt: Callable[[int], bool]) -> list[int]:
-    """Changes a byte of the first object's first block in the answers that are chosen by their number, another way each time."""
+    """Changes a byte of the first object's first block in the answers that are chosen by their number,
+    another way each time."""
     key, place = fixture.world.key(fixture.ids[0]), fixture.block(fixture.ids[0], 1, 0).position + 100
     get_range, seen = fixture.world.store.get_range, list[int]()
 

@@ -1,4 +1,5 @@
-"""Random lives of streams with compaction, against a dictionary: every read equals the model after each step, caches emptied or not."""
+"""Random lives of streams with compaction, against a dictionary: every read equals the model after each step,
+caches emptied or not."""
 
 from __future__ import annotations
 
@@ -243,8 +244,8 @@ LIVES = {0: ("emptied",), 7: ("StoreUnavailable",), 13: ("composites",), 43: ("p
 
 @pytest.mark.parametrize("seed", LIVES)
 def test_reads_equal_the_model_whatever_is_compacted(seed: int) -> None:
-    """Writes, uploads, trims, deletions, failures, stops and compactions in any order: every stream reads as the model after each, and
-    files are as metadata says."""
+    """Writes, uploads, trims, deletions, failures, stops and compactions in any order: every stream reads as
+    the model after each, and files are as metadata says."""
 
     lived(Life(seed), WEIGHTS, ("commits", *LIVES[seed]))
 

@@ -131,7 +131,8 @@ class Dialogue:
         now_ms = int(minute) * MINUTE_MS
         look = AgedLook(self.settings)
         return self.planned(
-            look.next_objects(self.sets, self.is_quarantined, now_ms), partial(plan_aged, settings=self.settings)
+            look.next_objects(self.sets, self.is_quarantined, now_ms),
+            partial(plan_aged, settings=self.settings),
         )
 
     def due(self) -> str:
@@ -169,14 +170,16 @@ def shown(plan: SetPlan | None) -> str:
 
 
 def test_transcript() -> None:
-    """What is chosen and what is planned, as tests/transcripts/compaction.txt shows it (MILLRACE_REWRITE=1 writes it anew)."""
+    """What is chosen and what is planned, as tests/transcripts/compaction.txt shows it (MILLRACE_REWRITE=1
+    writes it anew)."""
     dialogue = Dialogue()
     transcript.check(TRANSCRIPT, lambda command: dialogue.say(command).splitlines())
 
 
 def test_each_byte_is_written_a_few_times() -> None:
-    """A thousand uploads of one size, merged whenever a run is found: few objects are left at any time, and each byte was written three
-    times at most, where merging all at each look would have written it hundreds of times."""
+    """A thousand uploads of one size, merged whenever a run is found: few objects are left at any time, and
+    each byte was written three times at most, where merging all at each look would have written it hundreds
+    of times."""
     sizes: list[int] = []
     written = most = 0
     for _ in range(1000):
@@ -225,8 +228,9 @@ def random_sources(chance: random.Random) -> tuple[list[SourceIndex], dict[Strea
 
 
 def test_every_wanted_row_lies_in_one_portion() -> None:
-    """Random uploads, gaps, trims, deletions and limits: portions cover the wanted rows and nothing else, a set holds one piece of a stream
-    and no piece that is too large, and the check after the fact says the same."""
+    """Random uploads, gaps, trims, deletions and limits: portions cover the wanted rows and nothing else, a
+    set holds one piece of a stream and no piece that is too large, and the check after the fact says the
+    same."""
     planned = limited = 0
     for seed in range(400):
         chance = random.Random(seed)
@@ -283,7 +287,9 @@ def test_a_range_written_short_is_uncovered() -> None:
 def test_plans_and_checks_are_made_in_steps() -> None:
     """Of thousands of rows no step looks at more than a few hundred, so that others run between."""
     rows = [(stream_id, 0, 5, 1) for stream_id in range(3000)]
-    sources = [SourceIndex(ObjectId(n), index_of([(key, 5 * n, 5 * n + 5, 1) for key, *_ in rows])) for n in range(2)]
+    sources = [
+        SourceIndex(ObjectId(n), index_of([(key, 5 * n, 5 * n + 5, 1) for key, *_ in rows])) for n in range(2)
+    ]
     bounds = {StreamId(key): StreamBounds(0, 10) for key in range(3000)}
     written = [StreamRange(StreamId(key), 0, 10) for key in range(3000)]
     assert len(list(plan_sets(sources, bounds, CompactionSettings(), split_bytes=MIB))) >= 6000 // 256
@@ -297,11 +303,14 @@ def test_plans_and_checks_are_made_in_steps() -> None:
 
 
 def test_a_plan_for_one_stream_is_bounded() -> None:
-    """Ten thousand dead objects go a thousand at a time; small ones are merged and large ones linked so many at once."""
+    """Ten thousand dead objects go a thousand at a time; small ones are merged and large ones linked so many
+    at once."""
     settings = CompactionSettings(sources_max=100)
 
     def planned(size_bytes: int, start: int) -> StreamPlan:
-        objects = [StreamObjectInfo(ObjectId(n), ObjectKind.STREAM, size_bytes, n, n + 1) for n in range(10_000)]
+        objects = [
+            StreamObjectInfo(ObjectId(n), ObjectKind.STREAM, size_bytes, n, n + 1) for n in range(10_000)
+        ]
         return plan_stream(objects, StreamBounds(start, 10_000), settings)
 
     assert len(planned(1, 9_999).dead) == 1000

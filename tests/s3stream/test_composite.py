@@ -38,7 +38,8 @@ def stream_object(start: int, count: int, entry_bytes: int = 50, block_bytes: in
     """An object of one stream: entries of two offsets each."""
     writer = ObjectWriter(block_bytes)
     writer.add(
-        STREAM, [Entry(start + 2 * n, 2, memoryview(b"%d" % n * entry_bytes)[:entry_bytes]) for n in range(count)]
+        STREAM,
+        [Entry(start + 2 * n, 2, memoryview(b"%d" % n * entry_bytes)[:entry_bytes]) for n in range(count)],
     )
     return b"".join(writer.finish().parts)
 
@@ -54,7 +55,8 @@ DATA = encode_composite([linked(key, data) for key, data in OBJECTS.items()])
 
 
 def test_rows_of_every_linked_object_are_found_under_its_own_id() -> None:
-    """Each offset leads to the object that holds it and to the blocks that its own index names, never across to the next object."""
+    """Each offset leads to the object that holds it and to the blocks that its own index names, never across
+    to the next object."""
     index = CompositeIndex(memoryview(DATA))
     assert (index.start, index.end) == (100, 130)
     assert [(link.object_id, link.start, link.end) for link in index.links] == [
@@ -118,7 +120,8 @@ def test_no_damaged_byte_passes() -> None:
 
 
 def test_links_with_a_sound_checksum_that_make_no_sense_are_refused() -> None:
-    """A gap between links, an empty one, and links that end elsewhere than the rows: the checksum is right and the reader still says no."""
+    """A gap between links, an empty one, and links that end elsewhere than the rows: the checksum is right
+    and the reader still says no."""
     for place, field, value in ((1, 16, 111), (0, 24, 100), (2, 24, 131), (0, 16, 99)):
         wrong = bytearray(DATA)
         struct.pack_into(">q", wrong, LINKS_HEADER_BYTES + place * LINK_BYTES + field, value)
@@ -136,7 +139,8 @@ def test_the_links_alone_are_read_for_a_deletion() -> None:
 
 
 def test_a_reader_loads_a_composite_once() -> None:
-    """Whoever asks meanwhile shares the load; a damaged one is told with its key, and asked for again the next time."""
+    """Whoever asks meanwhile shares the load; a damaged one is told with its key, and asked for again the
+    next time."""
 
     async def main() -> None:
         store = MemoryObjectStore(SystemClock())
@@ -170,7 +174,8 @@ def test_version_3_stays_readable_and_unchanged() -> None:
 
 
 def test_version_2_stays_readable_and_unchanged() -> None:
-    """With a writer the composite is another in its footer alone, and is read for that writer or for whoever it may be."""
+    """With a writer the composite is another in its footer alone, and is read for that writer or for whoever
+    it may be."""
     lines = GOLDEN_2.read_text(encoding="ascii").splitlines()
     golden = bytes.fromhex("".join(line.partition("#")[0] for line in lines))
     parts = [linked(2**40, stream_object(2**50, 2, 4)), linked(3, stream_object(2**50 + 4, 1, 4))]
@@ -185,7 +190,8 @@ def test_version_2_stays_readable_and_unchanged() -> None:
 
 
 def test_version_1_stays_readable_and_unchanged() -> None:
-    """The composite in tests/golden is what is made today. A change of layout is a new version, beside a new file."""
+    """The composite in tests/golden is what is made today. A change of layout is a new version, beside a new
+    file."""
     lines = GOLDEN.read_text(encoding="ascii").splitlines()
     golden = bytes.fromhex("".join(line.partition("#")[0] for line in lines))
     assert golden == encode_composite(

@@ -1,7 +1,9 @@
-"""The engine against a dictionary: random appends, confirmations, uploads, trims, reads, faults, compactions, closes and crashes.
+"""The engine against a dictionary: random appends, confirmations, uploads, trims, reads, faults, compactions,
+closes and crashes.
 
-The model knows, stream by stream, what was confirmed and what only appended. After every step the coverage invariant is checked:
-what the catalog has committed and what the WAL still holds are, together and without a gap, all that was confirmed.
+The model knows, stream by stream, what was confirmed and what only appended. After every step the coverage
+invariant is checked: what the catalog has committed and what the WAL still holds are, together and without a
+gap, all that was confirmed.
 """
 
 from __future__ import annotations
@@ -162,7 +164,12 @@ class EngineModel(RuleBasedStateMachine):
         for _ in range(20):
             await asyncio.sleep(0)
 
-    @rule(slot=SLOTS, at=st.floats(0, 1), length=st.integers(0, 40), max_bytes=st.sampled_from([0, 100, 5000, 1 << 20]))
+    @rule(
+        slot=SLOTS,
+        at=st.floats(0, 1),
+        length=st.integers(0, 40),
+        max_bytes=st.sampled_from([0, 100, 5000, 1 << 20]),
+    )
     def fetch(self, slot: int, at: float, length: int, max_bytes: int) -> None:
         model = self.streams.get(slot)
         if model is None or model.handle is None:
@@ -172,7 +179,9 @@ class EngineModel(RuleBasedStateMachine):
         found = model.handle.read_cached(start, end, max_bytes)
         if found is not None:
             self.check(model, start, end, max_bytes, found, is_whole=True)
-        self.check(model, start, end, max_bytes, self.go(model.handle.fetch(start, end, max_bytes)), is_whole=False)
+        self.check(
+            model, start, end, max_bytes, self.go(model.handle.fetch(start, end, max_bytes)), is_whole=False
+        )
 
     @rule(slot=SLOTS)
     def read_all(self, slot: int) -> None:
@@ -267,7 +276,8 @@ class EngineModel(RuleBasedStateMachine):
 
     @rule(slot=SLOTS)
     def compact(self, slot: int) -> None:
-        """All objects of a stream become one, and those that nobody else needs disappear from the store at once."""
+        """All objects of a stream become one, and those that nobody else needs disappear from the store at
+        once."""
         model = self.streams.get(slot)
         if model is not None and len(self.world.catalog.streams[model.stream_id].objects) > 1:
             self.go(self.merge_objects(model.stream_id))
@@ -338,7 +348,9 @@ class EngineModel(RuleBasedStateMachine):
             committed = self.world.catalog.streams[model.stream_id].end
             assert committed <= model.end
             if committed < model.end:
-                assert in_wal.get(model.stream_id, model.end) <= committed, f"{model} has a hole at {committed}"
+                assert in_wal.get(model.stream_id, model.end) <= committed, (
+                    f"{model} has a hole at {committed}"
+                )
 
     @invariant()
     def the_engine_is_well(self) -> None:
@@ -394,7 +406,11 @@ class EngineModel(RuleBasedStateMachine):
 
 
 EngineModel.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=40,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
 )
 TestEngineModel = EngineModel.TestCase
 
@@ -434,11 +450,16 @@ def arguments(action: str, chance: random.Random) -> dict[str, Any]:
         "unconfirmed_count": chance.randint(0, 5),
         "timeout_ms": chance.choice([0, 30, 600_000]),
     }
-    return {name: drawn[name] for name in inspect.signature(getattr(EngineModel, action)).parameters if name != "self"}
+    return {
+        name: drawn[name]
+        for name in inspect.signature(getattr(EngineModel, action)).parameters
+        if name != "self"
+    }
 
 
 def test_long_runs() -> None:
-    """Longer lives than hypothesis draws, in which history, eviction, read-ahead and back-pressure all come up."""
+    """Longer lives than hypothesis draws, in which history, eviction, read-ahead and back-pressure all come
+    up."""
     counted: Counter[str] = Counter()
     for seed in range(12):
         counted += long_run(random.Random(seed))

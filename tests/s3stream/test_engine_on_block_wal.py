@@ -1,7 +1,8 @@
 """The engine on the real block WAL, over a disk that loses power: lives one after another on one world.
 
-In each life producers append, readers read, uploads run, and at some write the power goes. The next life must find every
-acknowledged entry, nothing that was never appended, and each offset with the bytes it was given first.
+In each life producers append, readers read, uploads run, and at some write the power goes. The next life must
+find every acknowledged entry, nothing that was never appended, and each offset with the bytes it was given
+first.
 """
 
 from __future__ import annotations
@@ -82,7 +83,11 @@ class Lives:
     async def verify(self, engine: Storage, number: int, stream: Stream) -> None:
         """What survived is what was acknowledged, and perhaps some of what was appended behind it."""
         appended = self.appended[number]
-        assert self.acknowledged[number] <= stream.next_offset <= len(appended), (number, stream, self.acknowledged)
+        assert self.acknowledged[number] <= stream.next_offset <= len(appended), (
+            number,
+            stream,
+            self.acknowledged,
+        )
         self.counted["unacknowledged survived"] += stream.next_offset - self.acknowledged[number]
         engine.drop_caches()
         offset = 0
@@ -136,8 +141,8 @@ def test_power_cuts() -> None:
 
 
 def test_a_quick_answer_about_room_is_the_right_one() -> None:
-    """From an empty log to a full one, over several laps: `has_room`, asked first, says what `room_bytes` says, in whatever sizes records come,
-    and what it promised is taken."""
+    """From an empty log to a full one, over several laps: `has_room`, asked first, says what `room_bytes`
+    says, in whatever sizes records come, and what it promised is taken."""
 
     async def scenario() -> None:
         rand = Rand(b"room")
@@ -170,8 +175,8 @@ def test_a_quick_answer_about_room_is_the_right_one() -> None:
     ("capacity", "threshold"), [(256 << 20, 2 << 20), (9 << 20, 1 << 30)], ids=["threshold", "wal"]
 )
 def test_a_small_upload_is_no_tiny_one(capacity: int, threshold: int) -> None:
-    """Uploads go by what there is to upload, or by what of the WAL it takes: not by the arena of the WAL's memory that the first view of it
-    pins, which is larger than either."""
+    """Uploads go by what there is to upload, or by what of the WAL it takes: not by the arena of the WAL's
+    memory that the first view of it pins, which is larger than either."""
 
     async def scenario() -> None:
         disk = SimDisk(Rand(b"small").split("disk"))

@@ -1,7 +1,9 @@
-"""The engine on the object WAL, whose store loses the node at any request: lives one after another on one world.
+"""The engine on the object WAL, whose store loses the node at any request: lives one after another on one
+world.
 
-As on the block WAL (test_engine_on_block_wal.py): the next life must find every acknowledged entry, nothing that was never appended, and each
-offset with the bytes it was given first. A node that was cut off may have had requests under way; each took effect or not.
+As on the block WAL (test_engine_on_block_wal.py): the next life must find every acknowledged entry, nothing
+that was never appended, and each offset with the bytes it was given first. A node that was cut off may have
+had requests under way; each took effect or not.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ class ObjectLives(Lives):
 
     async def start(self) -> Storage:
         self.epoch += 1
-        store = store_on(self.bucket, f"{self.epoch} {self.rand.below(1 << 30)}", StoreFaults(latency_ms=(0, 2)))
+        store = store_on(
+            self.bucket, f"{self.epoch} {self.rand.below(1 << 30)}", StoreFaults(latency_ms=(0, 2))
+        )
         store.on_event = self._on_event
         self.store: SimObjectStore = store
         wal: WriteAheadLog = await open_wal(self.bucket, owner(self.epoch), store, **SETTINGS)

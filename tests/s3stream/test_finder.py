@@ -1,4 +1,5 @@
-"""From an offset to an object's blocks: whose index is asked, how often, and what an object that is gone or damaged does."""
+"""From an offset to an object's blocks: whose index is asked, how often, and what an object that is gone or
+damaged does."""
 
 from __future__ import annotations
 
@@ -61,9 +62,13 @@ class Bucket:
         return found
 
     def _hint(self, one: int, start: int, end: int) -> ObjectHint:
-        return ObjectHint(ObjectId(one), self.kinds[one], self.sizes[one], start, end, self.writers.get(one, 0))
+        return ObjectHint(
+            ObjectId(one), self.kinds[one], self.sizes[one], start, end, self.writers.get(one, 0)
+        )
 
-    async def put(self, object_id: int, spans: Spans, kind: ObjectKind = SET, writer: Writer | None = None) -> None:
+    async def put(
+        self, object_id: int, spans: Spans, kind: ObjectKind = SET, writer: Writer | None = None
+    ) -> None:
         made = ObjectWriter(writer=writer)
         for stream_id, (start, end) in sorted(spans.items()):
             made.add(StreamId(stream_id), [Entry(at, 1, memoryview(b"x" * 50)) for at in range(start, end)])
@@ -123,7 +128,14 @@ def test_one_round_of_gets_finds_what_lies_in_a_group() -> None:
         bucket = await group()
         assert await bucket.found_at(12) == 11
         assert sorted(bucket.asked()) == [bucket.key(one) for one in (10, 11, 12, 13)]
-        assert [await bucket.found_at(offset) for offset in (0, 9, 10, 24, 25, 39)] == [10, 10, 11, 11, 13, 13]
+        assert [await bucket.found_at(offset) for offset in (0, 9, 10, 24, 25, 39)] == [
+            10,
+            10,
+            11,
+            11,
+            13,
+            13,
+        ]
         assert bucket.asked() == []
         assert bucket.finder.index_gets == 4
 
@@ -165,8 +177,9 @@ def test_a_composite_leads_to_what_it_links_with_one_get() -> None:
 
 
 def test_an_object_is_read_for_its_writer_alone() -> None:
-    """Metadata names the writer of each object: one that another wrote under its id is refused with both named, whatever
-    kind it is, and does not keep others of its group from being read. Where metadata names nobody, anybody's is read."""
+    """Metadata names the writer of each object: one that another wrote under its id is refused with both
+    named, whatever kind it is, and does not keep others of its group from being read. Where metadata names
+    nobody, anybody's is read."""
 
     async def scenario() -> None:
         bucket = Bucket()
@@ -190,8 +203,8 @@ def test_an_object_is_read_for_its_writer_alone() -> None:
 
 @pytest.mark.parametrize("is_apart", [False, True])
 def test_a_linked_object_of_another_is_refused(is_apart: bool) -> None:
-    """It lies under the linked object's id and has the same layout: who reads it looks at its footer once, beside the first
-    bytes, and gives none of them out."""
+    """It lies under the linked object's id and has the same layout: who reads it looks at its footer once,
+    beside the first bytes, and gives none of them out."""
 
     async def scenario() -> None:
         bucket = Bucket()
@@ -254,7 +267,8 @@ def test_an_object_that_cannot_be_read_fails_only_who_needs_it() -> None:
 
 @pytest.mark.parametrize("error", [StoreDenied, StoreUnavailable])
 def test_nor_does_one_that_the_store_does_not_give(error: type[Exception]) -> None:
-    """It was archived, say; or its GET alone was late. Who finds nothing in the others is told that, before anything else."""
+    """It was archived, say; or its GET alone was late. Who finds nothing in the others is told that, before
+    anything else."""
 
     async def scenario() -> None:
         bucket = await group()
@@ -319,8 +333,9 @@ def test_indexes_are_kept_within_their_bound() -> None:
 
 
 def test_where_a_stream_goes_on_behind_damage() -> None:
-    """With the block that cannot be read, else with the next block that an index tells of, else with the objects that metadata names: never
-    above what could be read, so that nothing readable is given up for another's sake."""
+    """With the block that cannot be read, else with the next block that an index tells of, else with the
+    objects that metadata names: never above what could be read, so that nothing readable is given up for
+    another's sake."""
 
     async def scenario() -> None:
         bucket = await group()

@@ -53,7 +53,8 @@ payloads = st.lists(st.binary(max_size=40), max_size=4)
 
 
 def every_check(ref: BlockRef, data: memoryview) -> list[Entry]:
-    """What `decode_block` gives, after the checks of those who copy and of those who verify were seen to take and refuse the same bytes."""
+    """What `decode_block` gives, after the checks of those who copy and of those who verify were seen to take
+    and refuse the same bytes."""
     try:
         entries = decode_block(ref, data)
     except ObjectCorrupt:
@@ -116,7 +117,8 @@ def test_a_known_checksum_is_carried_on(lead: bytes, tail: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("base_offset", "count"), [(-1, 1), (0, 0), (0, -1), (0, INT32_MAX + 1), (INT64_MAX, 1), (INT64_MAX - 4, 5)]
+    ("base_offset", "count"),
+    [(-1, 1), (0, 0), (0, -1), (0, INT32_MAX + 1), (INT64_MAX, 1), (INT64_MAX - 4, 5)],
 )
 def test_an_entry_out_of_bounds_is_refused(base_offset: int, count: int) -> None:
     """Counts fit an i32, ends an i64; the last offset that can be is taken."""
@@ -140,7 +142,11 @@ DECODERS: list[tuple[str, bytes, Callable[[bytes], object]]] = [
     ("entry", entry_bytes(7, 100, 5, b"payload"), lambda data: decode_entry(memoryview(data), 0)),
     ("block", BLOCK, decode_block_again),
     ("index", INDEX, lambda data: decode_index(memoryview(data))),
-    ("footer of a writer", NAMED_FOOTER, lambda data: decode_footer(memoryview(data), 150 + len(INDEX) + FOOTER_BYTES)),
+    (
+        "footer of a writer",
+        NAMED_FOOTER,
+        lambda data: decode_footer(memoryview(data), 150 + len(INDEX) + FOOTER_BYTES),
+    ),
     ("footer", FOOTER, lambda data: decode_footer(memoryview(data), 150 + len(INDEX) + FOOTER_BYTES)),
 ]
 
@@ -158,11 +164,14 @@ def test_no_damaged_byte_passes(name: str, data: bytes, decode: Callable[[bytes]
 
 
 def resealed(data: bytes, place: int, patch: bytes, head_bytes: int, crc_place: int, body: bytes) -> bytes:
-    """`data` patched, under a checksum that is right: what only a check of the values themselves can refuse."""
+    """`data` patched, under a checksum that is right: what only a check of the values themselves can
+    refuse."""
     head = bytearray(data[:head_bytes])
     head[place : place + len(patch)] = patch
     is_after = head[:2] in (b"ME", b"MR") and head[:4] != b"MRIX"
-    crc = struct.pack(">I", crc32c(bytes(head), crc32c(body)) if is_after else crc32c(body, crc32c(bytes(head))))
+    crc = struct.pack(
+        ">I", crc32c(bytes(head), crc32c(body)) if is_after else crc32c(body, crc32c(bytes(head)))
+    )
     return bytes(head) + crc + data[crc_place + 4 :]
 
 
@@ -196,7 +205,9 @@ def resealed(data: bytes, place: int, patch: bytes, head_bytes: int, crc_place: 
         ("footer", 16, struct.pack(">q", 1), "says 1"),
     ],
 )
-def test_a_right_checksum_does_not_excuse_wrong_values(name: str, place: int, patch: bytes, reason: str) -> None:
+def test_a_right_checksum_does_not_excuse_wrong_values(
+    name: str, place: int, patch: bytes, reason: str
+) -> None:
     """Versions, flags, counts and bounds are judged for themselves, and the reason says which."""
     _, data, decode = next(found for found in DECODERS if found[0] == name)
     head_bytes = {"entry": 36, "block": 36, "index": 12, "footer": 36}[name]
@@ -228,7 +239,8 @@ def test_a_block_comes_back_as_views() -> None:
     ],
 )
 def test_a_block_must_be_what_its_row_says(ref: BlockRef, reason: str) -> None:
-    """A sound block under the wrong row (another stream, range, count or size) is refused: it was misdirected."""
+    """A sound block under the wrong row (another stream, range, count or size) is refused: it was
+    misdirected."""
     with pytest.raises(ObjectCorrupt, match=reason):
         every_check(ref, memoryview(BLOCK))
 
@@ -248,7 +260,8 @@ def test_a_block_must_be_what_its_row_says(ref: BlockRef, reason: str) -> None:
 def test_a_right_block_does_not_excuse_wrong_entries(
     end: int, count: int, entries: tuple[bytes, ...], reason: str
 ) -> None:
-    """Entries that do not continue one another, of another stream, or that do not fill the block are corruption under a right checksum."""
+    """Entries that do not continue one another, of another stream, or that do not fill the block are
+    corruption under a right checksum."""
     body = b"".join(entries)
     ref = BlockRef(StreamId(7), 0, end, count, 0, BLOCK_HEADER_BYTES + len(body))
     data = memoryview(encode_block_header(ref, crc32c(body)) + body)
@@ -258,7 +271,8 @@ def test_a_right_block_does_not_excuse_wrong_entries(
 
 
 def test_verifying_looks_at_each_entry_itself() -> None:
-    """An entry that was wrong before its block was made, and an empty one, do not hide behind the block's checksum."""
+    """An entry that was wrong before its block was made, and an empty one, do not hide behind the block's
+    checksum."""
     wrong = bytearray(ENTRIES[0])
     wrong[-1] ^= 1
     data = block_bytes(100, 116, bytes(wrong), *ENTRIES[1:])
@@ -288,7 +302,9 @@ def test_a_row_out_of_bounds_is_refused(row: tuple[int, ...]) -> None:
         index.find(1, 2, 3, 1)
 
 
-def find_in_model(rows: list[BlockRef], stream_id: int, start: int, end: int, max_bytes: int) -> list[BlockRef]:
+def find_in_model(
+    rows: list[BlockRef], stream_id: int, start: int, end: int, max_bytes: int
+) -> list[BlockRef]:
     """What ObjectIndex.find promises, read off the rows one by one."""
     found: list[BlockRef] = []
     counted = 0
@@ -354,7 +370,8 @@ def golden_object(writer_named: Writer | None = None) -> bytes:
 
 
 def test_version_2_stays_readable_and_unchanged() -> None:
-    """The object in tests/golden is what the writer makes today. A change of layout is a new version, beside a new file."""
+    """The object in tests/golden is what the writer makes today. A change of layout is a new version, beside
+    a new file."""
     lines = GOLDEN.read_text(encoding="ascii").splitlines()
     golden = bytes.fromhex("".join(line.partition("#")[0] for line in lines))
     assert golden_object() == golden
@@ -367,7 +384,9 @@ def test_version_2_stays_readable_and_unchanged() -> None:
     ]
     assert footer.writer is None
     check_writer(footer, 0)
-    with pytest.raises(ObjectCorrupt, match=r"written by nobody that it names, and metadata names incarnation 0{15}7$"):
+    with pytest.raises(
+        ObjectCorrupt, match=r"written by nobody that it names, and metadata names incarnation 0{15}7$"
+    ):
         check_writer(footer, 7)
     assert found == [
         (3, 0, 2, 1, b"first"),
@@ -381,7 +400,8 @@ WRITER = Writer(3, -(2**60) - 5)
 
 
 def test_version_3_stays_readable_and_unchanged() -> None:
-    """With a writer the object is another in its footer alone: in its version, the node, the token and the sum."""
+    """With a writer the object is another in its footer alone: in its version, the node, the token and the
+    sum."""
     lines = GOLDEN_3.read_text(encoding="ascii").splitlines()
     golden = bytes.fromhex("".join(line.partition("#")[0] for line in lines))
     assert golden_object(WRITER) == golden
@@ -391,7 +411,8 @@ def test_version_3_stays_readable_and_unchanged() -> None:
     for token in (0, WRITER.token):
         check_writer(footer, token)
     with pytest.raises(
-        ObjectCorrupt, match=r"by incarnation effffffffffffffb of node 3, and metadata names incarnation 0{15}7$"
+        ObjectCorrupt,
+        match=r"by incarnation effffffffffffffb of node 3, and metadata names incarnation 0{15}7$",
     ):
         check_writer(footer, 7)
 
@@ -409,7 +430,8 @@ def test_a_footer_is_of_one_version(version: int, token: int, said: str) -> None
 
 
 def test_many_small_entries_are_scanned_in_steps() -> None:
-    """A block of a thousand entries stops after every 128, so that checking it never holds the loop for longer than that takes."""
+    """A block of a thousand entries stops after every 128, so that checking it never holds the loop for
+    longer than that takes."""
     parts: list[bytes] = []
     for offset in range(1000):
         parts += [encode_entry_header(1, 0, offset, 1, [b"x" * 50]), b"x" * 50]
@@ -417,6 +439,8 @@ def test_many_small_entries_are_scanned_in_steps() -> None:
     ref = BlockRef(StreamId(1), 0, 1000, 1000, 0, BLOCK_HEADER_BYTES + len(body))
     data = memoryview(encode_block_header(ref, crc32c(body)) + body)
     bases, places = array("q"), array("I")
-    assert [len(bases) for _ in scan_in_steps(ref, data, bases, places)] == [128 * step for step in range(1, 8)]
+    assert [len(bases) for _ in scan_in_steps(ref, data, bases, places)] == [
+        128 * step for step in range(1, 8)
+    ]
     assert list(bases) == list(range(1000))
     assert [entry_at(data, place) for place in places] == decode_block(ref, data)

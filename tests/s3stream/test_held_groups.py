@@ -1,4 +1,5 @@
-"""Groups that are durable while the gate is closed: nobody sees them, and they go on in order once it opens, or never."""
+"""Groups that are durable while the gate is closed: nobody sees them, and they go on in order once it opens,
+or never."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ class Held:
 
 
 def test_held_groups_are_unseen_and_come_in_order() -> None:
-    """Room stays taken; a group that comes while others are let through stands behind them; the gate is asked once a group, not a record."""
+    """Room stays taken; a group that comes while others are let through stands behind them; the gate is asked
+    once a group, not a record."""
 
     async def scenario() -> None:
         held = Held()
@@ -110,7 +112,8 @@ def test_a_gate_that_closes_between_two_held_groups_holds_the_second() -> None:
 
 
 def test_what_a_replaced_owner_held_is_never_told() -> None:
-    """The engine ends once, groups that the log still confirms are held too, and nothing of them counts as acknowledged."""
+    """The engine ends once, groups that the log still confirms are held too, and nothing of them counts as
+    acknowledged."""
 
     async def scenario() -> None:
         held = Held()

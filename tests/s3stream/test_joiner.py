@@ -1,4 +1,5 @@
-"""The joiner: whole blocks become one object that reads as the sources did, and blocks and rows whose numbers fit."""
+"""The joiner: whole blocks become one object that reads as the sources did, and blocks and rows whose numbers
+fit."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ from millrace.s3stream.objects.writer import ObjectWriter
 def object_of(stream_id: int, start: int, counts: list[int], block_bytes: int = 200) -> bytes:
     writer = ObjectWriter(block_bytes)
     for number, count in enumerate(counts):
-        writer.add(stream_id, [Entry(start, count, memoryview(b"%d-%d" % (stream_id, number) * 10), epoch=number)])
+        writer.add(
+            stream_id, [Entry(start, count, memoryview(b"%d-%d" % (stream_id, number) * 10), epoch=number)]
+        )
         start += count
     return b"".join(writer.finish().parts)
 
@@ -58,7 +61,8 @@ def entries_of(data: bytes) -> list[tuple[int, int, int, int, bytes]]:
 
 
 def test_blocks_of_several_objects_become_one() -> None:
-    """What is read from the new object is what the old ones held, entry by entry; few large blocks stand for many small ones."""
+    """What is read from the new object is what the old ones held, entry by entry; few large blocks stand for
+    many small ones."""
     sources = [object_of(3, 0, [2] * 30), object_of(3, 60, [1, 5, 1]), object_of(9, 7, [1] * 12)]
     joiner = ObjectJoiner(600)
     parts = []
@@ -87,7 +91,8 @@ def test_blocks_of_several_objects_become_one() -> None:
 def test_however_blocks_are_joined_the_entries_are_the_same(
     sources: list[list[int]], bytes_max: int, takes: list[bool]
 ) -> None:
-    """Whatever the blocks' sizes, the bound, and where parts are taken: the object's blocks are sound and hold the same entries."""
+    """Whatever the blocks' sizes, the bound, and where parts are taken: the object's blocks are sound and
+    hold the same entries."""
     made: list[bytes] = []
     start = 5
     for counts in sources:
@@ -106,7 +111,8 @@ def test_however_blocks_are_joined_the_entries_are_the_same(
 
 
 def test_a_damaged_block_stays_as_it_is() -> None:
-    """It is joined with neither neighbour: those are read, and its readers are told what they were told before."""
+    """It is joined with neither neighbour: those are read, and its readers are told what they were told
+    before."""
     data = bytearray(object_of(3, 0, [1] * 9))
     refs = list(index_of(bytes(data)).rows())
     data[refs[1].position + 70] ^= 1
@@ -117,12 +123,17 @@ def test_a_damaged_block_stays_as_it_is() -> None:
     rest, _, ranges = joiner.finish()
     joined = bytes(rest)
     rows = list(index_of(joined).rows())
-    assert [(row.start, row.end) for row in rows] == [(0, refs[0].end), (refs[1].start, refs[1].end), (refs[1].end, 9)]
+    assert [(row.start, row.end) for row in rows] == [
+        (0, refs[0].end),
+        (refs[1].start, refs[1].end),
+        (refs[1].end, 9),
+    ]
     assert bytes(block_at(joined, rows[1])) == bytes(block_at(bytes(data), refs[1]))
     with pytest.raises(ObjectCorrupt, match="block checksum differs"):
         decode_block(rows[1], block_at(joined, rows[1]))
     assert (
-        len(decode_block(rows[0], block_at(joined, rows[0]))) + len(decode_block(rows[2], block_at(joined, rows[2])))
+        len(decode_block(rows[0], block_at(joined, rows[0])))
+        + len(decode_block(rows[2], block_at(joined, rows[2])))
         == 7
     )
     assert ranges == (StreamRange(StreamId(3), 0, 9),)
@@ -152,7 +163,8 @@ def test_what_does_not_come_next_is_refused() -> None:
     ],
 )
 def test_joined_blocks_never_overflow_their_numbers(counts: list[int], entry_counts: list[int]) -> None:
-    """Blocks whose offsets or entries together pass 2**31 - 1 are not joined: each offset is found again where it lies."""
+    """Blocks whose offsets or entries together pass 2**31 - 1 are not joined: each offset is found again
+    where it lies."""
     joiner = ObjectJoiner(1 << 20)
     start = 1 << 40
     for count, entry_count in zip(counts, entry_counts, strict=True):

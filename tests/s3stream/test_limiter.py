@@ -59,7 +59,8 @@ def test_priority_among_those_who_ask_together() -> None:
 
 @pytest.mark.parametrize("tier", [Tier.COMPACTION, Tier.CATCH_UP])
 def test_a_lower_tier_ages_past_a_higher_one(tier: Tier) -> None:
-    """Under tail reads without end, twice of what the rate allows, a lower tier's request passes soon after its handicap."""
+    """Under tail reads without end, twice of what the rate allows, a lower tier's request passes soon after
+    its handicap."""
     line = TierLine(MIB)
     for turn in range(400):
         now_us = turn * SECOND // 8
@@ -69,7 +70,8 @@ def test_a_lower_tier_ages_past_a_higher_one(tier: Tier) -> None:
         line.ask(Tier.TAIL, MIB // 4, now_us)
         if turn >= 80 and late.has_passed:
             break
-    # The line before it is what was asked within ten seconds and the handicap, less what passed meanwhile: no more than as much again.
+    # The line before it is what was asked within ten seconds and the handicap, less what passed meanwhile: no
+    # more than as much again.
     assert late.has_passed
     assert now_us - asked_us <= 2 * (10 * SECOND + HANDICAP_US[tier])
 
@@ -85,7 +87,8 @@ def test_what_never_waits_does_not_starve_the_others() -> None:
 
 
 def test_a_large_request_does_not_hold_up_small_ones() -> None:
-    """It passes in slices and takes a new place after each: a small one that came later, of its own tier, goes between them."""
+    """It passes in slices and takes a new place after each: a small one that came later, of its own tier,
+    goes between them."""
     line = TierLine(MIB)
     line.charge(Tier.UPLOAD, MIB, 0)
     large, _ = line.ask(Tier.TAIL, 30 * MIB, 0)
@@ -105,7 +108,8 @@ def test_a_large_request_passes_in_the_end() -> None:
 
 
 def test_a_full_line_refuses_the_last() -> None:
-    """One more than fits: whoever stands last goes, a newcomer of a low tier itself, else one that a better newcomer displaces."""
+    """One more than fits: whoever stands last goes, a newcomer of a low tier itself, else one that a better
+    newcomer displaces."""
     line = TierLine(MIB, waiting_max=3)
     line.charge(Tier.UPLOAD, 4 * MIB, 0)
     line.ask(Tier.TAIL, MIB, 0)  # takes the reserve
@@ -152,8 +156,11 @@ steps = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(steps, st.integers(MIB // 4, 8 * MIB))
-def test_every_request_is_settled_once_and_bytes_keep_to_the_rate(plan: list[tuple[str, Tier, int]], rate: int) -> None:
-    """Whatever is asked, charged and given up: nobody passes twice or is lost, counts agree with the line, what passed keeps to the rate."""
+def test_every_request_is_settled_once_and_bytes_keep_to_the_rate(
+    plan: list[tuple[str, Tier, int]], rate: int
+) -> None:
+    """Whatever is asked, charged and given up: nobody passes twice or is lost, counts agree with the line,
+    what passed keeps to the rate."""
     line = TierLine(rate, waiting_max=8)
     now_us = 0
     open_tickets: dict[Ticket, int] = {}

@@ -65,7 +65,8 @@ class Dialogue:
 
 
 def test_transcript() -> None:
-    """Every command leaves the state that was reviewed. REWRITE=1 writes the transcript anew, for review as a diff."""
+    """Every command leaves the state that was reviewed. REWRITE=1 writes the transcript anew, for review as a
+    diff."""
     dialogue = Dialogue()
     lines: list[str] = []
     for line in TRANSCRIPT.read_text().splitlines():
@@ -83,7 +84,8 @@ def entry(base: int, size: int = 10, count: int = 1) -> Entry:
 
 
 def test_a_streams_offsets_never_close_the_block_that_all_share() -> None:
-    """Entries that count two thousand million offsets each go on in one run of one block, and each is found by its offset."""
+    """Entries that count two thousand million offsets each go on in one run of one block, and each is found
+    by its offset."""
     cache = LogCache(1 << 20)
     for number in range(5):
         cache.put(1, entry(number * INT32_MAX, count=INT32_MAX), 10 * number + 10)
@@ -98,7 +100,8 @@ def test_a_streams_offsets_never_close_the_block_that_all_share() -> None:
 
 
 def test_entries_come_in_the_order_of_the_wal() -> None:
-    """What lies further back may not come later: a block's end is where the WAL is trimmed, and what came after its upload would go with it."""
+    """What lies further back may not come later: a block's end is where the WAL is trimmed, and what came
+    after its upload would go with it."""
     cache = LogCache(1 << 20)
     cache.put(1, Entry(0, 1, memoryview(b"late")), 200)
     with pytest.raises(AssertionError, match="a record that ends at 100 after one at 200"):
@@ -134,7 +137,8 @@ def test_lookup_in_many_blocks_and_entries() -> None:
     ("size", "is_copied"), [(1, True), (COPY_BELOW_BYTES - 1, True), (COPY_BELOW_BYTES, False), (5000, False)]
 )
 def test_small_entries_are_copied(size: int, is_copied: bool) -> None:
-    """A small entry does not pin the WAL's memory; a large one is a view of it, and is charged with the arena it pins, once."""
+    """A small entry does not pin the WAL's memory; a large one is a view of it, and is charged with the arena
+    it pins, once."""
     cache = LogCache(1 << 30)
     make_dense(cache)
     arena = bytes(1 << 20)
@@ -152,7 +156,8 @@ def test_small_entries_are_copied(size: int, is_copied: bool) -> None:
 
 
 def test_what_was_put_is_what_is_read() -> None:
-    """Offsets, bytes, the owner's epoch and the checksum, if there was one; a new epoch has a run of its own, in a block of its own."""
+    """Offsets, bytes, the owner's epoch and the checksum, if there was one; a new epoch has a run of its own,
+    in a block of its own."""
     cache = LogCache(1 << 20)
     put = [
         Entry(0, 3, memoryview(b"a"), 7, 0xFFFF_FFFF),
@@ -163,7 +168,10 @@ def test_what_was_put_is_what_is_read() -> None:
     for number, one in enumerate(put):
         cache.put(1, replace(one), number)
     assert cache.read(1, 0, 2**32, 100) == put
-    assert [[(run.epoch, len(run)) for run in block.runs.values()] for block in cache.blocks] == [[(7, 3)], [(8, 1)]]
+    assert [[(run.epoch, len(run)) for run in block.runs.values()] for block in cache.blocks] == [
+        [(7, 3)],
+        [(8, 1)],
+    ]
 
 
 def test_the_collector_walks_no_small_entry() -> None:
@@ -180,7 +188,8 @@ def test_the_collector_walks_no_small_entry() -> None:
 
 
 def test_large_entries_are_copied_while_they_are_few() -> None:
-    """One large entry among many small ones would pin an arena full of what nobody reads: it is copied, until large ones prevail."""
+    """One large entry among many small ones would pin an arena full of what nobody reads: it is copied, until
+    large ones prevail."""
     cache = LogCache(1 << 30)
     arena = bytes(1 << 20)
     make_dense(cache)
@@ -212,7 +221,8 @@ def make_dense(cache: LogCache) -> None:
 
 
 def test_more_is_kept_once_readers_come_for_it() -> None:
-    """Uploaded blocks beyond the first bound are dropped; a reader who comes too late for one doubles it, up to the whole cache."""
+    """Uploaded blocks beyond the first bound are dropped; a reader who comes too late for one doubles it, up
+    to the whole cache."""
     cache = LogCache(100_000, kept_bytes=10_000)
 
     def write_uploaded(first: int, count: int) -> list[int]:

@@ -12,7 +12,8 @@ SECOND = 1_000_000
 
 
 def test_refusals_lower_the_pace_and_quiet_lifts_it() -> None:
-    """Half of what went through, half again each second that it goes on; a quarter more each quiet second, until there is no limit."""
+    """Half of what went through, half again each second that it goes on; a quarter more each quiet second,
+    until there is no limit."""
     pace = WritePace()
     pace.on_written(100 * MIB, 0)
     assert pace.limit(0) is None
@@ -29,7 +30,8 @@ def test_refusals_lower_the_pace_and_quiet_lifts_it() -> None:
 
 
 def test_a_store_that_is_away_is_asked_slowly_and_then_at_full_speed() -> None:
-    """An hour of refusals ends at the least pace, not at nothing; half a minute after the last one there is no limit."""
+    """An hour of refusals ends at the least pace, not at nothing; half a minute after the last one there is
+    no limit."""
     pace = WritePace()
     for second in range(3600):
         pace.on_refused(second * SECOND)
@@ -38,7 +40,8 @@ def test_a_store_that_is_away_is_asked_slowly_and_then_at_full_speed() -> None:
 
 
 def test_a_burst_is_forgotten() -> None:
-    """The rate of one burst does not set what is allowed a minute later: the limit begins from what went through lately."""
+    """The rate of one burst does not set what is allowed a minute later: the limit begins from what went
+    through lately."""
     pace = WritePace()
     pace.on_written(1000 * MIB, 0)
     for second in range(1, PEAK_S + 5):
@@ -50,7 +53,8 @@ def test_a_burst_is_forgotten() -> None:
 
 
 def test_it_settles_near_what_the_store_takes() -> None:
-    """A store that takes 20 MiB a second and refuses what is more: over ten minutes more than half of that goes through."""
+    """A store that takes 20 MiB a second and refuses what is more: over ten minutes more than half of that
+    goes through."""
     pace = WritePace()
     written = 0
     for tick in range(10 * 60 * 10):
@@ -68,7 +72,8 @@ def test_it_settles_near_what_the_store_takes() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 64 * MIB), st.integers(0, 3 * SECOND)), max_size=80))
 def test_the_limit_stays_in_its_bounds(plan: list[tuple[bool, int, int]]) -> None:
-    """Never below the least pace, never raised by a refusal, gone when it is quiet; what it remembers is bounded."""
+    """Never below the least pace, never raised by a refusal, gone when it is quiet; what it remembers is
+    bounded."""
     pace, now_us = WritePace(), 0
     for is_written, size_bytes, pause_us in plan:
         now_us += pause_us

@@ -35,7 +35,9 @@ def block_of(entries: list[tuple[int, int]], start: int = 0) -> tuple[BlockRef, 
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(1, 5), st.integers(1, 60)), min_size=1, max_size=30),  # no batch has no bytes
+    st.lists(
+        st.tuples(st.integers(1, 5), st.integers(1, 60)), min_size=1, max_size=30
+    ),  # no batch has no bytes
     st.integers(0, 170),
     st.integers(0, 170),
     st.integers(0, 2000),
@@ -44,7 +46,8 @@ def block_of(entries: list[tuple[int, int]], start: int = 0) -> tuple[BlockRef, 
 def test_a_read_gets_what_an_accumulator_of_all_entries_gets(
     entries: list[tuple[int, int]], start: int, end: int, max_bytes: int, step_count: int
 ) -> None:
-    """Only what may be taken is made, and nothing that would be is left out: an accumulator ends the same as from the whole block."""
+    """Only what may be taken is made, and nothing that would be is left out: an accumulator ends the same as
+    from the whole block."""
     ref, data = block_of(entries, 10)
     packed = PackedBlock.of(ref, data)
     start = min(max(start, ref.start), ref.end - 1)
@@ -57,14 +60,19 @@ def test_a_read_gets_what_an_accumulator_of_all_entries_gets(
     first = next(place for place, entry in enumerate(decode_block(ref, data)) if entry.end > start)
     whole.take(decode_block(ref, data)[first:])
     assert few.entries == whole.entries
-    assert (few.next_offset, few.left_bytes, few.is_full) == (whole.next_offset, whole.left_bytes, whole.is_full)
+    assert (few.next_offset, few.left_bytes, few.is_full) == (
+        whole.next_offset,
+        whole.left_bytes,
+        whole.is_full,
+    )
     assert made <= len(few.entries) + 1
     assert packed.entries(ref.end, ref.end + 5, 100, 5) == []
     assert len(packed) == len(entries)
 
 
 def test_ten_thousand_entries_are_nothing_to_the_collector_of_garbage() -> None:
-    """A cached block is a handful of objects, however many entries it has: a full collection does not look through them."""
+    """A cached block is a handful of objects, however many entries it has: a full collection does not look
+    through them."""
     ref, data = block_of([(1, 50)] * 10_000)
     gc.collect()
     before = len(gc.get_objects())

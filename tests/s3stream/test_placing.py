@@ -1,4 +1,5 @@
-"""Objects under keys that nobody else may have: own lost answers are told, another's object stays as it is, and is named."""
+"""Objects under keys that nobody else may have: own lost answers are told, another's object stays as it is,
+and is named."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def test_another_s_object_is_named_and_stays(make: Callable[[Writer | None], byt
 
 
 def test_a_lost_answer_of_ours_is_a_success() -> None:
-    """The object that an earlier attempt left is told by its bytes, or by size and token where it came in parts."""
+    """The object that an earlier attempt left is told by its bytes, or by size and token where it came in
+    parts."""
 
     async def scenario(store: MemoryObjectStore) -> None:
         own = content(OWN)
@@ -97,13 +99,16 @@ def test_a_lost_answer_of_ours_is_a_success() -> None:
 
 
 def test_own_object_that_changed_is_called_corrupt() -> None:
-    """A put's answer was lost and the object rotted before the next attempt: the footer still names this process, and nobody else is blamed."""
+    """A put's answer was lost and the object rotted before the next attempt: the footer still names this
+    process, and nobody else is blamed."""
 
     async def scenario(store: MemoryObjectStore) -> None:
         rotten = bytearray(content(OWN))
         rotten[50] ^= 1
         await store.put("k", [bytes(rotten)])
-        with pytest.raises(ObjectForeign, match=r"written by this process, .*corrupt.*start the node again") as raised:
+        with pytest.raises(
+            ObjectForeign, match=r"written by this process, .*corrupt.*start the node again"
+        ) as raised:
             await put_object(store, Owned(), "k", [content(OWN)])
         assert "another process" not in str(raised.value)
         assert await store.get("k") == bytes(rotten)

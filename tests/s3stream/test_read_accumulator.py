@@ -44,7 +44,11 @@ def test_it_goes_on_where_it_stopped() -> None:
     with pytest.raises(OffsetGap) as raised:
         accumulator.take(entries((5, 6), (7, 8)))
     assert (raised.value.stream_id, raised.value.expected, raised.value.found) == (1, 6, 7)
-    assert (shown(accumulator.entries).replace("\0", ""), accumulator.next_offset, accumulator.left_bytes) == (
+    assert (
+        shown(accumulator.entries).replace("\0", ""),
+        accumulator.next_offset,
+        accumulator.left_bytes,
+    ) == (
         "[0,3) [3,5) [5,6)",
         6,
         70,

@@ -20,7 +20,8 @@ def spans(places: list[tuple[int, int]], bytes_max: int) -> list[tuple[int, int]
 
 
 def test_near_blocks_share_a_get() -> None:
-    """Side by side, or with a gap of at most half of what comes; in any order of asking; never above the bound but for one block alone."""
+    """Side by side, or with a gap of at most half of what comes; in any order of asking; never above the
+    bound but for one block alone."""
     assert spans([(10, 10), (0, 10), (20, 5)], 100) == [(0, 25)]
     assert spans([(0, 10), (30, 10)], 100) == [(0, 40)]
     assert spans([(0, 10), (31, 10)], 100) == [(0, 10), (31, 41)]
@@ -33,7 +34,8 @@ def test_near_blocks_share_a_get() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 60)), max_size=20), st.integers(1, 500))
 def test_every_block_comes_once_within_the_bounds(gaps: list[tuple[int, int]], bytes_max: int) -> None:
-    """No block is lost or read twice; no GET of several blocks is above the bound or wastes more than half."""
+    """No block is lost or read twice; no GET of several blocks is above the bound or wastes more than
+    half."""
     refs: list[BlockRef] = []
     position = 0
     for gap, size_bytes in gaps:

@@ -8,8 +8,8 @@ KIB = 1024
 
 
 def test_the_window_of_a_sequential_reader() -> None:
-    """Nothing for the first read; then the window is filled up again once half of it, or a step, is missing, and is twice as wide each time
-    the reader reaches the place from which it was last widened."""
+    """Nothing for the first read; then the window is filled up again once half of it, or a step, is missing,
+    and is twice as wide each time the reader reaches the place from which it was last widened."""
     readers = Readers(512, 4096, 1024)
     said = []
     offset = 0
@@ -47,14 +47,16 @@ def test_the_window_of_a_sequential_reader() -> None:
 
 
 def test_a_reader_of_much_begins_with_a_wide_window() -> None:
-    """Twice what it reads at a time, within the bound: it need not grow through reads that are each larger than the window."""
+    """Twice what it reads at a time, within the bound: it need not grow through reads that are each larger
+    than the window."""
     for read_bytes, expected in ((100, 512), (1000, 2000), (9000, 4096)):
         reader = ReadAhead(512, 4096, 1024)
         assert reader.plan(100, read_bytes, 0) == (100, expected)
 
 
 def test_one_look_at_a_time() -> None:
-    """While it is looked up where a stretch lies nothing else is planned; afterwards the reader goes on from its end."""
+    """While it is looked up where a stretch lies nothing else is planned; afterwards the reader goes on from
+    its end."""
     reader = ReadAhead(512, 4096, 1024)
     assert reader.plan(100, 100, 0) == (100, 512)
     assert reader.plan(200, 100, 0) is None
@@ -64,7 +66,8 @@ def test_one_look_at_a_time() -> None:
 
 
 def test_a_reader_that_overtakes_its_window() -> None:
-    """Read-ahead goes on from where the reader is, not from where it was expected; what it passed is not counted any more."""
+    """Read-ahead goes on from where the reader is, not from where it was expected; what it passed is not
+    counted any more."""
     reader = ReadAhead(512, 4096, 1024)
     reader.plan(100, 100, 0)
     reader.on_asked(228, 512)
@@ -86,7 +89,8 @@ def test_unused_blocks_that_are_evicted_pause_it() -> None:
 
 
 def test_readers_are_told_apart_and_bounded() -> None:
-    """Two readers of one stream at different places are two; jumps are no sequence; the longest unused reader is forgotten."""
+    """Two readers of one stream at different places are two; jumps are no sequence; the longest unused reader
+    is forgotten."""
     readers = Readers(512, 4096, 1024, readers_max=2)
     readers.on_read(1, 0, 10, 10, 0)
     readers.on_read(1, 500, 510, 10, 0)

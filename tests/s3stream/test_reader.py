@@ -37,7 +37,10 @@ def build(streams: dict[int, int], entry_bytes: int = 100, block_bytes_max: int 
     """An object with so many entries of two offsets each per stream, from offset 100 on."""
     writer = ObjectWriter(block_bytes_max)
     for stream_id, count in streams.items():
-        writer.add(stream_id, [Entry(100 + 2 * n, 2, memoryview(bytes([n % 251]) * entry_bytes)) for n in range(count)])
+        writer.add(
+            stream_id,
+            [Entry(100 + 2 * n, 2, memoryview(bytes([n % 251]) * entry_bytes)) for n in range(count)],
+        )
     return b"".join(writer.finish().parts)
 
 
@@ -50,13 +53,16 @@ def run(data: bytes, test: Callable[[ObjectReader, CountedStore], Awaitable[None
     asyncio.run(main())
 
 
-async def read(reader: ObjectReader, stream_id: int, start: int, end: int, max_bytes: int = 1 << 40) -> list[Entry]:
+async def read(
+    reader: ObjectReader, stream_id: int, start: int, end: int, max_bytes: int = 1 << 40
+) -> list[Entry]:
     refs = await reader.find(stream_id, start, end, max_bytes)
     return list(chain.from_iterable(await reader.read_blocks(refs)))
 
 
 def test_index_in_one_request_and_blocks_in_another() -> None:
-    """Footer and index come with one GET from the end; blocks side by side with one more, whatever their number."""
+    """Footer and index come with one GET from the end; blocks side by side with one more, whatever their
+    number."""
     data = build({1: 500, 2: 500}, entry_bytes=5000, block_bytes_max=1 << 16)
 
     async def test(reader: ObjectReader, store: CountedStore) -> None:
@@ -125,7 +131,8 @@ def test_blocks_apart_are_separate_requests_in_the_order_asked() -> None:
 
 
 def test_a_block_pins_no_more_than_itself() -> None:
-    """Of blocks that came with one GET each keeps its own bytes alone, so that a cache may drop its neighbour."""
+    """Of blocks that came with one GET each keeps its own bytes alone, so that a cache may drop its
+    neighbour."""
 
     async def test(reader: ObjectReader, store: CountedStore) -> None:
         refs = await reader.find(1, 100, 10_000, 1 << 40)
@@ -136,7 +143,8 @@ def test_a_block_pins_no_more_than_itself() -> None:
 
 
 def test_a_block_of_a_small_object_pins_no_more_than_itself() -> None:
-    """An object that came whole with its index gives a block its own bytes too: the object may be dropped before the block."""
+    """An object that came whole with its index gives a block its own bytes too: the object may be dropped
+    before the block."""
 
     async def test(reader: ObjectReader, store: CountedStore) -> None:
         [ref] = await reader.find(1, 100, 10_000, 1 << 40)
@@ -148,7 +156,8 @@ def test_a_block_of_a_small_object_pins_no_more_than_itself() -> None:
 
 
 def test_damage_that_came_with_a_small_object_is_not_kept() -> None:
-    """A block of an object that came whole was damaged on its way: the next read asks the store, and gets what is stored."""
+    """A block of an object that came whole was damaged on its way: the next read asks the store, and gets
+    what is stored."""
     data = build({1: 50})
 
     async def test(reader: ObjectReader, store: CountedStore) -> None:
@@ -253,7 +262,8 @@ def test_a_missing_object_is_told_as_the_store_tells_it() -> None:
 
 
 class TwoAttempts(MemoryObjectStore):
-    """Asks for memory twice, as a hedged or repeated GET does; what is asked first is answered, the second goes on writing."""
+    """Asks for memory twice, as a hedged or repeated GET does; what is asked first is answered, the second
+    goes on writing."""
 
     def __init__(self, winner: int | None) -> None:
         super().__init__(SystemClock())
@@ -271,7 +281,8 @@ class TwoAttempts(MemoryObjectStore):
 
 @pytest.mark.parametrize("winner", [0, 1])
 def test_each_attempt_has_memory_of_its_own(winner: int) -> None:
-    """Whichever attempt is answered, its buffers are given; the other's are let go, and lent to nobody while it may still write."""
+    """Whichever attempt is answered, its buffers are given; the other's are let go, and lent to nobody while
+    it may still write."""
 
     async def scenario() -> None:
         store, pool = TwoAttempts(winner), BufferPool(64 * MIB)

@@ -1,4 +1,5 @@
-"""Room in a full store: which stream-set objects are spent, what is put for them, and when they are looked for."""
+"""Room in a full store: which stream-set objects are spent, what is put for them, and when they are looked
+for."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def sources_of(*objects: str) -> list[SourceIndex]:
 
 
 def planned(*objects: str, bounds: Mapping[int, int] | None = None) -> list[str]:
-    """What goes together, `->` how many KiB in how many objects. `bounds`: starts of streams, of those that exist."""
+    """What goes together, `->` how many KiB in how many objects. `bounds`: starts of streams, of those that
+    exist."""
     starts = {GONE: 100, KEPT: 0} if bounds is None else bounds
     known: Bounds = {StreamId(key): StreamBounds(start, 1000) for key, start in starts.items()}
     return [told(plan) for plan in finished(plan_spent(sources_of(*objects), known, SETTINGS))]
@@ -49,25 +51,37 @@ def told(plan: SetPlan) -> str:
 
 
 def test_what_nobody_wants_goes_together_and_first() -> None:
-    """Wherever they lie, those of which nothing is wanted are one plan that puts nothing: of trimmed streams, and of deleted ones."""
+    """Wherever they lie, those of which nothing is wanted are one plan that puts nothing: of trimmed streams,
+    and of deleted ones."""
     found = planned(
-        "1:0-10*900", "1:10-20*900 2:0-1*1", "7:0-5*500", "1:100-110*900", "1:20-30*1", bounds={GONE: 100, KEPT: 0}
+        "1:0-10*900",
+        "1:10-20*900 2:0-1*1",
+        "7:0-5*500",
+        "1:100-110*900",
+        "1:20-30*1",
+        bounds={GONE: 100, KEPT: 0},
     )
     assert found == ["0 2 4 -> 0 in 0", "1 -> 1 in 1"]
 
 
 def test_neighbours_that_are_spent_leave_one_small_object() -> None:
-    """What is left of them is written together, also across what goes entirely; an object that is wanted parts them, and is left alone."""
+    """What is left of them is written together, also across what goes entirely; an object that is wanted
+    parts them, and is left alone."""
     dead, spent, alive = "1:0-10*900", "1:10-20*900 2:{0}-{1}*1", "1:100-110*900 2:{0}-{1}*1"
     found = planned(
-        spent.format(0, 1), dead, spent.format(1, 2), alive.format(2, 3), spent.format(3, 4), spent.format(4, 5)
+        spent.format(0, 1),
+        dead,
+        spent.format(1, 2),
+        alive.format(2, 3),
+        spent.format(3, 4),
+        spent.format(4, 5),
     )
     assert found == ["1 -> 0 in 0", "0 2 -> 2 in 1", "4 5 -> 2 in 1"]
 
 
 def test_no_more_is_put_than_is_small() -> None:
-    """Each plan's object fits what a full folder takes for small, with its index and at the very bound; what is left of one object and does not
-    fit is left alone."""
+    """Each plan's object fits what a full folder takes for small, with its index and at the very bound; what
+    is left of one object and does not fit is left alone."""
     assert MADE_BYTES_MAX <= SMALL_BYTES_MAX
     spent = ["1:{0}-{1}*2000 2:{0}-{1}*100".format(n, n + 1) for n in range(5)]
     assert planned(*spent) == ["0 1 -> 200 in 1", "2 3 -> 200 in 1", "4 -> 100 in 1"]
@@ -95,8 +109,9 @@ def test_a_gap_in_a_stream_makes_no_object_of_its_own() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_any_plan(seed: int) -> None:
-    """Every object is in one plan at most; what is wanted of its sources is what it holds; it puts one small object or none, and makes more
-    room than that takes. Of what is left, or was made, nothing is spent any more."""
+    """Every object is in one plan at most; what is wanted of its sources is what it holds; it puts one small
+    object or none, and makes more room than that takes. Of what is left, or was made, nothing is spent any
+    more."""
     chance = random.Random(seed)
     ends = [0] * 5
     objects = []
@@ -107,7 +122,8 @@ def test_any_plan(seed: int) -> None:
             rows.append(f"{stream_id}:{start}-{ends[stream_id]}*{chance.choice([1, 3, 30, 300])}")
         objects.append(" ".join(rows))
     known = {
-        StreamId(key): StreamBounds(int(end * chance.choice([0, 0.5, 0.9, 1])), end) for key, end in enumerate(ends)
+        StreamId(key): StreamBounds(int(end * chance.choice([0, 0.5, 0.9, 1])), end)
+        for key, end in enumerate(ends)
     }
     known.pop(StreamId(chance.randint(0, 9)), None)
     sources = {one.object_id: one for one in sources_of(*objects)}
@@ -120,7 +136,9 @@ def test_any_plan(seed: int) -> None:
         assert plan.objects_count == bool(plan.portions)
         put_bytes = sum(one.size_bytes for one in plan.portions)
         gone_bytes = sum(sources[key].index.blocks_end for key in plan.source_ids)
-        assert not put_bytes or (put_bytes <= MADE_BYTES_MAX and gone_bytes >= max(2 * put_bytes, put_bytes + 65536))
+        assert not put_bytes or (
+            put_bytes <= MADE_BYTES_MAX and gone_bytes >= max(2 * put_bytes, put_bytes + 65536)
+        )
     made = [
         index_of([(one.stream_id, one.start, one.end, one.size_bytes // KIB) for one in plan.portions])
         for plan in plans
@@ -131,7 +149,8 @@ def test_any_plan(seed: int) -> None:
 
 
 def test_objects_are_looked_into_by_as_many_as_memory_holds() -> None:
-    """The oldest neighbours beyond the last look, up to a block of each in memory; one that is quarantined parts them."""
+    """The oldest neighbours beyond the last look, up to a block of each in memory; one that is quarantined
+    parts them."""
     settings = CompactionSettings(memory_bytes=8 * MIB)
     objects = [StreamSetInfo(ObjectId(n), 50 * MIB, n, 0) for n in range(9)]
     seen: list[list[int]] = []
@@ -167,7 +186,8 @@ async def filled(**compaction: int) -> Books:
 
 
 def test_a_round_makes_room_and_changes_nothing_a_reader_sees() -> None:
-    """Five objects of six go for one put of a few hundred bytes, without a byte read that goes; a second round finds nothing to do."""
+    """Five objects of six go for one put of a few hundred bytes, without a byte read that goes; a second
+    round finds nothing to do."""
 
     async def main() -> None:
         books = await filled()
@@ -273,7 +293,8 @@ def fill(books: Books, compactor: Compactor) -> None:
 
 
 def test_a_full_store_is_seen_to_at_once() -> None:
-    """Whatever the intervals of other rounds, and before the first of them may begin; while it is not full, nothing is looked for."""
+    """Whatever the intervals of other rounds, and before the first of them may begin; while it is not full,
+    nothing is looked for."""
 
     async def test(books: Books, compactor: Compactor) -> None:
         counts = books.world.work.counts
@@ -303,8 +324,8 @@ def test_a_store_that_is_full_before_compaction_begins() -> None:
 
 
 def test_a_full_store_is_looked_at_again_when_something_changed() -> None:
-    """Nothing is looked at twice without a change, however often uploads are refused; changes are seen together, an interval after the last look at
-    least, as long as it is full."""
+    """Nothing is looked at twice without a change, however often uploads are refused; changes are seen
+    together, an interval after the last look at least, as long as it is full."""
 
     async def test(books: Books, compactor: Compactor) -> None:
         counts = books.world.work.counts

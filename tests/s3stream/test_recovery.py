@@ -1,4 +1,5 @@
-"""Starts after crashes: what the WAL holds goes into objects, once, and nothing acknowledged is dropped in silence."""
+"""Starts after crashes: what the WAL holds goes into objects, once, and nothing acknowledged is dropped in
+silence."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def header(stream_id: int, base: int, end: int) -> EntryHeader:
     ],
 )
 def test_which_records_are_needed(spans: list[tuple[int, int, int]], expected: str) -> None:
-    """Stream 1 is committed to 100, 2 to 0, and 3 trimmed to 50 beyond what is committed; 9 is not open here."""
+    """Stream 1 is committed to 100, 2 to 0, and 3 trimmed to 50 beyond what is committed; 9 is not open
+    here."""
     opened = [(1, 0, 100), (2, 0, 0), (3, 50, 20)]
     offsets = ExpectedOffsets(OpenedStream(StreamId(key), 3, start, end) for key, start, end in opened)
     said = []
@@ -73,7 +75,8 @@ async def crashed(world: World, *counts: int) -> None:
 
 
 def test_what_the_wal_holds_is_in_objects_afterwards() -> None:
-    """After a kill every acknowledged entry is read from objects by the next engine, and each stream is closed at its end."""
+    """After a kill every acknowledged entry is read from objects by the next engine, and each stream is
+    closed at its end."""
 
     async def scenario() -> None:
         world = World()
@@ -87,10 +90,18 @@ def test_what_the_wal_holds_is_in_objects_afterwards() -> None:
                 engine.drop_caches()
             for number, count in ((1, 20), (2, 5)):
                 stream = open_stream(world, engine, number) if not emptied else engine._streams[number]
-                assert (stream.next_offset, stream.confirmed_end, stream.committed_end) == (count, count, count)
+                assert (stream.next_offset, stream.confirmed_end, stream.committed_end) == (
+                    count,
+                    count,
+                    count,
+                )
                 found = await stream.fetch(0, count, 1 << 20)
-                assert [bytes(entry.data) for entry in found] == [b"s%d-%03d" % (number, k) for k in range(count)]
-        assert engine.block_cache.reads_from_objects == 2, "before, the log cache still held what was recovered"
+                assert [bytes(entry.data) for entry in found] == [
+                    b"s%d-%03d" % (number, k) for k in range(count)
+                ]
+        assert engine.block_cache.reads_from_objects == 2, (
+            "before, the log cache still held what was recovered"
+        )
         await engine.close(1000)
 
     run(scenario())
@@ -111,7 +122,8 @@ def test_an_empty_wal_costs_nothing() -> None:
 
 
 def test_a_large_wal_is_recovered_in_blocks() -> None:
-    """Memory holds two blocks of what is not committed, one read and one put: the WAL goes piece by piece, in order."""
+    """Memory holds two blocks of what is not committed, one read and one put: the WAL goes piece by piece, in
+    order."""
 
     async def scenario() -> None:
         world = World(settings={"log_cache_bytes": 30_000})
@@ -144,7 +156,8 @@ def test_a_large_wal_is_recovered_in_blocks() -> None:
 
 
 def test_a_crash_during_recovery_is_recovered() -> None:
-    """Recovery is ended at each of its calls to metadata and store in turn; the one that completes leaves every entry, once."""
+    """Recovery is ended at each of its calls to metadata and store in turn; the one that completes leaves
+    every entry, once."""
 
     async def scenario() -> None:
         for stop_at in range(1, 22):
@@ -166,7 +179,9 @@ def test_a_crash_during_recovery_is_recovered() -> None:
                 stream = open_stream(world, engine, number)
                 engine.drop_caches()
                 found = await stream.fetch(0, 100, 1 << 20)
-                assert [bytes(entry.data) for entry in found] == [b"s%d-%03d" % (number, k) for k in range(entries)]
+                assert [bytes(entry.data) for entry in found] == [
+                    b"s%d-%03d" % (number, k) for k in range(entries)
+                ]
             await engine.close(1000)
         assert stopped[:8] == [True] * 8
         assert not stopped[-1], "every call was met"
@@ -176,7 +191,8 @@ def test_a_crash_during_recovery_is_recovered() -> None:
 
 
 def test_what_counts_is_settled_before_a_stream_is_closed() -> None:
-    """What a dead owner has under way may land in the log until its reset, and then be taken or not, stream by stream, by who is still open."""
+    """What a dead owner has under way may land in the log until its reset, and then be taken or not, stream
+    by stream, by who is still open."""
 
     async def scenario() -> None:
         world = World()
@@ -202,7 +218,8 @@ def hang_at(number: int) -> Callable[..., Awaitable[Any] | None]:
 
 
 def test_committed_entries_are_not_uploaded_twice() -> None:
-    """The crash came between a commit and the trim of the WAL: what is committed is dropped, exactly, and the rest uploaded."""
+    """The crash came between a commit and the trim of the WAL: what is committed is dropped, exactly, and the
+    rest uploaded."""
 
     async def scenario() -> None:
         world = World(is_auto=False)
@@ -233,7 +250,8 @@ def test_committed_entries_are_not_uploaded_twice() -> None:
 
 
 def test_a_hole_is_told_and_nothing_is_reset() -> None:
-    """Entries that do not continue the committed end mean that something acknowledged is missing: the start fails, the WAL stays."""
+    """Entries that do not continue the committed end mean that something acknowledged is missing: the start
+    fails, the WAL stays."""
 
     async def scenario() -> None:
         world = World()
@@ -264,7 +282,8 @@ def test_a_record_that_is_no_entry_is_told() -> None:
 
 
 def test_streams_of_others_are_left_alone() -> None:
-    """Entries of streams that are not open here any more are dropped; one that another owner takes meanwhile is no error."""
+    """Entries of streams that are not open here any more are dropped; one that another owner takes meanwhile
+    is no error."""
 
     async def scenario() -> None:
         world = World()
@@ -311,7 +330,8 @@ def test_recovery_waits_for_the_store() -> None:
 
 
 def test_unconfirmed_records_that_survive_stand() -> None:
-    """Records that reached the disk and were never acknowledged are recovered: somebody may have been told of their offsets."""
+    """Records that reached the disk and were never acknowledged are recovered: somebody may have been told of
+    their offsets."""
 
     async def scenario() -> None:
         world = World(is_auto=False)

@@ -13,7 +13,8 @@ from tests.s3stream.build import run
 
 
 def test_first_come_first_served() -> None:
-    """A small request does not pass a large one that came before; a grant is reserved until the one who waited has run."""
+    """A small request does not pass a large one that came before; a grant is reserved until the one who
+    waited has run."""
 
     async def scenario() -> None:
         room = RoomQueue(lambda: None)
@@ -61,7 +62,8 @@ def test_those_who_gave_up_hold_nobody_up() -> None:
 
 
 def test_a_refusal_that_nobody_waits_for_is_not_complained_of() -> None:
-    """Who asked has gone for another reason before the engine failed: no warning of an exception that nobody took."""
+    """Who asked has gone for another reason before the engine failed: no warning of an exception that nobody
+    took."""
     warned: list[str] = []
 
     async def scenario() -> None:

@@ -62,7 +62,11 @@ def test_appends_are_read_back_from_every_tier() -> None:
         assert shown(await stream.fetch(0, 50, 1 << 20)) == expected
         assert shown(await stream.fetch(25, 50, 3)) == "[20,30)v2"
         blocks = engine.block_cache
-        assert (engine.reads_from_log_cache, blocks.reads_from_objects, blocks.reads_from_block_cache) == (1, 1, 1)
+        assert (engine.reads_from_log_cache, blocks.reads_from_objects, blocks.reads_from_block_cache) == (
+            1,
+            1,
+            1,
+        )
         assert world.wal.used_bytes == 0
         await engine.close(1000)
         assert world.catalog.closed == [7]
@@ -71,7 +75,8 @@ def test_appends_are_read_back_from_every_tier() -> None:
 
 
 def test_history_is_joined_with_what_is_cached() -> None:
-    """A read begins in objects and ends in the log cache, also when the cache moves on while the objects are read."""
+    """A read begins in objects and ends in the log cache, also when the cache moves on while the objects are
+    read."""
 
     async def scenario() -> None:
         world = World()
@@ -102,7 +107,8 @@ def test_history_is_joined_with_what_is_cached() -> None:
 
 
 def test_a_group_is_told_in_order() -> None:
-    """For one WAL group: every append's callback in WAL order, when all of the group is readable; then each stream once; then the group."""
+    """For one WAL group: every append's callback in WAL order, when all of the group is readable; then each
+    stream once; then the group."""
 
     async def scenario() -> None:
         world = World(is_auto=False)
@@ -155,7 +161,8 @@ def test_a_callback_may_append() -> None:
 
 @pytest.mark.parametrize("place", ["done", "advance", "group"])
 def test_a_callback_that_fails_ends_the_engine(place: str) -> None:
-    """Whoever missed a confirmation can never be told again: `on_failed` is called once, and nothing is taken any more."""
+    """Whoever missed a confirmation can never be told again: `on_failed` is called once, and nothing is taken
+    any more."""
 
     async def scenario() -> None:
         world = World()
@@ -180,7 +187,8 @@ def test_a_callback_that_fails_ends_the_engine(place: str) -> None:
 
 
 def test_a_failed_wal_ends_everything_that_waits() -> None:
-    """The WAL fails: told once; appends, waits for room, closes and uploads end with Closed; what is durable stays readable."""
+    """The WAL fails: told once; appends, waits for room, closes and uploads end with Closed; what is durable
+    stays readable."""
 
     async def scenario() -> None:
         world = World(wal_bytes=4000, is_auto=False)
@@ -223,7 +231,8 @@ async def produce(engine: Storage, stream: Stream, count: int, size: int, done: 
 
 @pytest.mark.parametrize(("wal_bytes", "cache_bytes"), [(60 * KIB, 1 << 30), (1 << 30, 60 * KIB)])
 def test_producers_wait_and_lose_nothing(wal_bytes: int, cache_bytes: int) -> None:
-    """Ten producers write many times what WAL or cache hold, with a store that is away for an hour: all wait, none fails."""
+    """Ten producers write many times what WAL or cache hold, with a store that is away for an hour: all wait,
+    none fails."""
 
     async def scenario() -> None:
         world = World(wal_bytes, settings={"log_cache_bytes": cache_bytes})
@@ -260,7 +269,8 @@ def test_producers_wait_and_lose_nothing(wal_bytes: int, cache_bytes: int) -> No
 
 
 def test_nobody_passes_those_who_wait() -> None:
-    """While somebody waits there is no room for others; who waits is let through in order, and the reserved room cannot be stolen."""
+    """While somebody waits there is no room for others; who waits is let through in order, and the reserved
+    room cannot be stolen."""
 
     async def scenario() -> None:
         world = World(20 * KIB)
@@ -276,7 +286,8 @@ def test_nobody_passes_those_who_wait() -> None:
 
         stream.append(1, [bytes(9000)])
         tasks = [
-            asyncio.create_task(ask(name, size)) for name, size in (("large", 5000), ("small", 10), ("middle", 1000))
+            asyncio.create_task(ask(name, size))
+            for name, size in (("large", 5000), ("small", 10), ("middle", 1000))
         ]
         await asyncio.sleep(0)
         assert engine.room_bytes == 0
@@ -290,7 +301,8 @@ def test_nobody_passes_those_who_wait() -> None:
 
 @pytest.mark.parametrize("is_auto", [True, False])
 def test_who_waits_forces_an_upload(is_auto: bool) -> None:
-    """What fills the room is below the threshold, or not even confirmed when somebody asks: it is uploaded all the same."""
+    """What fills the room is below the threshold, or not even confirmed when somebody asks: it is uploaded
+    all the same."""
 
     async def scenario() -> None:
         world = World(20 * KIB, is_auto=is_auto)
@@ -311,7 +323,8 @@ def test_who_waits_forces_an_upload(is_auto: bool) -> None:
 
 
 def test_what_never_fits_is_refused() -> None:
-    """More than WAL and cache hold when they are empty would wait for ever, and hold up everybody behind: WalFull."""
+    """More than WAL and cache hold when they are empty would wait for ever, and hold up everybody behind:
+    WalFull."""
 
     async def scenario() -> None:
         world = World(20 * KIB)
@@ -367,8 +380,8 @@ def test_uploads_by_age_are_bounded() -> None:
 
 
 def test_upload_lag_is_the_age_of_the_oldest_entry_that_is_not_in_the_store() -> None:
-    """It grows from the first entry on, beyond when an upload is due while the store is away; once the first block is committed it is the age of what
-    came meanwhile, and 0 when all is committed."""
+    """It grows from the first entry on, beyond when an upload is due while the store is away; once the first
+    block is committed it is the age of what came meanwhile, and 0 when all is committed."""
 
     async def scenario() -> None:
         world = World()
@@ -418,8 +431,8 @@ def test_uploads_by_size() -> None:
 
 
 def test_small_states_have_room_where_data_waits() -> None:
-    """The store is away and data waits for room: a small state is taken before it, as often as what is kept for states lasts; then it
-    waits too, and has its turn before data when the store is back."""
+    """The store is away and data waits for room: a small state is taken before it, as often as what is kept
+    for states lasts; then it waits too, and has its turn before data when the store is back."""
 
     async def scenario() -> None:
         world = World(wal_bytes=1024 * KIB)
@@ -451,7 +464,8 @@ def test_small_states_have_room_where_data_waits() -> None:
 
 
 def test_a_wal_filled_by_padding_is_uploaded() -> None:
-    """Small records that each take a block of the WAL fill it long before the cache: a third of it is enough for an upload."""
+    """Small records that each take a block of the WAL fill it long before the cache: a third of it is enough
+    for an upload."""
 
     async def scenario() -> None:
         world = World(wal_bytes=100 * KIB)
@@ -486,7 +500,8 @@ def test_closing_streams_share_an_upload() -> None:
 
 
 def test_deleted_streams_do_not_hold_up_the_wal() -> None:
-    """Entries of a deleted topic, confirmed or under way, are given up; their place in the WAL is freed with what is beside them."""
+    """Entries of a deleted topic, confirmed or under way, are given up; their place in the WAL is freed with
+    what is beside them."""
 
     async def scenario() -> None:
         world = World(is_auto=False)
@@ -515,7 +530,8 @@ def test_deleted_streams_do_not_hold_up_the_wal() -> None:
 
 
 def test_close_hands_everything_over() -> None:
-    """After a stop in time the WAL is empty, every stream is closed at its end, and the next start has nothing to do."""
+    """After a stop in time the WAL is empty, every stream is closed at its end, and the next start has
+    nothing to do."""
 
     async def scenario() -> None:
         world = World()
@@ -542,7 +558,8 @@ def test_close_hands_everything_over() -> None:
 
 
 def test_close_keeps_to_its_time() -> None:
-    """With a store that is away the stop ends in time; whole streams are closed, the others stay open, and the WAL has their entries."""
+    """With a store that is away the stop ends in time; whole streams are closed, the others stay open, and
+    the WAL has their entries."""
 
     async def scenario() -> None:
         world = World()
@@ -575,7 +592,8 @@ def test_close_keeps_to_its_time() -> None:
 
 
 def test_a_stream_that_comes_back() -> None:
-    """Another node owned the stream meanwhile and wrote: what the log cache kept of the old epoch ends before the new offsets, and goes."""
+    """Another node owned the stream meanwhile and wrote: what the log cache kept of the old epoch ends before
+    the new offsets, and goes."""
 
     async def scenario() -> None:
         world = World()
@@ -646,7 +664,8 @@ def test_memory_is_bounded_by_the_settings() -> None:
 
 
 def test_what_is_evicted_is_freed_at_once() -> None:
-    """No cycle and no waiting task keeps the entries of an evicted block: their views pin the WAL's memory, which is large."""
+    """No cycle and no waiting task keeps the entries of an evicted block: their views pin the WAL's memory,
+    which is large."""
 
     async def scenario() -> None:
         world = World()

@@ -1,4 +1,5 @@
-"""A store that refuses, is slow, or is away, under a whole engine: producers wait and lose nothing, uploads slow down and speed up again."""
+"""A store that refuses, is slow, or is away, under a whole engine: producers wait and lose nothing, uploads
+slow down and speed up again."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ RETRIES = RetryPolicy(attempts_max=4, longest_wait_ms=2_000, attempt_timeout_ms=
 
 
 class Node:
-    """An engine on a simulated store, its WAL of 8 MiB in memory. A second one on the same world is the next start."""
+    """An engine on a simulated store, its WAL of 8 MiB in memory. A second one on the same world is the next
+    start."""
 
     def __init__(self, wal: MemoryWal, catalog: MemoryCatalog, bucket: SimBucket) -> None:
         self.wal = wal
@@ -64,7 +66,8 @@ def payload(offset: int, size_bytes: int = 20_000) -> bytes:
 
 
 async def produce(node: Node, stream: Stream, count: int) -> float:
-    """As a patient producer: room first, then the append, one after the other. How long the longest wait was."""
+    """As a patient producer: room first, then the append, one after the other. How long the longest wait
+    was."""
     loop, longest_s = asyncio.get_running_loop(), 0.0
     for _ in range(count):
         began = loop.time()
@@ -77,7 +80,8 @@ async def produce(node: Node, stream: Stream, count: int) -> float:
 
 
 def compact(node: Node, number: int) -> None:
-    """One of stream 1's objects gets another id, and the old file goes at once: no grace, which is worse than life."""
+    """One of stream 1's objects gets another id, and the old file goes at once: no grace, which is worse than
+    life."""
     objects, files = node.catalog.streams[1].objects, node.sim.bucket.objects
     place = number % len(objects)
     old = objects[place]
@@ -108,8 +112,8 @@ async def check_all(node: Node, stream: Stream) -> None:
     ids=["all SlowDown", "mostly refused", "time-outs", "one a second"],
 )
 def test_a_store_in_trouble_is_back_pressure_and_no_failure(faults: StoreFaults) -> None:
-    """Two minutes of refusals or time-outs under load: the WAL fills, the producer waits, nothing fails and nothing is lost; when it is
-    over, producing is as quick as before and the pace has no limit."""
+    """Two minutes of refusals or time-outs under load: the WAL fills, the producer waits, nothing fails and
+    nothing is lost; when it is over, producing is as quick as before and the pace has no limit."""
 
     async def main(loop: SimLoop) -> None:
         node = new_node()
@@ -160,7 +164,8 @@ def test_recovery_outlives_a_store_that_refuses() -> None:
 
 
 def test_waiting_producers_do_not_make_a_burst_of_uploads() -> None:
-    """While the WAL is full and a hundred producers wait, each upload that is forced is a large one: room comes by blocks, not by crumbs."""
+    """While the WAL is full and a hundred producers wait, each upload that is forced is a large one: room
+    comes by blocks, not by crumbs."""
 
     async def main(loop: SimLoop) -> None:
         node = new_node()
@@ -177,7 +182,8 @@ def test_waiting_producers_do_not_make_a_burst_of_uploads() -> None:
 
 
 def test_puts_that_failed_together_do_not_come_again_together() -> None:
-    """The uploader's own pauses are spread: of eight puts that fail at one instant no two are tried again at the same time."""
+    """The uploader's own pauses are spread: of eight puts that fail at one instant no two are tried again at
+    the same time."""
 
     async def main(loop: SimLoop) -> None:
         node = new_node()
@@ -190,7 +196,9 @@ def test_puts_that_failed_together_do_not_come_again_together() -> None:
 
         refusing = EngineStores.same(Refusing(node.sim.bucket, Rand(b"refusing")))
         settings = StreamSettings(stream_object_split_bytes=1)
-        engine = Storage(node.wal, refusing, node.catalog, node.catalog, settings, CLUSTER_ID, node.failures.append)
+        engine = Storage(
+            node.wal, refusing, node.catalog, node.catalog, settings, CLUSTER_ID, node.failures.append
+        )
         await engine.start()
         for number in range(1, 9):
             await append(engine.open_stream(node.catalog.open(number)), b"x")
@@ -205,7 +213,8 @@ def test_puts_that_failed_together_do_not_come_again_together() -> None:
 
 
 def test_a_reader_survives_compaction_under_a_store_that_refuses() -> None:
-    """Every tenth GET fails and the object is replaced under the reader each few reads: each read gets what it asked for."""
+    """Every tenth GET fails and the object is replaced under the reader each few reads: each read gets what
+    it asked for."""
 
     async def main(loop: SimLoop) -> None:
         node = new_node()
@@ -236,7 +245,8 @@ def test_a_reader_survives_compaction_under_a_store_that_refuses() -> None:
 
 
 def test_a_stream_in_many_small_objects_is_read_several_at_a_time() -> None:
-    """Forty objects, 50 ms a GET: a read of all of them and a sequential reader take the time of a few rounds, not of eighty GETs."""
+    """Forty objects, 50 ms a GET: a read of all of them and a sequential reader take the time of a few
+    rounds, not of eighty GETs."""
 
     async def main(loop: SimLoop) -> None:
         node = new_node()
@@ -261,7 +271,8 @@ def test_a_stream_in_many_small_objects_is_read_several_at_a_time() -> None:
 
 
 def test_what_comes_before_damage_is_read_first() -> None:
-    """A flipped byte in the middle: a fetch across it gives what lies before, at once; the one that begins there is told, those behind it read."""
+    """A flipped byte in the middle: a fetch across it gives what lies before, at once; the one that begins
+    there is told, those behind it read."""
 
     async def main(loop: SimLoop) -> None:
         node = new_node()

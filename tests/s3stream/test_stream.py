@@ -43,7 +43,8 @@ def test_offsets_are_given_at_once_and_shown_when_durable() -> None:
 
 
 def test_bounds_of_reads(tier: str) -> None:
-    """Below the start is OffsetTrimmed, beyond the confirmed end OffsetBeyondEnd, at the end nothing; a far end is cut."""
+    """Below the start is OffsetTrimmed, beyond the confirmed end OffsetBeyondEnd, at the end nothing; a far
+    end is cut."""
 
     async def scenario() -> None:
         world = World()
@@ -77,7 +78,8 @@ def cached(stream: Stream):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("change", ["trim", "drop"])
 def test_a_trim_overtakes_a_slow_read(change: str) -> None:
-    """The store answers late, and meanwhile retention drops what is read, or the topic is deleted: that is told, not damage."""
+    """The store answers late, and meanwhile retention drops what is read, or the topic is deleted: that is
+    told, not damage."""
 
     async def scenario() -> None:
         world = World()
@@ -147,7 +149,8 @@ def test_a_closed_or_fenced_stream_refuses() -> None:
 
 
 def test_trim_tells_metadata_what_is_committed() -> None:
-    """A trim beyond the committed end is obeyed at once by reads, and told to metadata as far as commits go; the rest follows."""
+    """A trim beyond the committed end is obeyed at once by reads, and told to metadata as far as commits go;
+    the rest follows."""
 
     async def scenario() -> None:
         world = World()
@@ -194,7 +197,8 @@ def test_trims_of_one_stream_keep_their_order() -> None:
 
 
 def test_close_leaves_everything_committed() -> None:
-    """A stream that is closed with appends under way waits for them, uploads them and is then closed in metadata at its end."""
+    """A stream that is closed with appends under way waits for them, uploads them and is then closed in
+    metadata at its end."""
 
     async def scenario() -> None:
         world = World(is_auto=False)

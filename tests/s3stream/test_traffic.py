@@ -1,4 +1,5 @@
-"""The gates before the store: who waits for bandwidth, how uploads slow down for a store that refuses, and that nothing runs when nobody waits."""
+"""The gates before the store: who waits for bandwidth, how uploads slow down for a store that refuses, and
+that nothing runs when nobody waits."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def timers(loop: SimLoop) -> int:
 
 
 def test_reads_wait_for_inbound_bandwidth_by_tier() -> None:
-    """Beyond the burst: tail reads first, then read-ahead, each when the rate allows; afterwards no timer is left."""
+    """Beyond the burst: tail reads first, then read-ahead, each when the rate allows; afterwards no timer is
+    left."""
 
     async def main(loop: SimLoop) -> None:
         bench = Bench(bandwidth_bytes=10 * MIB)
@@ -74,7 +76,10 @@ def test_uploads_and_the_wal_do_not_wait_for_bandwidth() -> None:
         for is_shared, least_s in ((False, 0.0), (True, 1.9)):
             bench = Bench(bandwidth_bytes=5 * MIB, is_shared=is_shared)
             upload, wal = bench.store(Tier.UPLOAD), bench.store(Tier.WAL)
-            assert await seconds(upload.put("a", [bytes(20 * MIB)]), wal.put("b", [bytes(20 * MIB)])) == [0.0, 0.0]
+            assert await seconds(upload.put("a", [bytes(20 * MIB)]), wal.put("b", [bytes(20 * MIB)])) == [
+                0.0,
+                0.0,
+            ]
             [waited_s] = await seconds(bench.store(Tier.TAIL).get_range("a", 0, 4 * MIB))
             assert least_s <= waited_s <= 4.1
             assert bench.traffic.outbound.tiers.counts[Tier.UPLOAD].bytes == 20 * MIB
@@ -83,7 +88,8 @@ def test_uploads_and_the_wal_do_not_wait_for_bandwidth() -> None:
 
 
 def test_waiting_is_no_failure_of_the_store() -> None:
-    """A wait for bandwidth that is longer than an attempt's time does not fail the attempt, and is no reason to slow down."""
+    """A wait for bandwidth that is longer than an attempt's time does not fail the attempt, and is no reason
+    to slow down."""
 
     async def main(loop: SimLoop) -> None:
         bench = Bench(bandwidth_bytes=MIB)
@@ -138,7 +144,8 @@ def test_too_many_are_refused_as_unavailable() -> None:
 
 
 def test_throttling_slows_writes_down_and_quiet_speeds_them_up() -> None:
-    """Ten puts meet SlowDown: the pace falls, puts wait their turn and none fails; when the store takes all again, so does the pace."""
+    """Ten puts meet SlowDown: the pace falls, puts wait their turn and none fails; when the store takes all
+    again, so does the pace."""
 
     async def main(loop: SimLoop) -> None:
         bench = Bench()
@@ -153,7 +160,9 @@ def test_throttling_slows_writes_down_and_quiet_speeds_them_up() -> None:
         assert PACE_MIN <= limit < 20 * MIB
         assert pace.tiers.counts[Tier.UPLOAD].waits > 0
         await asyncio.sleep(120)
-        [at_once] = await seconds(asyncio.gather(*(store.put(f"late{number}", [bytes(MIB)]) for number in range(60))))
+        [at_once] = await seconds(
+            asyncio.gather(*(store.put(f"late{number}", [bytes(MIB)]) for number in range(60)))
+        )
         assert at_once == 0.0
         assert len(bench.sim.bucket.objects) == 48 + 60
         assert timers(loop) == 0
@@ -199,7 +208,8 @@ def test_any_write_without_an_answer_lowers_the_pace(fault: StoreFault) -> None:
 
 
 def test_the_hook_of_compaction_charges_both_ways() -> None:
-    """Who has no gate of its own awaits the hook: its bytes are counted as read and as written, and wait for both."""
+    """Who has no gate of its own awaits the hook: its bytes are counted as read and as written, and wait for
+    both."""
 
     async def main(loop: SimLoop) -> None:
         bench = Bench(bandwidth_bytes=4 * MIB)

@@ -31,7 +31,9 @@ def runs(*sizes: tuple[int, int]) -> list[Run]:
 def test_split(sizes: list[tuple[int, int]], stream_set: list[int] | None, own: list[int]) -> None:
     """Streams of 100 bytes or more are split off; the others share one object, sorted by stream."""
     plan = plan_upload(runs(*sizes), 100)
-    assert (None if plan.stream_set is None else [run.stream_id for run in plan.stream_set.runs]) == stream_set
+    assert (
+        None if plan.stream_set is None else [run.stream_id for run in plan.stream_set.runs]
+    ) == stream_set
     assert [planned.runs[0].stream_id for planned in plan.stream_objects] == own
     assert len(plan.objects) == len(own) + (stream_set is not None)
 
@@ -42,7 +44,9 @@ def test_of_very_many_the_largest_are_split_off() -> None:
     plan = plan_upload(runs(*sizes), 100)
     assert len(plan.stream_objects) == OWN_OBJECTS_MAX
     assert plan.stream_set is not None
-    assert [run.stream_id for run in plan.stream_set.runs] == sorted(run.stream_id for run in plan.stream_set.runs)
+    assert [run.stream_id for run in plan.stream_set.runs] == sorted(
+        run.stream_id for run in plan.stream_set.runs
+    )
     assert max(run.payload_bytes for run in plan.stream_set.runs) <= min(
         one.payload_bytes for one in plan.stream_objects
     )

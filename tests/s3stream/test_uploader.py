@@ -81,7 +81,9 @@ class Bench:
             if stream_id not in self.catalog.streams:
                 self.catalog.open(stream_id)
             base = self.cache.end_of(stream_id) or 0
-            self.cache.put(stream_id, Entry(base, 1, memoryview(bytes(size))), self.cache.active.wal_end + size)
+            self.cache.put(
+                stream_id, Entry(base, 1, memoryview(bytes(size))), self.cache.active.wal_end + size
+            )
         block = self.cache.seal()
         assert block is not None
         return block
@@ -107,7 +109,8 @@ class Owned:
 
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_an_id_under_which_another_was_quicker(is_replaced: bool) -> None:
-    """Of two processes that gave the same id the one that still owns the node takes another id, and what lies there stays; the other one ends."""
+    """Of two processes that gave the same id the one that still owns the node takes another id, and what lies
+    there stays; the other one ends."""
 
     async def scenario() -> None:
         bench, owned = Bench(), Owned()
@@ -134,7 +137,8 @@ def test_an_id_under_which_another_was_quicker(is_replaced: bool) -> None:
 
 
 def test_commits_follow_the_order_of_blocks() -> None:
-    """Puts of several blocks run at once and end in any order; ids, commits, trims and news keep to the blocks' order."""
+    """Puts of several blocks run at once and end in any order; ids, commits, trims and news keep to the
+    blocks' order."""
 
     async def scenario() -> None:
         bench = Bench(uploads_in_flight=4)
@@ -203,7 +207,8 @@ def test_single_puts_are_bounded() -> None:
 
 @pytest.mark.parametrize("error", [StoreUnavailable, StoreFull, StoreDenied, ObjectMissing])
 def test_a_store_that_refuses_is_asked_for_ever(error: type[Exception]) -> None:
-    """For an hour every put fails: nothing is trimmed, the reason is shown, pauses grow; then all goes on by itself."""
+    """For an hour every put fails: nothing is trimmed, the reason is shown, pauses grow; then all goes on by
+    itself."""
 
     async def scenario() -> None:
         bench = Bench(prepare_ttl_ms=86_400_000)
@@ -227,7 +232,8 @@ def test_a_store_that_refuses_is_asked_for_ever(error: type[Exception]) -> None:
 
 
 def test_that_the_store_is_full_is_told() -> None:
-    """Each put that is refused for want of room is told once, whatever its number of attempts; another trouble, or an answer, ends it."""
+    """Each put that is refused for want of room is told once, whatever its number of attempts; another
+    trouble, or an answer, ends it."""
 
     async def scenario() -> None:
         bench = Bench(prepare_ttl_ms=86_400_000)
@@ -262,7 +268,8 @@ def test_that_the_store_is_full_is_told() -> None:
 
 
 def test_a_store_that_is_silent_is_named_before_it_fails() -> None:
-    """A call that is not answered for a while is the reason why uploads wait, long before it times out; an answer clears it."""
+    """A call that is not answered for a while is the reason why uploads wait, long before it times out; an
+    answer clears it."""
 
     async def scenario() -> None:
         bench = Bench()
@@ -302,7 +309,8 @@ def test_a_lost_answer_to_a_commit_changes_nothing() -> None:
 
 
 def test_late_objects_take_new_ids() -> None:
-    """The store was away longer than the ids live: their objects may be deleted already, so new ids are taken and put again."""
+    """The store was away longer than the ids live: their objects may be deleted already, so new ids are taken
+    and put again."""
 
     async def scenario() -> None:
         bench = Bench(prepare_ttl_ms=10_000)
@@ -320,7 +328,8 @@ def test_late_objects_take_new_ids() -> None:
 
 @pytest.mark.parametrize("size", [100, 6 * MIB], ids=["whole", "in parts"])
 def test_nothing_is_put_under_ids_that_are_too_old(size: int) -> None:
-    """The store refuses for hours: what was never committed counts as deleted by then, and nobody would delete it again."""
+    """The store refuses for hours: what was never committed counts as deleted by then, and nobody would
+    delete it again."""
 
     async def scenario() -> None:
         bench = Bench(prepare_ttl_ms=100_000, object_part_bytes=5 * MIB, stream_object_split_bytes=MIB)
@@ -350,7 +359,8 @@ def ids_of(commit: UploadCommit) -> list[ObjectId]:
 
 
 def test_what_waits_for_the_store_is_not_made_into_bytes() -> None:
-    """Of many blocks that wait while the store refuses, no more than the puts in flight are held a second time."""
+    """Of many blocks that wait while the store refuses, no more than the puts in flight are held a second
+    time."""
 
     async def scenario() -> None:
         bench = Bench(puts_in_flight=2, uploads_in_flight=8)
@@ -381,7 +391,8 @@ def test_what_waits_for_the_store_is_not_made_into_bytes() -> None:
 
 
 def test_an_expired_id_is_replaced() -> None:
-    """The controller says that an id expired: the objects are put again under new ones, and the next blocks follow in order."""
+    """The controller says that an id expired: the objects are put again under new ones, and the next blocks
+    follow in order."""
 
     async def scenario() -> None:
         bench = Bench()
@@ -401,7 +412,8 @@ def test_an_expired_id_is_replaced() -> None:
 
 
 def test_large_objects_go_in_parts() -> None:
-    """Above the part size an object is put in parts of at least that size, numbered in order, and reads back whole."""
+    """Above the part size an object is put in parts of at least that size, numbered in order, and reads back
+    whole."""
 
     async def scenario() -> None:
         bench = Bench(object_part_bytes=5 * MIB, stream_object_split_bytes=8 * MIB)
@@ -428,7 +440,8 @@ def test_large_objects_go_in_parts() -> None:
 def test_what_is_uploaded_is_not_summed_once_more(
     operation: str, part_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Objects and parts reach the store under the sum that their making gave, which is that of their bytes; nobody walks them for it."""
+    """Objects and parts reach the store under the sum that their making gave, which is that of their bytes;
+    nobody walks them for it."""
     sums: list[tuple[int, int]] = []
 
     async def refuse(body: Body) -> int:
@@ -470,7 +483,8 @@ def test_what_is_uploaded_is_not_summed_once_more(
 @pytest.mark.parametrize("operation", ["start_multipart", "put_part", "complete"])
 @pytest.mark.parametrize("error", [StoreUnavailable, ObjectMissing])
 def test_a_multipart_upload_that_fails_begins_anew(operation: str, error: type[Exception]) -> None:
-    """A part, the beginning or the end fails: the upload is given up, another is made, and no permit of the puts is lost."""
+    """A part, the beginning or the end fails: the upload is given up, another is made, and no permit of the
+    puts is lost."""
 
     async def scenario() -> None:
         bench = Bench(object_part_bytes=5 * MIB, puts_in_flight=2)
@@ -497,7 +511,8 @@ def test_a_multipart_upload_that_fails_begins_anew(operation: str, error: type[E
 
 @pytest.mark.parametrize("operation", ["start_multipart", "put_part", "complete"])
 def test_a_multipart_upload_that_is_cancelled_is_aborted(operation: str) -> None:
-    """Another object of the block could not be put under its id, or the engine stops: what was begun does not stay in the bucket, invisible."""
+    """Another object of the block could not be put under its id, or the engine stops: what was begun does not
+    stay in the bucket, invisible."""
 
     async def scenario() -> None:
         bench = Bench(object_part_bytes=5 * MIB)
@@ -513,15 +528,17 @@ def test_a_multipart_upload_that_is_cancelled_is_aborted(operation: str) -> None
         bench.uploader.submit(bench.block((1, 6 * MIB)))
         await entered.wait()
         await bench.stop()
-        assert bench.store.count("abort") == (operation != "start_multipart")  # which nobody knows the name of yet
+        assert bench.store.count("abort") == (
+            operation != "start_multipart"
+        )  # which nobody knows the name of yet
 
     run(scenario())
 
 
 @pytest.mark.parametrize("operation", ["put_part", "complete"])
 def test_multipart_uploads_of_ids_that_are_given_up_are_aborted(operation: str) -> None:
-    """Under one id of the block lies what a replaced owner put: that upload, and the one beside it that is under way, are aborted, and all is put
-    again under other ids."""
+    """Under one id of the block lies what a replaced owner put: that upload, and the one beside it that is
+    under way, are aborted, and all is put again under other ids."""
 
     async def scenario() -> None:
         bench = Bench(object_part_bytes=5 * MIB, stream_object_split_bytes=MIB)
@@ -547,7 +564,8 @@ def test_multipart_uploads_of_ids_that_are_given_up_are_aborted(operation: str) 
 
 @pytest.mark.parametrize("verb", ["prepare", "commit"])
 def test_metadata_that_is_away_is_asked_again(verb: str) -> None:
-    """Ids cannot be had, or a commit is not answered, for a while: no block is forgotten, the reason is shown, and all goes on by itself."""
+    """Ids cannot be had, or a commit is not answered, for a while: no block is forgotten, the reason is
+    shown, and all goes on by itself."""
 
     async def scenario() -> None:
         bench = Bench()
@@ -573,7 +591,8 @@ def test_metadata_that_is_away_is_asked_again(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", ["prepare", "commit"])
 def test_a_refusal_is_not_asked_for_again(verb: str) -> None:
-    """Offsets that do not fit what metadata has, or any other answer that no waiting changes: asked once, told once, and nothing is trimmed."""
+    """Offsets that do not fit what metadata has, or any other answer that no waiting changes: asked once,
+    told once, and nothing is trimmed."""
 
     async def scenario() -> None:
         bench = Bench()
@@ -619,7 +638,8 @@ def test_a_fenced_commit_ends_the_engine() -> None:
 def test_a_log_that_was_taken_over_is_told_as_that(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The trim finds it closed; what closed it is the news, for a closed log alone looks like a broken disk."""
+    """The trim finds it closed; what closed it is the news, for a closed log alone looks like a broken
+    disk."""
 
     async def scenario() -> None:
         async def trim(self: Bench, end: int) -> None:
@@ -639,7 +659,8 @@ def test_a_log_that_was_taken_over_is_told_as_that(
 
 
 def test_bytes_that_changed_in_memory_are_not_uploaded() -> None:
-    """An entry that no longer matches the checksum it was acknowledged with ends the engine: the WAL has the right bytes."""
+    """An entry that no longer matches the checksum it was acknowledged with ends the engine: the WAL has the
+    right bytes."""
 
     async def scenario() -> None:
         bench = Bench()
@@ -657,12 +678,15 @@ def test_bytes_that_changed_in_memory_are_not_uploaded() -> None:
 
 
 def test_bytes_that_change_between_two_attempts_end_the_engine() -> None:
-    """The store is away for one put, and a record changes meanwhile: the object is not put again, nothing is committed or trimmed."""
+    """The store is away for one put, and a record changes meanwhile: the object is not put again, nothing is
+    committed or trimmed."""
 
     async def scenario() -> None:
         bench = Bench()
         await bench.stop()
-        bench.uploader = bench.uploader_on(RetryingObjectStore(bench.store, Rand(b"r"), RetryPolicy(attempts_max=1)))
+        bench.uploader = bench.uploader_on(
+            RetryingObjectStore(bench.store, Rand(b"r"), RetryPolicy(attempts_max=1))
+        )
         bench.catalog.open(1)
         record = bytearray(DENSITY_WINDOW_BYTES + 1)  # large enough that the cache keeps the view
 
@@ -724,8 +748,11 @@ def test_many_small_entries_leave_the_loop_to_others() -> None:
     run(scenario())
 
 
-def test_puts_that_fail_after_the_commits_have_ended_are_not_complained_of(caplog: pytest.LogCaptureFixture) -> None:
-    """A trim that fails, as after a failed write of the WAL, ends the commits; the puts of the next block, which fail later, are no news."""
+def test_puts_that_fail_after_the_commits_have_ended_are_not_complained_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A trim that fails, as after a failed write of the WAL, ends the commits; the puts of the next block,
+    which fail later, are no news."""
     warned: list[str] = []
 
     async def scenario() -> None:
@@ -754,7 +781,8 @@ def test_puts_that_fail_after_the_commits_have_ended_are_not_complained_of(caplo
 
 
 def test_who_is_replaced_once_its_commit_is_safe_trims_nothing() -> None:
-    """The look before the commit found no newer owner, the one before the trim does: whoever took over finds the WAL as it was."""
+    """The look before the commit found no newer owner, the one before the trim does: whoever took over finds
+    the WAL as it was."""
 
     class Owned:
         writer = None

@@ -63,10 +63,14 @@ def whole(finished: FinishedObject) -> bytes:
 @st.composite
 def streams(draw: st.DrawFn) -> Streams:
     found: Streams = {}
-    for stream_id in draw(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=4, unique=True).map(sorted)):
+    for stream_id in draw(
+        st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=4, unique=True).map(sorted)
+    ):
         offset = draw(st.integers(0, 2**40))
         found[stream_id] = []
-        for count, size in draw(st.lists(st.tuples(st.integers(1, 2**31 - 1), SIZES), min_size=1, max_size=9)):
+        for count, size in draw(
+            st.lists(st.tuples(st.integers(1, 2**31 - 1), SIZES), min_size=1, max_size=9)
+        ):
             found[stream_id].append(entry(offset, size, count, epoch=offset % 3))
             offset += count
     return found
@@ -75,7 +79,8 @@ def streams(draw: st.DrawFn) -> Streams:
 @settings(max_examples=200)
 @given(streams(), st.integers(100, 700) | st.sampled_from([1 << 16, 3 << 16]))
 def test_what_is_written_is_read(content: Streams, block_bytes_max: int) -> None:
-    """Any streams come back entry for entry; blocks lie side by side, hold one stream, and keep their bounds."""
+    """Any streams come back entry for entry; blocks lie side by side, hold one stream, and keep their
+    bounds."""
     writer = ObjectWriter(block_bytes_max)
     for stream_id, entries in content.items():
         writer.add(stream_id, entries[:2])
@@ -84,7 +89,9 @@ def test_what_is_written_is_read(content: Streams, block_bytes_max: int) -> None
     finished = writer.finish()
     data = whole(finished)
     assert finished.size_bytes == expected_bytes
-    expected = [(s, e.base_offset, e.count, e.epoch, bytes(e.data)) for s, entries in content.items() for e in entries]
+    expected = [
+        (s, e.base_offset, e.count, e.epoch, bytes(e.data)) for s, entries in content.items() for e in entries
+    ]
     assert read_all(data) == expected
     rows = list(index_of(data).rows())
     assert rows[0].position == 0
@@ -94,7 +101,9 @@ def test_what_is_written_is_read(content: Streams, block_bytes_max: int) -> None
     for row in rows:
         assert row.end - row.start <= INT32_MAX
         assert row.size_bytes <= block_bytes_max or row.entry_count == 1
-    ranges = tuple(StreamRange(StreamId(s), entries[0].base_offset, entries[-1].end) for s, entries in content.items())
+    ranges = tuple(
+        StreamRange(StreamId(s), entries[0].base_offset, entries[-1].end) for s, entries in content.items()
+    )
     assert finished.ranges == index_of(data).ranges() == ranges
 
 
@@ -121,7 +130,8 @@ def test_a_block_never_spans_more_offsets_than_an_i32() -> None:
 
 
 def test_large_payloads_are_not_copied() -> None:
-    """A payload of the joining size is among the parts as the very view that came in; smaller neighbours are joined."""
+    """A payload of the joining size is among the parts as the very view that came in; smaller neighbours are
+    joined."""
     large = [entry(offset, JOIN_BELOW_BYTES) for offset in range(5)]
     writer = ObjectWriter()
     writer.add(1, large)
@@ -146,13 +156,15 @@ def test_large_payloads_are_not_copied() -> None:
     ],
 )
 def test_wrong_order_is_refused(steps: list[tuple[int, Entry]], reason: str) -> None:
-    """Streams descend, offsets leave a gap or overlap, bounds are broken, nothing was added: no object comes of it."""
+    """Streams descend, offsets leave a gap or overlap, bounds are broken, nothing was added: no object comes
+    of it."""
     with pytest.raises(ValueError, match=reason):
         write(steps)
 
 
 def test_an_entry_that_changed_in_memory_is_refused() -> None:
-    """Bytes that no longer match the checksum they came with do not reach the store; what was added before stands."""
+    """Bytes that no longer match the checksum they came with do not reach the store; what was added before
+    stands."""
     buffer = bytearray(b"as it came from the log")
     crc = int.from_bytes(encode_entry_header(1, 4, 1, 1, [buffer])[-4:], "big")
     writer = ObjectWriter()
@@ -167,7 +179,8 @@ def test_an_entry_that_changed_in_memory_is_refused() -> None:
 
 
 def test_parts_can_be_taken_as_they_are_sealed() -> None:
-    """For a multipart upload: what was taken and what finish gives make up the same object as finish alone."""
+    """For a multipart upload: what was taken and what finish gives make up the same object as finish
+    alone."""
     content = {stream_id: [entry(offset, 100) for offset in range(20)] for stream_id in (1, 5)}
     one, other = ObjectWriter(512), ObjectWriter(512)
     taken: list[bytes] = []

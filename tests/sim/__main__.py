@@ -1,13 +1,15 @@
 """python -m tests.sim: runs of the simulator from the command line.
 
     python -m tests.sim hunt --seeds N [--from S] [--workers W]   drawn plans, one a seed
-    python -m tests.sim crash [--seed S] [--step N]               every crash point (or every N-th) of a run, singly and doubly
-    python -m tests.sim bugs [NAME ...] [--seeds N]               plants deliberate bugs, one at a time: each must be found
+    python -m tests.sim crash [--seed S] [--step N]               every crash point (or every N-th) of a run,
+                                                                  singly and doubly
+    python -m tests.sim bugs [NAME ...] [--seeds N]               plants deliberate bugs, one at a time: each
+                                                                  must be found
     python -m tests.sim one 'PLAN' [--lines N] [--bug NAME]       one run again, as a finding names it
     python -m tests.sim plan SEED                                 what the hunt does at that seed
 
-Prints what it goes through and, at the end, how often each crash point, fault and checker was met. Exit code 1 for a finding, for
-something that was never met, or for a bug that was not found.
+Prints what it goes through and, at the end, how often each crash point, fault and checker was met. Exit code
+1 for a finding, for something that was never met, or for a bug that was not found.
 """
 
 from __future__ import annotations

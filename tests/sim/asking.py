@@ -1,7 +1,8 @@
-"""What the actors of a workload ask of a broker, in requests of the protocol, with the retries that a Kafka client makes.
+"""What the actors of a workload ask of a broker, in requests of the protocol, with the retries that a Kafka
+client makes.
 
-Each function says what it does when an answer is lost. Codes in PASSING are told while a partition opens, a coordinator loads, a disk is full, or a
-producer's state cannot be had: they are asked again.
+Each function says what it does when an answer is lost. Codes in PASSING are told while a partition opens, a
+coordinator loads, a disk is full, or a producer's state cannot be had: they are asked again.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ async def create_topic(client: SimClient, name: str, partitions: int, configs: M
 async def delete_topic(client: SimClient, topic_id: bytes) -> None:
     """On return nobody has that id any more."""
     while True:
-        (answer,) = (await patiently(client, 20, DeleteTopicsRequest([DeleteTopicState(None, topic_id)]))).responses
+        (answer,) = (
+            await patiently(client, 20, DeleteTopicsRequest([DeleteTopicState(None, topic_id)]))
+        ).responses
         if answer.error_code in (ErrorCode.NONE, *GONE):
             return
         assert answer.error_code in PASSING, answer
@@ -129,7 +132,8 @@ async def fetch(
     *,
     leader_epoch: int = -1,
 ) -> PartitionData:
-    """One answer, whatever its error code; raises Unavailable. `leader_epoch`: as the client knows it, -1: it is not checked."""
+    """One answer, whatever its error code; raises Unavailable. `leader_epoch`: as the client knows it, -1: it
+    is not checked."""
     part = FetchPartition(place[1], leader_epoch, offset, partition_max_bytes=max_bytes)
     request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20)
     request.topics = [FetchTopic(topic_id=place[0], partitions=[part])]
@@ -220,9 +224,9 @@ async def end_of_epoch(client: SimClient, name: str, partition: int, epoch: int)
 async def delete_records(
     client: SimClient, name: str, partition: int, offset: int, is_cut: Callable[[], bool] = lambda: False
 ) -> int | None:
-    """The start afterwards; None when the topic is gone, or the log ends below the offset and `is_cut` says that it may. A start that was
-    reached already is reached again. One who was replaced and does not know it knows no offset that its successor gave: the successor is
-    asked."""
+    """The start afterwards; None when the topic is gone, or the log ends below the offset and `is_cut` says
+    that it may. A start that was reached already is reached again. One who was replaced and does not know it
+    knows no offset that its successor gave: the successor is asked."""
     topic = DeleteRecordsTopic(name, [DeleteRecordsPartition(partition, offset)])
     while True:
         response = await patiently(client, 21, DeleteRecordsRequest([topic], 5_000))
@@ -251,7 +255,8 @@ async def find_coordinator(client: SimClient, group: str) -> None:
 
 
 async def commit_offset(client: SimClient, group: str, place: Place, offset: int) -> bool:
-    """Whether it is committed; False: unknown, or refused for now. Not asked again: it may have taken effect."""
+    """Whether it is committed; False: unknown, or refused for now. Not asked again: it may have taken
+    effect."""
     part = OffsetCommitRequestPartition(place[1], offset, committed_metadata=str(offset))
     topic = OffsetCommitRequestTopic(topic_id=place[0], partitions=[part])
     try:

@@ -1,7 +1,8 @@
 """Live probes of what has a bound, and of those who wait where it is reached.
 
-Bounds are those that the code states: settings, and constants beside their use. Parts of the broker that nobody holds are found where they are:
-connections at their sockets, a compaction's memory in the frames of its task.
+Bounds are those that the code states: settings, and constants beside their use. Parts of the broker that
+nobody holds are found where they are: connections at their sockets, a compaction's memory in the frames of
+its task.
 """
 
 from __future__ import annotations
@@ -75,12 +76,17 @@ class RequestsHold(Probe):
 
     def tick(self, storage: Storage) -> None:
         net = self.node.world.net
-        found = [end._protocol for end in net.ends.values() if end.own[0] == self.node.host and not end.is_lost]
+        found = [
+            end._protocol for end in net.ends.values() if end.own[0] == self.node.host and not end.is_lost
+        ]
         connections = [one for one in found if isinstance(one, Connection)]
         self.count += sum(one.in_flight_count for one in connections)
         for one in connections:
             if one.in_flight_count > IN_FLIGHT_MAX:
-                self.find("beyond-bound", f"requests under way at {one.peer}: {one.in_flight_count} of {IN_FLIGHT_MAX}")
+                self.find(
+                    "beyond-bound",
+                    f"requests under way at {one.peer}: {one.in_flight_count} of {IN_FLIGHT_MAX}",
+                )
         for budget in {
             id(one._budget): one._budget for one in connections
         }.values():  # a replaced process may live on beside the node's own
@@ -93,19 +99,24 @@ class RequestsHold(Probe):
             if not 0 <= memory.used_bytes <= bound:
                 self.find("beyond-bound", f"{name} requests: {memory.used_bytes} of {bound}")
             if memory.waiting_count > len(connections):
-                self.find("beyond-bound", f"{name} requests: {memory.waiting_count} wait, of {len(connections)}")
+                self.find(
+                    "beyond-bound", f"{name} requests: {memory.waiting_count} wait, of {len(connections)}"
+                )
         charged_bytes = sum(exchange.charged_bytes for one in connections for exchange in one._exchanges)
         if charged_bytes > budget.used_bytes:
             self.find("wrong-charge", f"requests say {budget.used_bytes}, their exchanges {charged_bytes}")
 
 
 class CompactionHolds(Probe):
-    """Invariant 12: what compaction reads, writes and remembers keeps to its memory, and its requests to theirs."""
+    """Invariant 12: what compaction reads, writes and remembers keeps to its memory, and its requests to
+    theirs."""
 
     def tick(self, storage: Storage) -> None:
         parts = list(self._parts())
         self.count += bool(parts)
-        self.node.world.hits["a compaction was watched"] += any(isinstance(part, (Source, Copying)) for part in parts)
+        self.node.world.hits["a compaction was watched"] += any(
+            isinstance(part, (Source, Copying)) for part in parts
+        )
         for part in parts:
             for name, value, bound in self._figures(part):
                 if not 0 <= value <= bound:
@@ -118,7 +129,11 @@ class CompactionHolds(Probe):
         elif isinstance(part, Source):
             # (One that is larger than all the room is read all the same, alone.)
             memory = part.memory
-            yield "read", memory.held_bytes, max(memory.limit_bytes, settings.read_bytes_max) + settings.block_bytes
+            yield (
+                "read",
+                memory.held_bytes,
+                max(memory.limit_bytes, settings.read_bytes_max) + settings.block_bytes,
+            )
             yield "reads under way", GETS_IN_FLIGHT_MAX - memory.requests._value, GETS_IN_FLIGHT_MAX
         elif isinstance(part, Copying):
             yield "put", part._memory._used_bytes, max(part._memory._limit_bytes, settings.object_bytes_max)
@@ -145,7 +160,8 @@ def _held_by(task: asyncio.Task[None]) -> Iterator[object]:
 
 
 class LinesHold(Probe):
-    """Invariants 12 and 14: who waits for room is served in the order of asking, and no line is longer than it may be."""
+    """Invariants 12 and 14: who waits for room is served in the order of asking, and no line is longer than
+    it may be."""
 
     def __init__(self, node: SimNode, history: History) -> None:
         super().__init__(node, history)
@@ -173,7 +189,8 @@ class LinesHold(Probe):
                     self.find("beyond-bound", f"{len(one.tiers)} wait for the store, of {WAITING_MAX}")
 
     def _check(self, name: str, before: list[asyncio.Future[None]], now: list[asyncio.Future[None]]) -> None:
-        """Those who wait still are the last of those who waited, in their order; who gave up may leave from anywhere."""
+        """Those who wait still are the last of those who waited, in their order; who gave up may leave from
+        anywhere."""
         waiting = {id(future): None for future in now}
         left = [future for future in before if id(future) in waiting]
         if [id(future) for future in left] != [id(future) for future in now[: len(left)]]:

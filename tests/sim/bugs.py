@@ -1,9 +1,11 @@
-"""Deliberate bugs: each replaces one function of the product in the simulated process, and the hunt has to find it within a bounded number of
-seeds. A bug that is not found means that the workload or the checkers are blind there.
+"""Deliberate bugs: each replaces one function of the product in the simulated process, and the hunt has to
+find it within a bounded number of seeds. A bug that is not found means that the workload or the checkers are
+blind there.
 
-Planting happens here and nowhere else; what is planted stands in spoilers.py. `python -m tests.sim bugs [NAME ...]` plants one after the other;
-`find_bug` one. What a bug breaks is named by its invariant (README.md). It counts as found by what it was planted for alone (`found_by`): a process
-that merely ends, or a run that does not come to its end, shows that something is wrong and not that this would be seen.
+Planting happens here and nowhere else; what is planted stands in spoilers.py. `python -m tests.sim bugs [NAME
+...]` plants one after the other; `find_bug` one. What a bug breaks is named by its invariant (README.md). It
+counts as found by what it was planted for alone (`found_by`): a process that merely ends, or a run that does
+not come to its end, shows that something is wrong and not that this would be seen.
 """
 
 from __future__ import annotations
@@ -57,8 +59,9 @@ from tests.sim.settings import FEW_HOT
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """`make(old)` gives what stands in the place of `owner.name` instead; `also`: more of the same. `found_by`: how the findings begin that count.
-    `where` makes of a drawn plan one in which the bug has something to break."""
+    """`make(old)` gives what stands in the place of `owner.name` instead; `also`: more of the same.
+    `found_by`: how the findings begin that count. `where` makes of a drawn plan one in which the bug has
+    something to break."""
 
     what: str
     invariant: int
@@ -76,7 +79,9 @@ class Bug:
     @contextlib.contextmanager
     def planted(self) -> Iterator[None]:
         places = ((self.owner, self.name, self.make), *self.also)
-        own = [vars(owner)[name] for owner, name, _ in places]  # a staticmethod or a property as it stands there
+        own = [
+            vars(owner)[name] for owner, name, _ in places
+        ]  # a staticmethod or a property as it stands there
         for owner, name, make in places:
             setattr(owner, name, make(getattr(owner, name)))
         try:
@@ -114,21 +119,27 @@ def with_waiting(plan: Plan) -> Plan:
 
 def with_an_accepted_loss(plan: Plan) -> Plan:
     """Of a log that holds much which is not uploaded."""
-    return replace(plan, strikes=(), weather="other wal", settings="large uploads", cast="plain+burst", batches=60)
+    return replace(
+        plan, strikes=(), weather="other wal", settings="large uploads", cast="plain+burst", batches=60
+    )
 
 
 def with_holes(plan: Plan) -> Plan:
-    """The power goes when a block is written beside another, of which the older is lost; and again, when little was written after."""
+    """The power goes when a block is written beside another, of which the older is lost; and again, when
+    little was written after."""
     number = int(plan.seed)
     strikes = (Strike("crowd", 1 + number * 7 % 40), Strike("again", 1 + number % 3))
     return replace(plan, strikes=strikes, fate="holes", weather=CALM, settings="many writes")
 
 
 def with_a_rotten_header(plan: Plan) -> Plan:
-    """The log is struck where it takes what the last trim freed, and then one of its copies of the header may be wrong."""
+    """The log is struck where it takes what the last trim freed, and then one of its copies of the header may
+    be wrong."""
     strikes = (Strike("lap", 1 + int(plan.seed) % 12),)
     cast = "plain+burst+idempotent+reader"
-    return replace(plan, strikes=strikes, weather="wal rot", settings="small wal+large uploads", cast=cast, batches=40)
+    return replace(
+        plan, strikes=strikes, weather="wal rot", settings="small wal+large uploads", cast=cast, batches=40
+    )
 
 
 DURABLE = ("ack-before-durable", "shown-before-durable", "acknowledged-in-vain")
@@ -288,7 +299,9 @@ BUGS = {
         "__init__",
         do.mistakes_policy("refuse", "skip"),
         (*LOST, "trimmed-too-early", "start-failed: OffsetGap"),
-        where=lambda plan: replace(plan, weather="salvage", settings=PLAIN, cast="plain+burst+idempotent+reader"),
+        where=lambda plan: replace(
+            plan, weather="salvage", settings=PLAIN, cast="plain+burst+idempotent+reader"
+        ),
     ),
     "skipped-too-much": Bug(
         "with wal.corruption=skip all that follows the damage is given up, too",
@@ -354,7 +367,12 @@ BUGS = {
         where=with_weather("same copy"),
     ),
     "ack-out-of-order": Bug(
-        "all writes are confirmed with the first", 1, BlockWriter, "_on_written", do.confirms_all_in_flight, DURABLE
+        "all writes are confirmed with the first",
+        1,
+        BlockWriter,
+        "_on_written",
+        do.confirms_all_in_flight,
+        DURABLE,
     ),
     "metadata-not-synced": Bug(
         "the metadata log is not synced",
@@ -364,7 +382,9 @@ BUGS = {
         do.syncs_nothing,
         ("metadata-lost", "stream-fell", "lost-topic", "producer-id-again", "start-failed: LogCorrupt"),
     ),
-    "ack-before-durable": Bug("appends are confirmed at once", 1, BlockWal, "append", do.confirms_when_begun, DURABLE),
+    "ack-before-durable": Bug(
+        "appends are confirmed at once", 1, BlockWal, "append", do.confirms_when_begun, DURABLE
+    ),
     "trim-too-early": Bug(
         "the WAL is trimmed before the commit",
         2,
@@ -416,7 +436,12 @@ BUGS = {
         ("trimmed-too-early", *LOST),
     ),
     "run-dropped": Bug(
-        "an upload leaves a stream out", 3, uploader, "plan_upload", do.drops_a_run, ("trimmed-too-early", "range-gap")
+        "an upload leaves a stream out",
+        3,
+        uploader,
+        "plan_upload",
+        do.drops_a_run,
+        ("trimmed-too-early", "range-gap"),
     ),
     "entry-dropped": Bug(
         "an object lacks an entry of its range", 3, uploader, "_fill", do.drops_an_entry, (*LOST, *UNREAD)
@@ -517,9 +542,16 @@ BUGS = {
         ),
         where=with_weather("full bucket"),
     ),
-    "blocks-swapped": Bug("compaction writes one block twice", 5, Output, "add", do.swaps_blocks, (*LOST, *UNREAD)),
+    "blocks-swapped": Bug(
+        "compaction writes one block twice", 5, Output, "add", do.swaps_blocks, (*LOST, *UNREAD)
+    ),
     "links-deleted": Bug(
-        "what a composite links is marked for deletion", 5, batch, "commit", do.deletes_what_it_links, (*LOST, *UNREAD)
+        "what a composite links is marked for deletion",
+        5,
+        batch,
+        "commit",
+        do.deletes_what_it_links,
+        (*LOST, *UNREAD),
     ),
     "commit-before-put": Bug(
         "objects are committed while they are put",
@@ -595,7 +627,12 @@ BUGS = {
         where=with_holes,
     ),
     "offsets-again": Bug(
-        "recovery ends early", 13, BlockWal, "recover", do.ends_early, ("two-meanings", "trimmed-too-early", *LOST)
+        "recovery ends early",
+        13,
+        BlockWal,
+        "recover",
+        do.ends_early,
+        ("two-meanings", "trimmed-too-early", *LOST),
     ),
     "repeat-too-early": Bug(
         "a repeat is answered before its original is durable",
@@ -606,7 +643,12 @@ BUGS = {
         DURABLE,
     ),
     "producers-forgotten": Bug(
-        "a checkpoint's producers are not restored", 8, Producers, "restore", do.forgets_producers, ("duplicate",)
+        "a checkpoint's producers are not restored",
+        8,
+        Producers,
+        "restore",
+        do.forgets_producers,
+        ("duplicate",),
     ),
     "no-replay": Bug(
         "what lies behind a checkpoint is not read",
@@ -616,7 +658,9 @@ BUGS = {
         do.says_in_time(None),
         ("duplicate", "wrong-time", "producer-refused"),
     ),
-    "no-sequences": Bug("repeats are taken for new batches", 8, Producers, "judge", do.says(None), ("duplicate",)),
+    "no-sequences": Bug(
+        "repeats are taken for new batches", 8, Producers, "judge", do.says(None), ("duplicate",)
+    ),
     "cold-unknown": Bug(
         "a producer whose state is in the log is taken for a new one",
         8,
@@ -697,7 +741,9 @@ BUGS = {
         do.ends_for_a_bad_request,
         ("process-ended: KafkaError",),
     ),
-    "clock-believed": Bug("a clock that jumps is believed", 16, WallWatch, "look", do.says(0), ("log-start-rose",)),
+    "clock-believed": Bug(
+        "a clock that jumps is believed", 16, WallWatch, "look", do.says(0), ("log-start-rose",)
+    ),
     "start-clock-believed": Bug(
         "a start believes the clock that it finds",
         16,
@@ -754,5 +800,7 @@ def hunt_bugs(names: Sequence[str], seeds_max: int, workers: int) -> int:
         print(f"    found at seed {hunted.seeds}, {hunted.took_s:.0f} s, by {', '.join(kinds)}")
         print(f"    {shown_by[0][:200]}")
         print(f"    again: python -m tests.sim one {str(hunted.outcome.plan)!r} --bug {name}", flush=True)
-    print(f"{len(chosen) - len(missed)} of {len(chosen)} bugs were found; missed: {', '.join(missed) or 'none'}")
+    print(
+        f"{len(chosen) - len(missed)} of {len(chosen)} bugs were found; missed: {', '.join(missed) or 'none'}"
+    )
     return 1 if missed else 0

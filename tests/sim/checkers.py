@@ -1,7 +1,8 @@
-"""The invariants of DESIGN 6, one small class each, over what clients know and what is found when all is quiet.
+"""The invariants of DESIGN 6, one small class each, over what clients know and what is found when all is
+quiet.
 
-`check(history, found)` gives findings, one line each; empty when the invariant holds. A checker counts what it looked at (`count`), so
-that a run tells whether it looked at all.
+`check(history, found)` gives findings, one line each; empty when the invariant holds. A checker counts what
+it looked at (`count`), so that a run tells whether it looked at all.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class FoundLog:
 
 @dataclass
 class Found:
-    """What is there: read by a client (`is_read`), or, where the node was stopped, its metadata and the bucket."""
+    """What is there: read by a client (`is_read`), or, where the node was stopped, its metadata and the
+    bucket."""
 
     is_read: bool = False
     logs: dict[Place, FoundLog] = field(default_factory=dict)
@@ -61,7 +63,9 @@ class AcknowledgedIsThere:
         for place, log in history.logs.items() if found.is_read else ():
             there = found.logs.get(place)
             if there is None:
-                lines += [f"lost-log: {shown(place)}"] if must_exist(history, place) and log.acknowledged else []
+                lines += (
+                    [f"lost-log: {shown(place)}"] if must_exist(history, place) and log.acknowledged else []
+                )
                 continue
             self.count += len(log.acknowledged)
             records = dict(there.records)
@@ -98,7 +102,8 @@ class ShownStays:
 
 
 class OnceInOrder:
-    """Invariant 8: offsets without gap, each record once, each producer's in the order of sending, and none that nobody sent."""
+    """Invariant 8: offsets without gap, each record once, each producer's in the order of sending, and none
+    that nobody sent."""
 
     count = 0
 
@@ -108,11 +113,14 @@ class OnceInOrder:
             self.count += len(there.records)
             offsets = [offset for offset, _ in there.records]
             if offsets != list(range(there.log_start, there.high_watermark)):
-                lines.append(f"gap: {shown(place)} [{there.log_start}, {there.high_watermark}) reads {runs(offsets)}")
+                lines.append(
+                    f"gap: {shown(place)} [{there.log_start}, {there.high_watermark}) reads {runs(offsets)}"
+                )
             at: dict[bytes, int] = {}
             for offset, value in there.records:
                 if value in at and not (history.log(place).is_cut and value.startswith(b"crowd/")):
-                    # (of the crowd's, whose states are in the log, a repeat may be a second record once states were given up)
+                    # (of the crowd's, whose states are in the log, a repeat may be a second record once
+                    # states were given up)
                     lines.append(f"duplicate: {shown(place)} {value[:24]!r} at {at[value]} and {offset}")
                 at[value] = offset
             known = 0
@@ -136,7 +144,11 @@ class SpoiledIsNowhere:
         for place, there in found.logs.items():
             spoiled = dict.fromkeys(history.spoiled.get(place, ()))
             self.count += len(spoiled)
-            lines += [f"spoiled-taken: {shown(place)} {offset}" for offset, value in there.records if value in spoiled]
+            lines += [
+                f"spoiled-taken: {shown(place)} {offset}"
+                for offset, value in there.records
+                if value in spoiled
+            ]
         return lines
 
 
@@ -151,9 +163,13 @@ class LogStartHolds:
             log = history.log(place)
             self.count += log.start_promised > 0 or log.is_ageing
             if there.log_start < max(log.start_promised, log.log_start):
-                lines.append(f"deleted-is-back: {shown(place)} starts at {there.log_start}, not {log.start_promised}")
+                lines.append(
+                    f"deleted-is-back: {shown(place)} starts at {there.log_start}, not {log.start_promised}"
+                )
             if there.log_start > max(log.start_asked, log.log_start) and not log.is_ageing:
-                lines.append(f"log-start-rose: {shown(place)} to {there.log_start}, {log.start_asked} was asked")
+                lines.append(
+                    f"log-start-rose: {shown(place)} to {there.log_start}, {log.start_asked} was asked"
+                )
         return lines
 
 
@@ -167,14 +183,21 @@ class TimesAreFound:
         for place, there in found.logs.items():
             for asked, told in there.lookups:
                 self.count += 1
-                later = [offset for (offset, _), time in zip(there.records, there.times, strict=True) if time >= asked]
+                later = [
+                    offset
+                    for (offset, _), time in zip(there.records, there.times, strict=True)
+                    if time >= asked
+                ]
                 if told != min(later, default=-1):
-                    lines.append(f"wrong-time: {shown(place)} {asked} is at {told}, not {min(later, default=-1)}")
+                    lines.append(
+                        f"wrong-time: {shown(place)} {asked} is at {told}, not {min(later, default=-1)}"
+                    )
         return lines
 
 
 class EpochsEnd:
-    """Where an operator gave up records, a consumer that read in the leader epoch of then is told that it ended where they began."""
+    """Where an operator gave up records, a consumer that read in the leader epoch of then is told that it
+    ended where they began."""
 
     count = 0
 
@@ -186,13 +209,15 @@ class EpochsEnd:
                 end = history.log(place).ends_of_epochs[epoch]
                 if told > max(end, there.log_start):
                     lines.append(
-                        f"epoch-goes-on: {shown(place)} epoch {epoch} ends at {told}, and lost records from {end} on"
+                        f"epoch-goes-on: {shown(place)} epoch {epoch} ends at {told}, and lost records from "
+                        f"{end} on"
                     )
         return lines
 
 
 class FollowersNotice:
-    """Invariant 13: a consumer that checks leader epochs is told where what it read was given up, and goes on past no other records."""
+    """Invariant 13: a consumer that checks leader epochs is told where what it read was given up, and goes on
+    past no other records."""
 
     count = 0
 
@@ -203,7 +228,10 @@ class FollowersNotice:
             self.count += len(read)
             start = lawful_start(history.log(place), there)
             lines += [
-                f"followed-unaware: {shown(place)} {offset} was read as {value[:24]!r}, is {records.get(offset, b'')[:24]!r}"
+                (
+                    f"followed-unaware: {shown(place)} {offset} was read as {value[:24]!r}, is "
+                    f"{records.get(offset, b'')[:24]!r}"
+                )
                 for offset, value in read.items()
                 if offset >= start and records.get(offset) != value
             ]
@@ -253,8 +281,8 @@ class CommitsHold:
 
 
 class ObjectsMatch:
-    """Invariant 6: what metadata has committed is in the bucket, whole; what is in the bucket is in metadata; what is prepared has a deadline that
-    metadata goes by."""
+    """Invariant 6: what metadata has committed is in the bucket, whole; what is in the bucket is in metadata;
+    what is prepared has a deadline that metadata goes by."""
 
     count = 0
 
@@ -268,7 +296,9 @@ class ObjectsMatch:
             if key.startswith(objects_prefix(found.cluster_id)):
                 object_id = parse_object_key(found.cluster_id, key)
                 if object_id is not None and object_id in found.image.objects.by_id:
-                    sizes[object_id] = size_bytes  # linked or not: a composite that was put need not be committed
+                    sizes[object_id] = (
+                        size_bytes  # linked or not: a composite that was put need not be committed
+                    )
                 elif object_id is None or (object_id not in linked and object_id not in found.orphans):
                     lines.append(f"orphan-object: {key}")
         for object_id, stored in found.image.objects.by_id.items():
@@ -276,21 +306,32 @@ class ObjectsMatch:
                 self.count += 1
                 is_known = (stored.time_ms, object_id) in found.image.objects.deadlines
                 if not is_known or stored.time_ms <= found.expired_ms:
-                    lines.append(f"prepared-for-ever: {object_id} until {stored.time_ms}, it is {found.expired_ms}")
+                    lines.append(
+                        f"prepared-for-ever: {object_id} until {stored.time_ms}, it is {found.expired_ms}"
+                    )
             if stored.state is ObjectState.COMMITTED:
                 self.count += 1
                 if stored.kind is ObjectKind.COMPOSITE:  # whose size is that of what it links
                     links = linked_ids(found.contents.get(object_key(found.cluster_id, object_id), b""))
-                    gone = [one for one in links if object_key(found.cluster_id, ObjectId(one)) not in found.objects]
+                    gone = [
+                        one
+                        for one in links
+                        if object_key(found.cluster_id, ObjectId(one)) not in found.objects
+                    ]
                     if gone or not links:
-                        lines.append(f"missing-object: composite {object_id} links {links}, of which {gone} are gone")
+                        lines.append(
+                            f"missing-object: composite {object_id} links {links}, of which {gone} are gone"
+                        )
                 elif sizes.get(object_id) != stored.size_bytes:
-                    lines.append(f"missing-object: {object_id} {stored.size_bytes} bytes, found {sizes.get(object_id)}")
+                    lines.append(
+                        f"missing-object: {object_id} {stored.size_bytes} bytes, found {sizes.get(object_id)}"
+                    )
         return lines
 
 
 class RangesJoin:
-    """Invariant 3, with an empty WAL: every stream's [start, end) is in committed objects, without gap, by these objects' own indexes."""
+    """Invariant 3, with an empty WAL: every stream's [start, end) is in committed objects, without gap, by
+    these objects' own indexes."""
 
     count = 0
 
@@ -309,10 +350,15 @@ class RangesJoin:
             self.count += 1
             keys = [object_key(found.cluster_id, one) for one in found.image.objects.held_by(holder)]
             gap = first_gap(
-                [found.contents[key] for key in keys if key in found.contents], stream.stream_id, max(start, at), end
+                [found.contents[key] for key in keys if key in found.contents],
+                stream.stream_id,
+                max(start, at),
+                end,
             )
             if gap is not None:
-                lines.append(f"range-gap: stream {stream.stream_id} offset {gap} of [{start}, {end}) is not in {keys}")
+                lines.append(
+                    f"range-gap: stream {stream.stream_id} offset {gap} of [{start}, {end}) is not in {keys}"
+                )
             at = end
         if at != stream.end:
             lines.append(f"range-gap: stream {stream.stream_id} ends at {at}, not {stream.end}")
@@ -330,7 +376,11 @@ class ReplayEqualsLive:
         self.count += 1
         if found.image == found.replayed:
             return []
-        fields = [name for name in found.image.__slots__ if getattr(found.image, name) != getattr(found.replayed, name)]
+        fields = [
+            name
+            for name in found.image.__slots__
+            if getattr(found.image, name) != getattr(found.replayed, name)
+        ]
         return [f"replay-differs: at {found.image.offset} and {found.replayed.offset}: {', '.join(fields)}"]
 
 

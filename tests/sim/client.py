@@ -1,7 +1,8 @@
-"""A Kafka client over the simulated wire: asks in order on one connection, and answers come or the connection breaks.
+"""A Kafka client over the simulated wire: asks in order on one connection, and answers come or the connection
+breaks.
 
-No retries here, and no meaning: who asks knows what a lost answer means for it. Every request goes through the real codec, in the
-newest version that is stable.
+No retries here, and no meaning: who asks knows what a lost answer means for it. Every request goes through
+the real codec, in the newest version that is stable.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class SimClient:
     def __repr__(self) -> str:
         return self.name
 
-    async def ask(self, key: int, request: Any, *, version: int | None = None, timeout_s: float = 30.0) -> Any:
+    async def ask(
+        self, key: int, request: Any, *, version: int | None = None, timeout_s: float = 30.0
+    ) -> Any:
         """The response. Raises Lost, ConnectFailed (not sent)."""
         wire = await self.wire()
         answer = wire.send(key, API[key].max_stable_version if version is None else version, request)

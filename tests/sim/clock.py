@@ -1,4 +1,5 @@
-"""Wall time of a simulated machine: the loop's time from a fixed date on, with an offset, a drift and steps."""
+"""Wall time of a simulated machine: the loop's time from a fixed date on, with an offset, a drift and
+steps."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ START_MS = 1_700_000_000_000
 
 
 class SimClock:
-    """`drift_ppm`: microseconds a second that this clock runs too fast. `stepped_ms`: how far it was ever set forward. `highest_ms`: the latest
-    that it showed when it was set."""
+    """`drift_ppm`: microseconds a second that this clock runs too fast. `stepped_ms`: how far it was ever set
+    forward. `highest_ms`: the latest that it showed when it was set."""
 
     def __init__(self, now_us: Callable[[], int], offset_ms: int = 0, drift_ppm: int = 0) -> None:
         self.offset_ms = offset_ms

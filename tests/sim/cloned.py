@@ -1,10 +1,13 @@
-"""A node that is cloned with its disk, in one world with its clone: the first is halted, or goes on, while the clone takes over.
+"""A node that is cloned with its disk, in one world with its clone: the first is halted, or goes on, while
+the clone takes over.
 
-Findings, by invariant 17: `object-overwritten` (a data object got other bytes), `replaced-committed` and `replaced-deleted` (what the
-first one asked for when the clone's claim had been there for longer than one look takes), `replaced-lives` (it has not ended ten
-seconds after the claim, or after it was thawed), `foreign-read` (an object was read that another than its writer wrote), and an error that nothing
-excuses. Of one that was halted also `replaced-acknowledged` and `replaced-made`: it answered a producer, or made a topic, after it was
-thawed. It is a scenario of its own, drawn from a seed, and not a weather: two processes that write under one id answer clients with two histories.
+Findings, by invariant 17: `object-overwritten` (a data object got other bytes), `replaced-committed` and
+`replaced-deleted` (what the first one asked for when the clone's claim had been there for longer than one
+look takes), `replaced-lives` (it has not ended ten seconds after the claim, or after it was thawed),
+`foreign-read` (an object was read that another than its writer wrote), and an error that nothing excuses. Of
+one that was halted also `replaced-acknowledged` and `replaced-made`: it answered a producer, or made a topic,
+after it was thawed. It is a scenario of its own, drawn from a seed, and not a weather: two processes that
+write under one id answer clients with two histories.
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ class Scene:
         self.is_halted = is_halted
         self.first = SimNode(self.world, 1, node_settings(1, FIRST))
         self.second = SimNode(self.world, 1, node_settings(1, SECOND))
-        self.second._rand = self.world.rand.split("the clone's chance")  # else it would draw what the first one drew
+        self.second._rand = self.world.rand.split(
+            "the clone's chance"
+        )  # else it would draw what the first one drew
         self.claimed_s: float | None = None  # when the clone's claim came
         self.looked_count = 0
         self.is_thawed = False
@@ -111,7 +116,9 @@ class Scene:
         life = self.first.life
         assert life is not None
         disk = SimDisk(self.world.rand.split("clone"), latency_s=self.first.disk.latency_s)
-        found = self.first.disk.restart(keep, power_was_cut=False)  # as a copy of the running disk would find it
+        found = self.first.disk.restart(
+            keep, power_was_cut=False
+        )  # as a copy of the running disk would find it
         disk.files, disk.folders = copied(found, lambda path: True), dict(found.folders)
         self.second._adopt(disk)
         if self.is_halted:
@@ -119,7 +126,9 @@ class Scene:
         try:
             await self.second.start()
         except StartFailed as failed:
-            if not isinstance(failed.__cause__, ObjectForeign):  # of the first one, under an id that both gave
+            if not isinstance(
+                failed.__cause__, ObjectForeign
+            ):  # of the first one, under an id that both gave
                 self.find("clone-refused", repr(failed.__cause__))
         if self.is_halted:
             await asyncio.sleep(HALTED_S)
@@ -142,7 +151,9 @@ class Scene:
     async def _write(self, client: SimClient) -> None:
         for number in range(100_000):
             batch = build_batch([Record(None, b"%d " % number * 200, 1_700_000_000_000)])
-            data = [TopicProduceData("t", partition_data=[PartitionProduceData(number % 4, memoryview(batch))])]
+            data = [
+                TopicProduceData("t", partition_data=[PartitionProduceData(number % 4, memoryview(batch))])
+            ]
             try:
                 answer = await ask(client, "Produce", ProduceRequest(None, -1, 10_000, data), 12)
             except MillraceError:
@@ -154,19 +165,24 @@ class Scene:
     async def _make_late(self) -> None:
         client = self.world.client("maker", (FIRST, 9092))
         try:
-            answer = await ask(client, "CreateTopics", CreateTopicsRequest([CreatableTopic("late", 1, 1)], 10_000))
+            answer = await ask(
+                client, "CreateTopics", CreateTopicsRequest([CreatableTopic("late", 1, 1)], 10_000)
+            )
         except MillraceError:
             return
         if answer.topics[0].error_code == 0:
             self.find("replaced-made", "late")
 
     async def _exchange(self) -> None:
-        """Each committed object of the clone is put in place again as another's, sound and of the same size, and read as metadata names it."""
+        """Each committed object of the clone is put in place again as another's, sound and of the same size,
+        and read as metadata names it."""
         assert self.second.broker is not None
         assert self.second.broker.controller is not None
         image, bucket = self.second.broker.controller.publisher.image, self.world.bucket
         objects = [
-            (one, stored) for one, stored in image.objects.by_id.items() if stored.state is ObjectState.COMMITTED
+            (one, stored)
+            for one, stored in image.objects.by_id.items()
+            if stored.state is ObjectState.COMMITTED
         ]
         for object_id, stored in objects:
             key = object_key(self.second.cluster_id, ObjectId(object_id))

@@ -1,15 +1,19 @@
-"""A node is cloned with its disk while it runs, and the clone takes over: two processes under one id, on copies of one disk and on one bucket.
+"""A node is cloned with its disk while it runs, and the clone takes over: two processes under one id, on
+copies of one disk and on one bucket.
 
-The run's node is the clone from the copy on; it has the address. The first one lives on elsewhere, with its own disk and its controller, or is
-halted meanwhile, and has one client of its own, who writes. What it acknowledges behind the copy:
+The run's node is the clone from the copy on; it has the address. The first one lives on elsewhere, with its
+own disk and its controller, or is halted meanwhile, and has one client of its own, who writes. What it
+acknowledges behind the copy:
 
     log of objects    both have it: as any other acknowledged record it must be there, once
-    log of blocks     in its WAL alone: named by topic, partition and offsets as it ends, or committed by it before the clone came
+    log of blocks     in its WAL alone: named by topic, partition and offsets as it ends, or committed by it
+                      before the clone came
 
-Findings, by invariant 17: `replaced-lives` (it has not ended ten seconds after the claim, or after it woke, while the store answers),
-`replaced-committed` and `replaced-deleted` (set out for when the claim had been there for longer than one look takes),
-`replaced-acknowledged` (when it woke after a long halt), `object-overwritten`, `left-not-named`. Scenes of their own, with more of what a
-halted one may do, are in cloned.py.
+Findings, by invariant 17: `replaced-lives` (it has not ended ten seconds after the claim, or after it woke,
+while the store answers), `replaced-committed` and `replaced-deleted` (set out for when the claim had been
+there for longer than one look takes), `replaced-acknowledged` (when it woke after a long halt),
+`object-overwritten`, `left-not-named`. Scenes of their own, with more of what a halted one may do, are in
+cloned.py.
 """
 
 from __future__ import annotations
@@ -55,9 +59,8 @@ class Cloned:
         self._halted_s = 0.0  # for how long, once it woke
         self._claimed_s: float | None = None
         self._copies = 1
-        self._released = (
-            ""  # the claim by which the first one says that it ends in order: it was told to stop as it was cloned
-        )
+        # the claim by which the first one says that it ends in order: it was told to stop as it was cloned
+        self._released = ""
         self._is_ended = False  # in order, or by the operator, and not for the clone
         self._trimming: list[str] = []  # objects of the log that the first one is deleting
         self._acknowledged: dict[tuple[Place, int], bytes] = {}
@@ -88,7 +91,9 @@ class Cloned:
             put(key, content)
 
         def deleted(key: str) -> None:
-            if key not in self._trimming:  # by what the first one committed, which the clone's metadata may lack
+            if (
+                key not in self._trimming
+            ):  # by what the first one committed, which the clone's metadata may lack
                 on_delete(key)
 
         bucket.on_put, bucket.put, bucket.on_delete = watched, put_watched, deleted  # type: ignore[method-assign]
@@ -110,7 +115,9 @@ class Cloned:
         node = self._node
         node.world.trace.note(f"{node.name} first", *words)
         what, key = str(words[2]), str(words[2]).rpartition(" ")[2]
-        self._trimming = [one for one in what.split(" ") if is_of_wal(one)] if what.startswith("delete") else []
+        self._trimming = (
+            [one for one in what.split(" ") if is_of_wal(one)] if what.startswith("delete") else []
+        )
         self._released = key if what.startswith("put") and "/owners/" in key else self._released
         object_id = parse_object_key(node.cluster_id, key)
         if words[1] == "effect" and object_id is not None and what.startswith(("put", "multipart_complete")):
@@ -196,11 +203,12 @@ class Cloned:
     # The clone's starts.
 
     def judge(self, error: BaseException | None) -> bool:
-        """Whether a start that ended so was right to: the first one went on behind the copy, and it shows. Then it is copied again; at last it
-        is ended, and its own disk is taken."""
+        """Whether a start that ended so was right to: the first one went on behind the copy, and it shows.
+        Then it is copied again; at last it is ended, and its own disk is taken."""
         node = self._node
         if isinstance(error, BindingRefused) and any(words in str(error) for words in FORKED):
-            # What the first one committed between the clone's look and its claim is in the bucket, or in the log that both share.
+            # What the first one committed between the clone's look and its claim is in the bucket, or in the
+            # log that both share.
             node.world.hits["cloned: refused once it had claimed"] += 1
             self._begin_restore()
             return True
@@ -243,9 +251,12 @@ class Cloned:
             if start <= offset < end:
                 self._node.world.hits["cloned: named by the first one"] += 1
             elif not self._is_committed(place, offset):
-                self._history.find("left-not-named", f"{shown(place)} {offset} {value[:24]!r}, named [{start}, {end})")
+                self._history.find(
+                    "left-not-named", f"{shown(place)} {offset} {value[:24]!r}, named [{start}, {end})"
+                )
 
     def _is_committed(self, place: Place, offset: int) -> bool:
-        """By the first one, before it was replaced: what it committed behind the copy is lost with its log directory (docs/bucket.md)."""
+        """By the first one, before it was replaced: what it committed behind the copy is lost with its log
+        directory (docs/bucket.md)."""
         streams = [] if self._image is None else self._image.streams.of_partition(*place)
         return any(one.role is StreamRole.DATA and offset < one.end for one in streams)

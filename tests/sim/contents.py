@@ -1,4 +1,5 @@
-"""What an object in the bucket says that it holds, by its own index: ranges by stream, and the objects that a composite links."""
+"""What an object in the bucket says that it holds, by its own index: ranges by stream, and the objects that a
+composite links."""
 
 from __future__ import annotations
 

@@ -1,17 +1,19 @@
-"""A disk in memory with the faults of a real one: what is durable, what is merely visible, and what a power cut leaves.
+"""A disk in memory with the faults of a real one: what is durable, what is merely visible, and what a power
+cut leaves.
 
-Every file has *durable* bytes and a list of *pending* writes: block writes under way, log appends that were not synced.
-A power cut (`cut`, or planned with `at_write`) stops the disk: nothing completes any more, and `was_cut` is set. `restart`
-gives a new disk with what survived: of each pending write nothing, all, or any subset of its sectors, as a `Fate` says.
-A plain kill keeps the page cache: `restart(power_was_cut=False)` keeps every pending write, which is still not durable, and a
-change of names that was under way is done or not, and durable with the next one in its folder.
+Every file has *durable* bytes and a list of *pending* writes: block writes under way, log appends that were
+not synced. A power cut (`cut`, or planned with `at_write`) stops the disk: nothing completes any more, and
+`was_cut` is set. `restart` gives a new disk with what survived: of each pending write nothing, all, or any
+subset of its sectors, as a `Fate` says. A plain kill keeps the page cache: `restart(power_was_cut=False)`
+keeps every pending write, which is still not durable, and a change of names that was under way is done or
+not, and durable with the next one in its folder.
 
-Faults are planned by the number of the write (block writes, appends, syncs, truncations and namespace changes all
-count): `at_write(n, Cut() | Fail(errno) | Misdirect(delta))`. `flip` rots a byte, `lose_block` makes a block of a block file unreadable, until it
-is written again. `capacity_bytes` makes the disk fill up, and may be
-changed at any time. After a cut nothing is taken any more: what is asked for then was never asked for.
-Completion order: with `latency_s` by `call_later`, else after up to `hops` turns of the loop; both drawn from the Rand.
-`hits` counts each fault that struck, so that a hunt can tell which it never reached.
+Faults are planned by the number of the write (block writes, appends, syncs, truncations and namespace changes
+all count): `at_write(n, Cut() | Fail(errno) | Misdirect(delta))`. `flip` rots a byte, `lose_block` makes a
+block of a block file unreadable, until it is written again. `capacity_bytes` makes the disk fill up, and may
+be changed at any time. After a cut nothing is taken any more: what is asked for then was never asked for.
+Completion order: with `latency_s` by `call_later`, else after up to `hops` turns of the loop; both drawn from
+the Rand. `hits` counts each fault that struck, so that a hunt can tell which it never reached.
 """
 
 from __future__ import annotations
@@ -79,7 +81,8 @@ def any_fate(rand: Rand) -> Fate:
 
 
 def holes() -> Fate:
-    """Of each file the oldest write is lost, and what was written behind it is there: what a log must not go on from."""
+    """Of each file the oldest write is lost, and what was written behind it is there: what a log must not go
+    on from."""
     seen: dict[str, None] = {}
 
     def fate(pending: Pending) -> list[tuple[int, bytes]]:
@@ -140,13 +143,17 @@ class SimFile:
             patch(self.meant, position, data)
         patch(self.durable, position + delta_bytes, data)
         patch(self.visible, position + delta_bytes, data)
-        for at in [at for at in self.lost if position + delta_bytes <= at < position + delta_bytes + len(data)]:
+        for at in [
+            at for at in self.lost if position + delta_bytes <= at < position + delta_bytes + len(data)
+        ]:
             del self.lost[at]
 
     def after_kill(self) -> SimFile:
-        """What the next process finds where the machine stayed up: the page cache, which a power cut may still take; block writes
-        that were under way are finished by the kernel."""
-        after = SimFile(bytearray(self.durable), bytearray(self.visible), is_device=self.is_device, is_log=self.is_log)
+        """What the next process finds where the machine stayed up: the page cache, which a power cut may
+        still take; block writes that were under way are finished by the kernel."""
+        after = SimFile(
+            bytearray(self.durable), bytearray(self.visible), is_device=self.is_device, is_log=self.is_log
+        )
         after.meant = None if self.meant is None else bytearray(self.meant)
         after.lost = dict(self.lost)
         for pending in self.pending:
@@ -193,7 +200,9 @@ class SimDisk:
         self._locked: dict[str, str] = {}
         self._open_blocks: dict[str, None] = {}
         self._half_done: list[Callable[[SimDisk], None]] = []  # namespace changes under way
-        self._loose: list[dict[str, SimFile | None]] = []  # done, not synced: a kill came between; what was before
+        self._loose: list[
+            dict[str, SimFile | None]
+        ] = []  # done, not synced: a kill came between; what was before
         self.on_event: Callable[..., None] = lambda *words: None  # told of every write and fault
         self.on_cut: Callable[[], None] = lambda: None  # called in the instant the power goes
         # Told of every block write as it begins and as it is durable: path, place, bytes.
@@ -231,7 +240,9 @@ class SimDisk:
 
     def pending(self) -> list[Pending]:
         """Every write that a power cut now could lose, in the order they were asked for."""
-        return sorted((one for file in self.files.values() for one in file.pending), key=lambda one: one.number)
+        return sorted(
+            (one for file in self.files.values() for one in file.pending), key=lambda one: one.number
+        )
 
     def used_bytes(self) -> int:
         return sum(len(file.visible) for file in self.files.values() if not file.is_device)
@@ -241,7 +252,8 @@ class SimDisk:
         self.files[path] = SimFile(bytearray(size_bytes), bytearray(size_bytes), is_device=True)
 
     def restart(self, fate: Fate | None = None, *, power_was_cut: bool = True) -> SimDisk:
-        """The disk the next process finds. This one stays as it is, so that several fates can be tried on it."""
+        """The disk the next process finds. This one stays as it is, so that several fates can be tried on
+        it."""
         fate = fate or any_fate(self.rand)
         after = SimDisk(
             self.rand,
@@ -265,7 +277,11 @@ class SimDisk:
                 before = dict(after.files)
                 change(after)
                 after._loose.append(
-                    {p: before.get(p) for p in (before | after.files) if before.get(p) is not after.files.get(p)}
+                    {
+                        p: before.get(p)
+                        for p in (before | after.files)
+                        if before.get(p) is not after.files.get(p)
+                    }
                 )
         if power_was_cut:
             after._loose.clear()
@@ -282,7 +298,9 @@ class SimDisk:
             if before is None:
                 self.files.pop(path, None)
             else:
-                self.files[path] = SimFile(bytearray(before.durable), bytearray(before.durable), is_log=before.is_log)
+                self.files[path] = SimFile(
+                    bytearray(before.durable), bytearray(before.durable), is_log=before.is_log
+                )
 
     def _survivor(self, file: SimFile, fate: Fate) -> SimFile:
         after = SimFile(bytearray(file.durable), bytearray(file.durable), is_device=file.is_device)
@@ -303,7 +321,9 @@ class SimDisk:
         """The power is gone, and so is whoever asks."""
         await asyncio.get_running_loop().create_future()
 
-    def begin_write(self, what: str, path: str, position: int = 0, data: bytes = b"") -> tuple[int, Fault | None]:
+    def begin_write(
+        self, what: str, path: str, position: int = 0, data: bytes = b""
+    ) -> tuple[int, Fault | None]:
         """Counts a write and says what is to befall it."""
         self.write_count += 1
         self.on_event(self.write_count, what, path, position, len(data), crc32(data))
@@ -339,13 +359,15 @@ class SimDisk:
     def take_space(self, path: str, more_bytes: int) -> None:
         if self.used_bytes() + more_bytes > self.capacity_bytes:
             self.hits["full"] += 1
-            raise DiskFull(path, os.strerror(errno.ENOSPC), more_bytes, self.capacity_bytes - self.used_bytes())
+            raise DiskFull(
+                path, os.strerror(errno.ENOSPC), more_bytes, self.capacity_bytes - self.used_bytes()
+            )
 
     async def _change(
         self, what: str, path: str, change: Callable[[SimDisk], None], *debris: tuple[str, bytes]
     ) -> None:
-        """A namespace operation: atomic, durable on return; a cut while it is under way leaves it done or not done, and perhaps some of
-        the `debris`: files that it uses on the way."""
+        """A namespace operation: atomic, durable on return; a cut while it is under way leaves it done or not
+        done, and perhaps some of the `debris`: files that it uses on the way."""
         if self.was_cut.is_set():
             await self.never()
         _, fault = self.begin_write(what, path)
@@ -363,7 +385,9 @@ class SimDisk:
     def _sync_folder_of(self, path: str) -> None:
         """Makes earlier changes of names in it durable, too."""
         folder = path.rpartition("/")[0]
-        self._loose = [loose for loose in self._loose if all(name.rpartition("/")[0] != folder for name in loose)]
+        self._loose = [
+            loose for loose in self._loose if all(name.rpartition("/")[0] != folder for name in loose)
+        ]
 
     # The interface of runtime/disk.py.
 
@@ -413,7 +437,9 @@ class SimDisk:
         if path.rstrip("/") in self.folders:
             await self.delay()
         else:
-            await self._change("make_folder", path, lambda disk: disk.folders.__setitem__(path.rstrip("/"), None))
+            await self._change(
+                "make_folder", path, lambda disk: disk.folders.__setitem__(path.rstrip("/"), None)
+            )
 
     async def missing_folders(self, path: str) -> list[str]:
         await self.delay()
@@ -446,7 +472,9 @@ class SimDisk:
     async def reserve(self, path: str, size_bytes: int) -> None:
         had_bytes = len(self.files[path].visible) if path in self.files else 0
         self.take_space(path, max(0, size_bytes - had_bytes))
-        await self._change("reserve", path, partial(_leave, path, bytes(size_bytes)), (path, bytes(size_bytes // 2)))
+        await self._change(
+            "reserve", path, partial(_leave, path, bytes(size_bytes)), (path, bytes(size_bytes // 2))
+        )
 
     def free_bytes(self, path: str) -> int:
         return max(0, self.capacity_bytes - self.used_bytes())
@@ -554,7 +582,11 @@ class SimBlockFile:
         self._disk.take_space(self._path, more_bytes)
         self._disk.begin_write("resize", self._path, size_bytes)
         await self._disk.delay()
-        for data in (self._file.durable, self._file.visible, *([] if self._file.meant is None else [self._file.meant])):
+        for data in (
+            self._file.durable,
+            self._file.visible,
+            *([] if self._file.meant is None else [self._file.meant]),
+        ):
             data.extend(bytes(max(0, more_bytes)))
             del data[size_bytes:]
         self.size_bytes = size_bytes

@@ -1,8 +1,9 @@
-"""Who takes part where records are given up twice over: a writer that goes on for as long as that takes, and consumers that check leader epochs.
+"""Who takes part where records are given up twice over: a writer that goes on for as long as that takes, and
+consumers that check leader epochs.
 
-A consumer says with each fetch which leader epoch it knows, as Kafka's do. Where the broker has another one, it asks where the epoch of what
-it read last ended, and goes back to there. What it read below that is what the partition holds (`FollowersNotice`): it never goes on past other
-records than those that it read.
+A consumer says with each fetch which leader epoch it knows, as Kafka's do. Where the broker has another one,
+it asks where the epoch of what it read last ended, and goes back to there. What it read below that is what
+the partition holds (`FollowersNotice`): it never goes on past other records than those that it read.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Steady(Plain):
 
 
 class Follower(Actor):
-    """Of one partition. `_epoch`: of the leader, as it knows it; `_read_epoch`: of the batch that it read last."""
+    """Of one partition. `_epoch`: of the leader, as it knows it; `_read_epoch`: of the batch that it read
+    last."""
 
     async def follow(self, place: Place, is_over: Callable[[], bool]) -> None:
         self._place, self._offset = place, 0

@@ -1,18 +1,22 @@
 """Many plans in processes that fork off one another: what plans have in common is run once.
 
-Plans that differ in their strikes alone are run by one process as far as the first of these; there it forks a child, which is struck and goes
-on, while its parent goes on unstruck. A child with plans that strike again, in its recovery, forks in its turn. A plan so pays for what comes
-after its last strike, and a run in a child is the run from scratch to the last byte on the wire: `python -m tests.sim one PLAN` repeats it.
+Plans that differ in their strikes alone are run by one process as far as the first of these; there it forks a
+child, which is struck and goes on, while its parent goes on unstruck. A child with plans that strike again,
+in its recovery, forks in its turn. A plan so pays for what comes after its last strike, and a run in a child
+is the run from scratch to the last byte on the wire: `python -m tests.sim one PLAN` repeats it.
 
-Children whose strikes leave the same machine and bucket behind (of one block that was being written, each fate keeps all or nothing) have
-the same future: the first lives it, the others report that theirs is the same.
+Children whose strikes leave the same machine and bucket behind (of one block that was being written, each
+fate keeps all or nothing) have the same future: the first lives it, the others report that theirs is the
+same.
 
-    director    whoever calls `run_all`: starts a root for each group of plans, and gathers what all of them report
+    director    whoever calls `run_all`: starts a root for each group of plans, and gathers what all of them
+                report
     root        runs a group's plan without strikes, and forks
-    child       was struck; ends with `os._exit`, so that nothing of its parents (buffers, files, tests under way) is done twice
+    child       was struck; ends with `os._exit`, so that nothing of its parents (buffers, files, tests under
+                way) is done twice
 
-A process runs while it holds a token; there are as many as workers. A fork hands the parent's token to the child, and the parent waits for
-another. Nothing here has threads: a simulated run has none.
+A process runs while it holds a token; there are as many as workers. A fork hands the parent's token to the
+child, and the parent waits for another. Nothing here has threads: a simulated run has none.
 """
 
 from __future__ import annotations
@@ -61,7 +65,8 @@ class Carried:
 
 @dataclass(slots=True)
 class Told:
-    """By a process, of plans: how the run went, or (`same_as`) that it goes as another plan's. No plans: a root has ended."""
+    """By a process, of plans: how the run went, or (`same_as`) that it goes as another plan's. No plans: a
+    root has ended."""
 
     indexes: list[int] = field(default_factory=list)
     outcome: Outcome = field(default_factory=lambda: Outcome(Plan()))
@@ -102,7 +107,8 @@ class Shared:
         return told
 
     def first_with(self, digest: bytes, index: int) -> int:
-        """Who met this state first: another plan, or this one, which is remembered as far as there is room."""
+        """Who met this state first: another plan, or this one, which is remembered as far as there is
+        room."""
         self._mutex.take()
         try:
             at = int.from_bytes(digest[:4], "big") % STATES_MAX
@@ -178,7 +184,9 @@ class Branch:
         self._exit()
 
     def _tell(self, outcome: Outcome, same_as: int = -1) -> None:
-        brief = replace(outcome, findings=[line[:FINDING_CHARS] for line in outcome.findings[:FINDINGS_TOLD]], lines=[])
+        brief = replace(
+            outcome, findings=[line[:FINDING_CHARS] for line in outcome.findings[:FINDINGS_TOLD]], lines=[]
+        )
         self._shared.tell(Told(list(self.carried), brief, same_as))
 
     def _exit(self) -> NoReturn:
@@ -245,7 +253,8 @@ class Branch:
 
 
 def state_of(run: Run) -> bytes:
-    """What a strike leaves behind, as a digest: disk, bucket, what is on its way there, and chance. All else was there before it."""
+    """What a strike leaves behind, as a digest: disk, bucket, what is on its way there, and chance. All else
+    was there before it."""
     world, disk = run.world, run.node.disk
     found = hashlib.sha256()
     for path, file in disk.files.items():
@@ -267,8 +276,9 @@ def state_of(run: Run) -> bytes:
 
 
 def grouped(plans: Sequence[Plan]) -> Iterator[tuple[Plan, list[Carried]]]:
-    """Those that have a beginning in common, with the plan of that beginning. Where nothing but a strike can end a process, fates differ
-    from there on only. A strike between two callbacks is planned from the beginning."""
+    """Those that have a beginning in common, with the plan of that beginning. Where nothing but a strike can
+    end a process, fates differ from there on only. A strike between two callbacks is planned from the
+    beginning."""
     groups: dict[Plan, list[Carried]] = {}
     for index, plan in enumerate(plans):
         turns = tuple(strike for strike in plan.strikes if strike.kind == "turn")
@@ -284,7 +294,8 @@ def grouped(plans: Sequence[Plan]) -> Iterator[tuple[Plan, list[Carried]]]:
 
 
 def run_all(plans: Iterable[Plan], workers: int) -> Generator[Outcome, None, None]:
-    """The outcome of each plan, as they come, without the lines of its trace. What a process that died owed is a finding."""
+    """The outcome of each plan, as they come, without the lines of its trace. What a process that died owed
+    is a finding."""
     chosen = list(plans)
     owed = dict(enumerate(chosen))
     with closing(Director(grouped(chosen), workers)) as director:
@@ -342,7 +353,8 @@ class Director:
         return told
 
     def settled(self, told: Told) -> Iterator[tuple[int, Outcome]]:
-        """The plans whose outcome is known by this. Those with another's future met what they met, and found what that one finds."""
+        """The plans whose outcome is known by this. Those with another's future met what they met, and found
+        what that one finds."""
         if told.same_as < 0:
             told.outcome.findings = told.outcome.findings or NOTHING
             for index in told.indexes:

@@ -1,8 +1,9 @@
-"""What clients asked for, what they were told, and what they were shown: plain data, filled by the actors of workload.py.
+"""What clients asked for, what they were told, and what they were shown: plain data, filled by the actors of
+workload.py.
 
-A record's value is unique and names its producer, so that what is read needs no other trace. What a client was told at once
-contradicts something earlier (a watermark that fell, an offset with two meanings) becomes a finding on the spot; the rest is for
-checkers.py at a quiet moment.
+A record's value is unique and names its producer, so that what is read needs no other trace. What a client
+was told at once contradicts something earlier (a watermark that fell, an offset with two meanings) becomes a
+finding on the spot; the rest is for checkers.py at a quiet moment.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Log:
 
 @dataclass(slots=True)
 class TopicStory:
-    """One topic under one id. `is_gone` once its deletion was acknowledged; `is_deletion_asked` once it was asked for."""
+    """One topic under one id. `is_gone` once its deletion was acknowledged; `is_deletion_asked` once it was
+    asked for."""
 
     name: str
     topic_id: bytes
@@ -49,7 +51,8 @@ class TopicStory:
 
 @dataclass(slots=True)
 class Commits:
-    """Offsets that a group committed for one partition, in order of asking. `promised` is how many of them are settled by the last answer."""
+    """Offsets that a group committed for one partition, in order of asking. `promised` is how many of them
+    are settled by the last answer."""
 
     asked: list[int] = field(default_factory=list)
     promised: int = 0
@@ -64,15 +67,21 @@ class History:
     logs: dict[Place, Log] = field(default_factory=dict)
     topics: dict[bytes, TopicStory] = field(default_factory=dict)
     commits: dict[tuple[str, str, int], Commits] = field(default_factory=dict)  # group, topic, partition
-    owners: dict[tuple[str, int, int], str] = field(default_factory=dict)  # group, generation, partition -> member
+    owners: dict[tuple[str, int, int], str] = field(
+        default_factory=dict
+    )  # group, generation, partition -> member
     producer_ids: list[int] = field(default_factory=list)
-    followed: dict[Place, dict[int, bytes]] = field(default_factory=dict)  # what consumers that check epochs have read
+    followed: dict[Place, dict[int, bytes]] = field(
+        default_factory=dict
+    )  # what consumers that check epochs have read
     spoiled: dict[Place, list[bytes]] = field(default_factory=dict)  # of batches that no broker may take
     findings: list[str] = field(default_factory=list)
     may_be_old: bool = False  # what clients are shown: by a process that was replaced and lives on
     is_ending: bool = False  # actors are asked to come to their end
     on_find: Callable[[str], None] = lambda line: None
-    on_promise: Callable[[], None] = lambda: None  # of something else than a record: told as a client hears of it
+    on_promise: Callable[[], None] = lambda: (
+        None
+    )  # of something else than a record: told as a client hears of it
     on_watermark: Callable[[Place, int], None] = lambda place, high_watermark: None
     on_told: Callable[[Place, int, list[bytes]], None] = lambda place, offset, values: None
 
@@ -89,8 +98,8 @@ class History:
             self.on_find(line)
 
     def give_up(self, place: Place, cut: tuple[int, int] | None) -> None:
-        """An operator gave up its records from an offset on, in that leader epoch (None: state of it alone): whatever anybody was told of them
-        binds no more, nor where it starts."""
+        """An operator gave up its records from an offset on, in that leader epoch (None: state of it alone):
+        whatever anybody was told of them binds no more, nor where it starts."""
         log = self.log(place)
         log.is_cut = True
         log.start_promised = log.log_start = 0
@@ -135,21 +144,28 @@ class History:
             self.find("two-meanings", f"{shown(place)} {offset} was {known[:24]!r} and is {value[:24]!r}")
 
     def watermarks(self, place: Place) -> tuple[int, int]:
-        """Start and high watermark as known now: no answer to what is asked from now on may be lower. (Answers to two clients may cross.)"""
+        """Start and high watermark as known now: no answer to what is asked from now on may be lower.
+        (Answers to two clients may cross.)"""
         log = self.log(place)
         return log.log_start, log.high_watermark
 
-    def on_watermarks(self, place: Place, log_start: int, high_watermark: int, known: tuple[int, int]) -> None:
+    def on_watermarks(
+        self, place: Place, log_start: int, high_watermark: int, known: tuple[int, int]
+    ) -> None:
         """`known`: `watermarks` from before the question."""
         log = self.log(place)
-        known = min(known[0], log.log_start), min(known[1], log.high_watermark)  # records may have been given up since
+        known = (
+            min(known[0], log.log_start),
+            min(known[1], log.high_watermark),
+        )  # records may have been given up since
         if high_watermark < known[1] and not self.may_be_old:
             self.find("watermark-fell", f"{shown(place)} from {known[1]} to {high_watermark}")
         if log_start < known[0] and not self.may_be_old:
             self.find("log-start-fell", f"{shown(place)} from {known[0]} to {log_start}")
         if log_start > max(log.start_asked, log.log_start) and not log.is_ageing:
             self.find(
-                "log-start-rose", f"{shown(place)} is {log_start}, and nobody asked for more than {log.start_asked}"
+                "log-start-rose",
+                f"{shown(place)} is {log_start}, and nobody asked for more than {log.start_asked}",
             )
         if high_watermark > log.high_watermark:
             self.on_watermark(place, high_watermark)
@@ -159,7 +175,10 @@ class History:
     def on_owned(self, group: str, generation: int, partition: int, member_id: str) -> None:
         owner = self.owners.setdefault((group, generation, partition), member_id)
         if owner != member_id:
-            self.find("two-owners", f"{group} generation {generation} partition {partition}: {owner} and {member_id}")
+            self.find(
+                "two-owners",
+                f"{group} generation {generation} partition {partition}: {owner} and {member_id}",
+            )
 
     def on_commit_asked(self, group: str, topic: str, partition: int, offset: int) -> int:
         """A number for `on_commit_promised`."""

@@ -1,9 +1,11 @@
-"""Which plans are run, and what of it is kept: drawn ones, seed by seed, or every point of one run, one after the other.
+"""Which plans are run, and what of it is kept: drawn ones, seed by seed, or every point of one run, one after
+the other.
 
-The points enumerated are those of a run without strikes, which is counted first: each with a fate, and again with a second strike during the
-recovery from the first. Where they are thinned out, the first of each name stays: what has to be struck does not depend on the step.
-A run that was struck goes its own way from there on, so a second strike is planned some events after the first,
-wherever that falls. Bad weather is run with strikes at points drawn from the seed.
+The points enumerated are those of a run without strikes, which is counted first: each with a fate, and again
+with a second strike during the recovery from the first. Where they are thinned out, the first of each name
+stays: what has to be struck does not depend on the step. A run that was struck goes its own way from there
+on, so a second strike is planned some events after the first, wherever that falls. Bad weather is run with
+strikes at points drawn from the seed.
 """
 
 from __future__ import annotations
@@ -38,7 +40,13 @@ COMMANDS = (
     "BrokerRegistration",
 )
 # These come a few times a run, or at its end: beyond what a hunt draws for.
-SELDOM_COMMANDS = ("RemoveObjects", "CreateTopics", "DeleteTopics", "AllocateProducerIds", "GetOpeningStreams")
+SELDOM_COMMANDS = (
+    "RemoveObjects",
+    "CreateTopics",
+    "DeleteTopics",
+    "AllocateProducerIds",
+    "GetOpeningStreams",
+)
 MOMENTS = ("sent", "carried out")
 MULTIPART_STEPS = ("multipart_start", "multipart_part", "multipart_complete")
 
@@ -91,7 +99,11 @@ CRASH_MUST_HIT = (
     "strike at a part",
     "strike at a read",
     "strike at: get in effect",
-    *(f"strike at: WAL {what} {moment}" for what in ("get", "list", "delete") for moment in ("sent", "in effect")),
+    *(
+        f"strike at: WAL {what} {moment}"
+        for what in ("get", "list", "delete")
+        for moment in ("sent", "in effect")
+    ),
     *(f"strike at: {command} {moment}" for command in SELDOM_COMMANDS for moment in MOMENTS),
     *(f"strike at: {step} {moment}" for step in MULTIPART_STEPS for moment in ("sent", "in effect")),
 )
@@ -223,8 +235,8 @@ def minimised(outcome: Outcome, runs_max: int = 40) -> Outcome:
 
 
 def counted(seed: str, settings: str = PLAIN) -> Outcome:
-    """A run without strikes: how many events of each kind it has, and where each name is met first. It has to be sound. It looks as seldom
-    as those that are struck, whose beginning it is."""
+    """A run without strikes: how many events of each kind it has, and where each name is met first. It has to
+    be sound. It looks as seldom as those that are struck, whose beginning it is."""
     outcome = run_plan(Plan(seed, settings=settings, ends=SOON))
     assert not outcome.findings, outcome.findings
     return outcome
@@ -237,10 +249,15 @@ def numbers(run: Outcome, kind: str, step: int) -> list[int]:
 
 
 def single_plans(
-    seed: str, step: int = 1, settings: str = PLAIN, kinds: Sequence[str] = CHANGES, fates: Sequence[str] = FATES
+    seed: str,
+    step: int = 1,
+    settings: str = PLAIN,
+    kinds: Sequence[str] = CHANGES,
+    fates: Sequence[str] = FATES,
 ) -> Iterator[Plan]:
-    """A cut at every disk write and every put and deletion with each fate, at every command with one, and a kill at every one; `step` takes
-    every so-manieth, fates in turn. Once struck, the actors soon come to their end: what counts is how the node comes back."""
+    """A cut at every disk write and every put and deletion with each fate, at every command with one, and a
+    kill at every one; `step` takes every so-manieth, fates in turn. Once struck, the actors soon come to
+    their end: what counts is how the node comes back."""
     run = counted(seed, settings)
     for kind in kinds:
         for number in numbers(run, kind, step):
@@ -259,7 +276,9 @@ def read_plans(seed: str, step: int, settings: str = PLAIN) -> Iterator[Plan]:
         yield Plan(seed, (strike,), FATES[number % len(FATES)], settings=settings, ends=SOON)
 
 
-def double_plans(seed: str, step: int = 1, settings: str = PLAIN, kinds: Sequence[str] = CHANGES) -> Iterator[Plan]:
+def double_plans(
+    seed: str, step: int = 1, settings: str = PLAIN, kinds: Sequence[str] = CHANGES
+) -> Iterator[Plan]:
     """A cut or a kill at every so-manieth point, and a cut soon after, while the first is recovered from."""
     run = counted(seed, settings)
     turn, seconds = 0, itertools.cycle(SECOND_AFTER)
@@ -281,7 +300,9 @@ def weather_plans(seed: str, count: int) -> Iterator[Plan]:
             strikes = []
             for _ in range(rand.below(3)):
                 kind = ("write", "store")[rand.below(2)]
-                strikes.append(Strike(kind, 1 + rand.below(counts[kind]), ("cut", "cut", "kill")[rand.below(3)]))
+                strikes.append(
+                    Strike(kind, 1 + rand.below(counts[kind]), ("cut", "cut", "kill")[rand.below(3)])
+                )
             yield Plan(f"{seed} {number}", tuple(strikes), FATES[rand.below(len(FATES))], weather)
 
 

@@ -1,4 +1,5 @@
-"""Live probes of the write-ahead log, of blocks or of objects: what is told is durable and its owner's, what is trimmed is committed, epochs lead.
+"""Live probes of the write-ahead log, of blocks or of objects: what is told is durable and its owner's, what
+is trimmed is committed, epochs lead.
 
 Each counts by the kind of log that a run has, so that a hunt which met one kind alone is told so.
 """
@@ -50,12 +51,17 @@ class LogProbe(Probe):
     kinds: tuple[str, ...] = (LOG_OF_BLOCKS, LOG_OF_OBJECTS)
 
     def looked_at(self) -> dict[str, int]:
-        own = LOG_OF_OBJECTS if isinstance(self.node.settings.wal_settings, ObjectWalSettings) else LOG_OF_BLOCKS
+        own = (
+            LOG_OF_OBJECTS
+            if isinstance(self.node.settings.wal_settings, ObjectWalSettings)
+            else LOG_OF_BLOCKS
+        )
         return {f"{type(self).__name__}, {kind}": self.count if kind == own else 0 for kind in self.kinds}
 
 
 class ToldIsDurable(LogProbe):
-    """Invariants 1 and 13: what is acknowledged, the first time or as a repeat, is on the disk or in an object by then."""
+    """Invariants 1 and 13: what is acknowledged, the first time or as a repeat, is on the disk or in an
+    object by then."""
 
     def __init__(self, node: SimNode, history: History) -> None:
         super().__init__(node, history)
@@ -80,11 +86,14 @@ class ToldIsDurable(LogProbe):
         if any(value in data for data in self._recent):
             return True
         wal, bucket = self.node.disk.files.get(WAL_FILE), self.node.world.bucket
-        return (wal is not None and value in wal.durable) or any(value in data for data, _ in bucket.objects.values())
+        return (wal is not None and value in wal.durable) or any(
+            value in data for data, _ in bucket.objects.values()
+        )
 
 
 class ShownIsDurable(LogProbe):
-    """Invariants 8 and 13: a high watermark that anybody is told lies at or below what is on the disk or committed by then."""
+    """Invariants 8 and 13: a high watermark that anybody is told lies at or below what is on the disk or
+    committed by then."""
 
     def __init__(self, node: SimNode, history: History) -> None:
         super().__init__(node, history)
@@ -117,11 +126,12 @@ class ShownIsDurable(LogProbe):
 
 
 class OwnerAcknowledges(LogProbe):
-    """Invariant 1: what is acknowledged lies in the log where it counts: its owner, by what the log itself said then, wrote it, and nothing that the
-    owner wrote before it is missing. Else it is in an object by then.
+    """Invariant 1: what is acknowledged lies in the log where it counts: its owner, by what the log itself
+    said then, wrote it, and nothing that the owner wrote before it is missing. Else it is in an object by
+    then.
 
-    A log of blocks says who owns it in its header; a log of objects by its slots (`ObjectSlots`). What was no owner's when it became durable
-    never counts, whoever comes later.
+    A log of blocks says who owns it in its header; a log of objects by its slots (`ObjectSlots`). What was no
+    owner's when it became durable never counts, whoever comes later.
     """
 
     def __init__(self, node: SimNode, history: History) -> None:
@@ -172,22 +182,30 @@ class OwnerAcknowledges(LogProbe):
         if header is None:
             return
         if header.kind in (Kind.RECORDS, Kind.CLOSING):
-            self._recent.appendleft(Piece(content, header.place, is_owned=not self._logs.now.is_overtaken(header)))
+            self._recent.appendleft(
+                Piece(content, header.place, is_owned=not self._logs.now.is_overtaken(header))
+            )
         self._logs.on_put(header)
 
     def on_told(self, place: Place, offset: int, values: list[bytes]) -> None:
         pieces = [piece for piece in self._recent if values[-1] in piece.data]
         self.count += bool(pieces)
         if pieces and not any(self._counts(piece) for piece in pieces) and not self._is_committed(values[-1]):
-            self.find("acknowledged-in-vain", f"{shown(place)} {offset} {values[-1][:24]!r}, written to {pieces[0]}")
+            self.find(
+                "acknowledged-in-vain", f"{shown(place)} {offset} {values[-1][:24]!r}, written to {pieces[0]}"
+            )
 
     def _counts(self, piece: Piece) -> bool:
         if isinstance(self.node.settings.wal_settings, ObjectWalSettings):
-            return self._logs.now.counts(piece.place) and (piece.is_owned or self._logs.now.is_counted(piece.place))
+            return self._logs.now.counts(piece.place) and (
+                piece.is_owned or self._logs.now.is_counted(piece.place)
+            )
         return piece.is_owned and piece.is_joined
 
     def _is_committed(self, value: bytes) -> bool:
-        return any(value in data for key, (data, _) in self.node.world.bucket.objects.items() if "/wal/" not in key)
+        return any(
+            value in data for key, (data, _) in self.node.world.bucket.objects.items() if "/wal/" not in key
+        )
 
 
 @dataclass(eq=False)
@@ -215,7 +233,9 @@ class ObjectSlots:
         self.links: dict[int, Slot | None] = {}  # by epoch
         self._ends: dict[int, int] = {}  # by epoch: all slots below were put
         self._counted: dict[int, int] = {}  # by epoch: what lies behind is void, says a later owner
-        self._joined: dict[int, int] = {}  # by epoch: what had come without a hole when somebody claimed the log
+        self._joined: dict[
+            int, int
+        ] = {}  # by epoch: what had come without a hole when somebody claimed the log
 
     def on_put(self, header: ObjectHeader) -> None:
         if header.kind is Kind.ROOT:
@@ -228,7 +248,8 @@ class ObjectSlots:
             self._on_records(header)
 
     def _on_claim(self, claimed: int) -> None:
-        """What older owners put from now on is acknowledged to nobody: a hole that is filled later stays one, until the claimant says what counts."""
+        """What older owners put from now on is acknowledged to nobody: a hole that is filled later stays one,
+        until the claimant says what counts."""
         for epoch in (*self.claims, *self._ends):
             if epoch < claimed:
                 self._joined.setdefault(epoch, self.end(epoch))
@@ -250,7 +271,8 @@ class ObjectSlots:
         return self._ends.get(epoch, 0)
 
     def counts(self, place: Slot) -> bool:
-        """Nothing before it is missing, nor was when another claimed the log, and no later owner began before it."""
+        """Nothing before it is missing, nor was when another claimed the log, and no later owner began before
+        it."""
         end = self.end(place.epoch)
         return place.slot < min(end, self._counted.get(place.epoch, self._joined.get(place.epoch, end)))
 
@@ -263,7 +285,8 @@ class ObjectSlots:
         return header.fence is FenceKind.RESERVATION and any(epoch > header.epoch for epoch in self.claims)
 
     def is_taken(self, header: ObjectHeader) -> bool:
-        """Its writer said that the log is its own before it wrote: by a claim, or by the seal at the end of a chain of seals."""
+        """Its writer said that the log is its own before it wrote: by a claim, or by the seal at the end of a
+        chain of seals."""
         if header.fence is FenceKind.RESERVATION:
             return header.epoch in self.claims
         owner, at = self.root_epoch, Slot(self.root_epoch, 0)
@@ -325,7 +348,8 @@ def device_header(node: SimNode) -> DeviceHeader | None:
 
 
 class TrimmedIsCommitted(LogProbe):
-    """Invariant 2: each record that the log's header lets go is committed, or nobody's any more; no block is written over what it keeps."""
+    """Invariant 2: each record that the log's header lets go is committed, or nobody's any more; no block is
+    written over what it keeps."""
 
     finding = "trimmed-too-early"
 
@@ -354,7 +378,8 @@ class TrimmedIsCommitted(LogProbe):
             self.count += 1
             if block.end > header.head + Geometry.of(header.capacity_bytes).ring_bytes:
                 self.find(
-                    "kept-is-overwritten", f"[{block.position}, {block.end}) though the log begins at {header.head}"
+                    "kept-is-overwritten",
+                    f"[{block.position}, {block.end}) though the log begins at {header.head}",
                 )
 
     def on_durable(self, position: int, data: bytes) -> None:
@@ -385,7 +410,9 @@ class TrimmedIsCommitted(LogProbe):
             or not self._logs.now.counts(header.place)
         ):
             return
-        for _, stream_id, entry_end in _entries(memoryview(content), OBJECT_HEADER_BYTES, header.record_count):
+        for _, stream_id, entry_end in _entries(
+            memoryview(content), OBJECT_HEADER_BYTES, header.record_count
+        ):
             self._judge(image, stream_id, entry_end, key)
 
     @property
@@ -416,8 +443,8 @@ class TrimmedIsCommitted(LogProbe):
 
 
 class MetadataIsSaved(TrimmedIsCommitted):
-    """Invariant 2, for whoever has the bucket alone: what the log lets go is committed in the bucket's metadata, and no object is deleted that
-    this metadata still names as committed."""
+    """Invariant 2, for whoever has the bucket alone: what the log lets go is committed in the bucket's
+    metadata, and no object is deleted that this metadata still names as committed."""
 
     finding = "trimmed-before-saved"
 
@@ -429,7 +456,8 @@ class MetadataIsSaved(TrimmedIsCommitted):
     def on_start(self) -> None:
         super().on_start()
         if self.node.cloned is not None:
-            # Whoever it was copied from committed and saved what this one never published: nothing is judged until it saves.
+            # Whoever it was copied from committed and saved what this one never published: nothing is judged
+            # until it saves.
             self._images.clear()
 
     @property
@@ -461,7 +489,11 @@ class MetadataIsSaved(TrimmedIsCommitted):
         known = self.node.image
         if (stream_id, entry_end) in self.node.given_up:
             return
-        if known is not None and known.streams.get(stream_id) is not None and image.streams.get(stream_id) is None:
+        if (
+            known is not None
+            and known.streams.get(stream_id) is not None
+            and image.streams.get(stream_id) is None
+        ):
             self.find(self.finding, f"{where}: stream {stream_id} is not in the bucket's metadata")
         super()._judge(image, stream_id, entry_end, where)
 
@@ -484,7 +516,8 @@ def _entries(view: memoryview, at: int, count: int) -> Iterable[tuple[int, int, 
 
 
 class EpochsLead(LogProbe):
-    """Invariant 4: a log's epoch is in both copies of its header before its first block, and above every earlier one."""
+    """Invariant 4: a log's epoch is in both copies of its header before its first block, and above every
+    earlier one."""
 
     kinds = (LOG_OF_BLOCKS,)
 
@@ -510,13 +543,15 @@ class EpochsLead(LogProbe):
             header = decode_device_header(bytes(durable[at : at + BLOCK_BYTES]))
             if header is None or header.epoch != block.epoch:
                 self.find(
-                    "epoch-not-raised", f"a block of epoch {block.epoch}, the header has {header and header.epoch}"
+                    "epoch-not-raised",
+                    f"a block of epoch {block.epoch}, the header has {header and header.epoch}",
                 )
 
 
 class SlotsLead(LogProbe):
-    """Invariant 4, of a log of objects: an epoch's first object comes after the word that took the log, a seal or a claim; a slot that is sealed
-    is nobody else's; what a later owner took over was there; and no stream is closed while something may yet land where the log seemed to end.
+    """Invariant 4, of a log of objects: an epoch's first object comes after the word that took the log, a
+    seal or a claim; a slot that is sealed is nobody else's; what a later owner took over was there; and no
+    stream is closed while something may yet land where the log seemed to end.
     """
 
     kinds = (LOG_OF_OBJECTS,)
@@ -557,7 +592,9 @@ class SlotsLead(LogProbe):
             self.find("seal-overwritten", f"{key}, which epoch {self._sealed[key].epoch} had sealed")
         if header.place.epoch in self._logs.now.links:
             if self._logs.now.links[header.place.epoch] != header.link:
-                self.find("link-changed", f"{key}: {header.link}, not {self._logs.now.links[header.place.epoch]}")
+                self.find(
+                    "link-changed", f"{key}: {header.link}, not {self._logs.now.links[header.place.epoch]}"
+                )
             return
         self.count += 1
         if not self._logs.now.is_taken(header):
@@ -571,7 +608,9 @@ class SlotsLead(LogProbe):
         if link.epoch >= header.epoch:
             self.find("epoch-again", f"{key} follows epoch {link.epoch}")
         if end < link.slot or (header.fence is FenceKind.CONDITIONAL and end > link.slot):
-            self.find("wrong-link", f"{key} counts {link.slot} slots of epoch {link.epoch}, which wrote {end}")
+            self.find(
+                "wrong-link", f"{key} counts {link.slot} slots of epoch {link.epoch}, which wrote {end}"
+            )
 
     def on_delete(self, key: str) -> None:
         self._sealed.pop(key, None)
@@ -580,8 +619,12 @@ class SlotsLead(LogProbe):
         was_open, streams = self._open, image.streams.by_id
         self._open = frozenset(one.stream_id for one in streams.values() if one.is_open)
         closed = [
-            stream_id for stream_id in sorted(was_open - self._open) if streams.get(StreamId(stream_id)) is not None
+            stream_id
+            for stream_id in sorted(was_open - self._open)
+            if streams.get(StreamId(stream_id)) is not None
         ]
         newest = max(self._logs.now.claims, default=-1)
         if closed and newest >= 0 and newest not in self._logs.now.links:
-            self.find("closed-unsettled", f"streams {closed}: epoch {newest} has the log, and has written nothing")
+            self.find(
+                "closed-unsettled", f"streams {closed}: epoch {newest} has the log, and has written nothing"
+            )

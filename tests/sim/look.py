@@ -1,4 +1,5 @@
-"""Reads all that a cluster shows to a client, for the checkers: topics, every partition from start to end, what groups committed."""
+"""Reads all that a cluster shows to a client, for the checkers: topics, every partition from start to end,
+what groups committed."""
 
 from __future__ import annotations
 

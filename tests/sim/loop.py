@@ -1,12 +1,14 @@
-"""An event loop with virtual time: it jumps to the next deadline and never sleeps; production code runs on it unchanged.
+"""An event loop with virtual time: it jumps to the next deadline and never sleeps; production code runs on it
+unchanged.
 
-Three things make a run replayable. Time is whole microseconds, so that sums do not drift. Tasks and futures are hashed by birth order,
-since `TaskGroup` and `asyncio.wait` walk sets, whose order else follows memory addresses. There are no threads: `run_in_executor` refuses.
+Three things make a run replayable. Time is whole microseconds, so that sums do not drift. Tasks and futures
+are hashed by birth order, since `TaskGroup` and `asyncio.wait` walk sets, whose order else follows memory
+addresses. There are no threads: `run_in_executor` refuses.
 
-A `Life` is one run of one process, from its start to its kill. Whatever a life's code schedules belongs to it (a context variable
-carries it through tasks, timers and callbacks), so `end_life` can stop a process at any await as a power cut does: nothing of it runs
-again, no `finally`, no `except CancelledError`. Its tasks are kept, unfinalized, until the loop ends: a coroutine that is freed
-would run its `finally` then.
+A `Life` is one run of one process, from its start to its kill. Whatever a life's code schedules belongs to it
+(a context variable carries it through tasks, timers and callbacks), so `end_life` can stop a process at any
+await as a power cut does: nothing of it runs again, no `finally`, no `except CancelledError`. Its tasks are
+kept, unfinalized, until the loop ends: a coroutine that is freed would run its `finally` then.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ def own_context(life: Life | None) -> Context:
 
 
 class _Numbered:
-    """Hashed by the order in which the loop's tasks and futures were first looked at: for a task that is when it is made."""
+    """Hashed by the order in which the loop's tasks and futures were first looked at: for a task that is when
+    it is made."""
 
     _number = 0
 
@@ -71,7 +74,8 @@ class SimTask(_Numbered, asyncio.Task[Any]):
 
 
 class SimHandle:
-    """A callback that is scheduled: what asyncio.Handle and TimerHandle are to others, without their debugging."""
+    """A callback that is scheduled: what asyncio.Handle and TimerHandle are to others, without their
+    debugging."""
 
     __slots__ = ("args", "callback", "context", "due_us", "is_cancelled", "loop")
 
@@ -104,8 +108,8 @@ def _nothing() -> None:
 class SimLoop(asyncio.BaseEventLoop):
     """`problems` collects what asyncio would only log: exceptions that nobody took.
 
-    Scheduling and the turn of the loop are those of BaseEventLoop without what a simulation has no use for (files, threads, debugging): they are
-    half of what a run costs.
+    Scheduling and the turn of the loop are those of BaseEventLoop without what a simulation has no use for
+    (files, threads, debugging): they are half of what a run costs.
     """
 
     _ready: deque[SimHandle]
@@ -235,7 +239,8 @@ class SimLoop(asyncio.BaseEventLoop):
             heapq.heappop(scheduled)[2].loop = None
 
     def strike_at(self, turn: int, strike: Callable[[], None]) -> None:
-        """Calls `strike` just before the callback that is the `turn`-th of those scheduled to run soon: between any two steps of any task."""
+        """Calls `strike` just before the callback that is the `turn`-th of those scheduled to run soon:
+        between any two steps of any task."""
         if turn > self.turn_count:
             self._strikes[turn] = strike
             self._strike_at = min(self._strikes)
@@ -275,8 +280,8 @@ class SimLoop(asyncio.BaseEventLoop):
     # The end.
 
     def end(self) -> None:
-        """Closes the loop and every coroutine that was abandoned, in order of birth; what their `finally` schedules comes to nothing, and
-        what they log of it is not heard."""
+        """Closes the loop and every coroutine that was abandoned, in order of birth; what their `finally`
+        schedules comes to nothing, and what they log of it is not heard."""
         self._is_ended = True
         logging.disable()
         for task in self._born:

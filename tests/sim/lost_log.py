@@ -1,10 +1,11 @@
-"""The log directory is lost at one start, and restored from the bucket as `millrace restore` does; a log of blocks may be lost with it. Or all three
-places are lost, and the bucket is put back from a copy.
+"""The log directory is lost at one start, and restored from the bucket as `millrace restore` does; a log of
+blocks may be lost with it. Or all three places are lost, and the bucket is put back from a copy.
 
-What a restore promises (docs/bucket.md) is worked out here from the bucket's metadata as it was read, beside the metadata that was lost: topics that
-were made or deleted since, streams that it does not know, and with a lost log all above the committed ends. That binds nobody any more
-(`History.give_up`), has to be named, and of a log of objects there is none of it. All else is looked for as ever. Ids and epochs are above
-all that were ever given.
+What a restore promises (docs/bucket.md) is worked out here from the bucket's metadata as it was read, beside
+the metadata that was lost: topics that were made or deleted since, streams that it does not know, and with a
+lost log all above the committed ends. That binds nobody any more (`History.give_up`), has to be named, and of
+a log of objects there is none of it. All else is looked for as ever. Ids and epochs are above all that were
+ever given.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ class LostLog:
         is_remedy: bool = False,
         copy: Objects | None = None,
     ) -> None:
-        """`before`: the metadata that is lost, of somebody else than the node. `is_remedy`: a start asked for it, so that the log stays, and
-        nothing is waited for but that nobody else is at work. `copy`: what is put in the place of the bucket; whatever the log was, it is lost."""
+        """`before`: the metadata that is lost, of somebody else than the node. `is_remedy`: a start asked for
+        it, so that the log stays, and nothing is waited for but that nobody else is at work. `copy`: what is
+        put in the place of the bucket; whatever the log was, it is lost."""
         self._copy = copy
         self._is_remedy = is_remedy
         self._before = before or (lambda: node.image)
@@ -65,7 +67,9 @@ class LostLog:
         self.is_due = True
         self.is_begun = False
         self._must_ask = False
-        self._with_wal = (rand.below(2) == 0 and not self._is_of_objects and not is_remedy) or copy is not None
+        self._with_wal = (
+            rand.below(2) == 0 and not self._is_of_objects and not is_remedy
+        ) or copy is not None
         self._epochs = leader_epochs(node.image) if node.image is not None else {}
 
     @property
@@ -102,7 +106,10 @@ class LostLog:
             or node.salvage is not None
         ):
             return
-        before, lost_wal = copied(node.disk, lambda path: is_in_log(node, path)), node.disk.files.get(WAL_FILE)
+        before, lost_wal = (
+            copied(node.disk, lambda path: is_in_log(node, path)),
+            node.disk.files.get(WAL_FILE),
+        )
         bucket, lost_objects = node.world.bucket, node.world.bucket.objects
         put_back(node.disk, {}, lambda path: is_in_log(node, path))
         if self._with_wal:
@@ -186,7 +193,9 @@ class LostLog:
             ("producer id", lost.producer_ids, new.producer_ids),
         ):
             if after < before:
-                self._history.find("given-again", f"{what} {before} was given, and the restored log begins at {after}")
+                self._history.find(
+                    "given-again", f"{what} {before} was given, and the restored log begins at {after}"
+                )
         prefix = objects_prefix(restored.cluster_id)
         for key in [key for key in node.world.bucket.objects if key.startswith(prefix)]:
             object_id = parse_object_key(restored.cluster_id, key)
@@ -197,9 +206,13 @@ class LostLog:
         node.on_restored()
 
     def _give_up_topics(self, lost: MetadataImage, loaded: MetadataImage) -> None:
-        """Made since: gone, and nothing in them was acknowledged where the log is of objects. Deleted since: there again."""
+        """Made since: gone, and nothing in them was acknowledged where the log is of objects. Deleted since:
+        there again."""
         for topic_id, story in self._history.topics.items():
-            is_known, was_known = loaded.topics.by_id(topic_id) is not None, lost.topics.by_id(topic_id) is not None
+            is_known, was_known = (
+                loaded.topics.by_id(topic_id) is not None,
+                lost.topics.by_id(topic_id) is not None,
+            )
             if is_known == was_known and is_known:
                 continue
             if not is_known and not story.is_deletion_asked and self._has_all:
@@ -219,7 +232,9 @@ class LostLog:
         loaded = restored.loaded.image
         unknown = {one.stream_id: one for one in restored.unknown}
         if unknown and self._has_all:
-            self._history.find("acknowledged-unsaved", f"streams {sorted(unknown)} are not in the bucket's metadata")
+            self._history.find(
+                "acknowledged-unsaved", f"streams {sorted(unknown)} are not in the bucket's metadata"
+            )
         for stream_id in unknown:
             if loaded.streams.get(stream_id) is not None:
                 self._history.find("known-given-up", f"stream {stream_id}, which the bucket's metadata knows")
@@ -233,16 +248,23 @@ class LostLog:
                 continue
             place, end = (stream.topic_id, stream.partition), 0 if known is None else known.end
             log = self._history.log(place)
-            if stream.role is StreamRole.DATA and known is not None and any(one >= end for one in log.acknowledged):
+            if (
+                stream.role is StreamRole.DATA
+                and known is not None
+                and any(one >= end for one in log.acknowledged)
+            ):
                 is_named = named.get((topic.name, stream.partition), end + 1) <= end
                 is_unknown = not known.is_open and (bool(restored.losses) or self._copy is not None)
                 if not is_named and not is_unknown:
                     self._history.find("loss-not-named", f"{topic.name}-{stream.partition} from {end} on")
                 self._node.world.hits["restore: records given up"] += 1
-            self._history.give_up(place, (self._epochs.get(place, 0), end) if stream.role is StreamRole.DATA else None)
+            self._history.give_up(
+                place, (self._epochs.get(place, 0), end) if stream.role is StreamRole.DATA else None
+            )
 
     def judge(self, error: BaseException | None) -> bool:
-        """Whether a start on the restored directory that ended so was right to; the operator has accepted the loss by then."""
+        """Whether a start on the restored directory that ended so was right to; the operator has accepted the
+        loss by then."""
         if not self.is_begun or not isinstance(error, BindingRefused) or "wal.lost.accept" not in str(error):
             return False
         if self._has_all:
@@ -259,7 +281,9 @@ class LostLog:
             return
         self.is_begun = False
         if self._must_ask and not self._node.settings.is_lost_wal_accepted:
-            self._history.find("loss-not-asked", "the log was lost, and a start went on without wal.lost.accept")
+            self._history.find(
+                "loss-not-asked", "the log was lost, and a start went on without wal.lost.accept"
+            )
         self._node.settings = replace(self._node.settings, is_lost_wal_accepted=False)
         assert self._node.image is not None
         now = leader_epochs(self._node.image)

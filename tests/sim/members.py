@@ -1,7 +1,9 @@
-"""Members of a classic consumer group, as actors: they join, are given partitions, beat, leave and come again.
+"""Members of a classic consumer group, as actors: they join, are given partitions, beat, leave and come
+again.
 
-The leader gives each partition to one member. What a member is told goes into the history: a partition has one owner a generation
-(invariant 11), also when the coordinator came back from its log in between, so no generation may be given twice with another meaning.
+The leader gives each partition to one member. What a member is told goes into the history: a partition has
+one owner a generation (invariant 11), also when the coordinator came back from its log in between, so no
+generation may be given twice with another meaning.
 """
 
 from __future__ import annotations
@@ -13,7 +15,11 @@ from typing import Any
 
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.heartbeat import HeartbeatRequest
-from millrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from millrace.protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+)
 from millrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from millrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from millrace.runtime.errors import Unavailable
@@ -46,7 +52,9 @@ class Member(Actor):
             for place, name in enumerate(names):
                 share = [index for index in range(partitions) if index % len(names) == place]
                 shares.append(SyncGroupRequestAssignment(name, json.dumps(share).encode()))
-        request = SyncGroupRequest(group, joined.generation_id, self.member_id, None, "consumer", "any", shares)
+        request = SyncGroupRequest(
+            group, joined.generation_id, self.member_id, None, "consumer", "any", shares
+        )
         synced = await self.client.ask(14, request)
         if not self._is_fine(synced.error_code):
             return

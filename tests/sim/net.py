@@ -1,12 +1,16 @@
-"""A network in memory: hosts with addresses, listeners, connections as pairs of transports, on the loop's virtual time.
+"""A network in memory: hosts with addresses, listeners, connections as pairs of transports, on the loop's
+virtual time.
 
-`SimNet` is the wire that everybody shares; `host(address, life)` is one process's way to it, the `Net` of runtime/net.py. Bytes travel in
-pieces, cut anywhere, each after a delay drawn from the Rand, and arrive in order. A receiver that does not read holds them, and beyond
-WINDOW_BYTES the sender's buffer grows, so that back-pressure is real.
+`SimNet` is the wire that everybody shares; `host(address, life)` is one process's way to it, the `Net` of
+runtime/net.py. Bytes travel in pieces, cut anywhere, each after a delay drawn from the Rand, and arrive in
+order. A receiver that does not read holds them, and beyond WINDOW_BYTES the sender's buffer grows, so that
+back-pressure is real.
 
 Faults:
-    reset(life)               every connection of that process breaks now; what was under way is lost or arrives, by a coin a connection
-    sever(source, target)     one way: nothing arrives any more, nobody is told; `heal` lets through what waited
+    reset(life)               every connection of that process breaks now; what was under way is lost or
+                              arrives, by a coin a connection
+    sever(source, target)     one way: nothing arrives any more, nobody is told; `heal` lets through what
+                              waited
     connect                   ConnectFailed where nobody listens, or the way is severed
 
 What arrives runs in the life of the process that listens or connected. `hits` counts the faults that struck.
@@ -67,7 +71,8 @@ class SimNet:
             del self.listeners[key]
 
     def move(self, life: Life, address: str) -> None:
-        """This process is found at another address from now on; its connections break, and both sides live on."""
+        """This process is found at another address from now on; its connections break, and both sides live
+        on."""
         for key, listener in list(self.listeners.items()):
             if listener.context.get(LIFE) is life:
                 del self.listeners[key]
@@ -141,7 +146,9 @@ class HostNet:
         if (host, port) in self._net.listeners:
             raise ListenFailed(host, port, "address already in use")
 
-    async def listen(self, factory: ProtocolFactory, host: str, port: int, *, backlog: int = 100) -> SimListener:
+    async def listen(
+        self, factory: ProtocolFactory, host: str, port: int, *, backlog: int = 100
+    ) -> SimListener:
         return await (await self.bind(host, port)).listen(factory, backlog=backlog)
 
     def accept(self, factory: ProtocolFactory, host: str, port: int) -> SimListener:
@@ -172,11 +179,14 @@ class HostNet:
 
 
 class SimTransport(asyncio.Transport):
-    """One end of a connection. `waiting` is what its peer sent and it has not taken yet: (due, bytes), or None for the end."""
+    """One end of a connection. `waiting` is what its peer sent and it has not taken yet: (due, bytes), or
+    None for the end."""
 
     peer: SimTransport
 
-    def __init__(self, net: SimNet, own: tuple[str, int], protocol: asyncio.BaseProtocol | None, context: Context):
+    def __init__(
+        self, net: SimNet, own: tuple[str, int], protocol: asyncio.BaseProtocol | None, context: Context
+    ):
         super().__init__()
         self.own = own
         self.number = next(net.numbers)
@@ -211,7 +221,9 @@ class SimTransport(asyncio.Transport):
             return
         content = bytes(data)
         while content:
-            size_bytes = 1 + self._net.rand.below(min(len(content), PIECE_BYTES_MAX)) if len(content) > 1 else 1
+            size_bytes = (
+                1 + self._net.rand.below(min(len(content), PIECE_BYTES_MAX)) if len(content) > 1 else 1
+            )
             if self._net.rand.below(4):
                 size_bytes = len(content)
             self._post(content[:size_bytes])
@@ -302,7 +314,9 @@ class SimTransport(asyncio.Transport):
             peer.waiting.clear()
             peer.waiting_bytes = 0
         due_us = max(self._due_us, net.loop.now_us + net.draw_delay_us())
-        net.loop.call_at(due_us / 1e6, peer._lose, ConnectionResetError("reset by peer"), context=peer._context)
+        net.loop.call_at(
+            due_us / 1e6, peer._lose, ConnectionResetError("reset by peer"), context=peer._context
+        )
 
     def _lose(self, error: Exception | None) -> None:
         if self.is_lost:
@@ -327,7 +341,8 @@ class SimTransport(asyncio.Transport):
 
 
 def deliver(protocol: Any, content: bytes) -> None:
-    """As a loop does: in one piece, or in as many as the protocol's memory takes, which is overwritten by the next."""
+    """As a loop does: in one piece, or in as many as the protocol's memory takes, which is overwritten by the
+    next."""
     if not isinstance(protocol, asyncio.BufferedProtocol):
         protocol.data_received(content)
         return

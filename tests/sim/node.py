@@ -1,8 +1,10 @@
-"""One machine: a disk that stays, and a broker process on it that is started, stopped, killed or cut off the power.
+"""One machine: a disk that stays, and a broker process on it that is started, stopped, killed or cut off the
+power.
 
-The process is the real `Broker` on simulated edges. Each start is a `Life`; when the disk's power goes, the life ends in that instant:
-none of its code runs again, its store requests arrive or not, its connections break, and `restart` finds what the fate left. A process
-that ends by itself (`Broker.failed`) is killed as its own edge would (exit), with the machine still up.
+The process is the real `Broker` on simulated edges. Each start is a `Life`; when the disk's power goes, the
+life ends in that instant: none of its code runs again, its store requests arrive or not, its connections
+break, and `restart` finds what the fate left. A process that ends by itself (`Broker.failed`) is killed as
+its own edge would (exit), with the machine still up.
 """
 
 from __future__ import annotations
@@ -74,7 +76,14 @@ POINTS = (
     ("snapshot", ("checkpoint",)),
     ("file", ()),
 )
-NAMING = ("create", "write_file", "make_folder", "remove", "rename", "reserve")  # what changes names on the disk
+NAMING = (
+    "create",
+    "write_file",
+    "make_folder",
+    "remove",
+    "rename",
+    "reserve",
+)  # what changes names on the disk
 SELDOM = ("TrimStreams", "CloseStreams", "DeleteStreams")  # commands
 MULTIPART_POINTS = ("multipart_start", "multipart_part", "multipart_complete", "multipart_abort")
 STORE_POINTS = ("put", "replace", "delete", "get", "list", "head", *MULTIPART_POINTS)
@@ -110,7 +119,8 @@ def what_was_compacted(request: Any) -> str:
 
 
 class LossyChannel:
-    """The way to the controller: with `lost_per_mille`, a command is carried out, and whoever asked is told that the outcome is unknown."""
+    """The way to the controller: with `lost_per_mille`, a command is carried out, and whoever asked is told
+    that the outcome is unknown."""
 
     def __init__(self, channel: Any, node: SimNode) -> None:
         assert node.life is not None
@@ -180,7 +190,8 @@ class SimBroker(Broker):
 
 @dataclass(slots=True, eq=False)
 class Replaced:
-    """A process that lives on where another has taken its place: what it still has. One that was cloned has its disk, too."""
+    """A process that lives on where another has taken its place: what it still has. One that was cloned has
+    its disk, too."""
 
     life: Life
     stores: list[SimObjectStore]
@@ -195,8 +206,9 @@ class StartFailed(Exception):
 
 
 class SimNode:
-    """`life_count` counts starts; `gone` is done when the running process is. Strikes come at their point: the number of a disk write, of a
-    store event (a request sets out, or takes effect), of a command to the controller or of a callback, counted over all lives from 1."""
+    """`life_count` counts starts; `gone` is done when the running process is. Strikes come at their point:
+    the number of a disk write, of a store event (a request sets out, or takes effect), of a command to the
+    controller or of a callback, counted over all lives from 1."""
 
     def __init__(self, world: World, node_id: int = 1, settings: BrokerSettings | None = None) -> None:
         self.world = world
@@ -209,7 +221,9 @@ class SimNode:
         self.life_count = 0
         self.life: Life | None = None
         self.broker: SimBroker | None = None
-        self.stores: list[SimObjectStore] = []  # of the running process: one for data, others for a log of objects
+        self.stores: list[
+            SimObjectStore
+        ] = []  # of the running process: one for data, others for a log of objects
         self.failures: list[BaseException] = []  # why processes ended by themselves
         self.gone: asyncio.Future[None] = world.loop.create_future()
         self._ready: asyncio.Future[None] = world.loop.create_future()
@@ -223,7 +237,9 @@ class SimNode:
         self.cluster_id = ""
         self.lost_per_mille = 0  # of the controller's answers
         self.on_image: Callable[[MetadataImage], None] = lambda image: None  # told of each that is committed
-        self.on_start: Callable[[], None] = lambda: None  # called before each start, when the disk is what it will find
+        self.on_start: Callable[[], None] = lambda: (
+            None
+        )  # called before each start, when the disk is what it will find
         self.on_point: Callable[[str, int], None] = lambda kind, number: (
             None
         )  # told of each event, before what strikes there
@@ -236,18 +252,24 @@ class SimNode:
         # The same of an object of the log: key, position, and the object as it was left.
         self.rotten_object: tuple[str, int, tuple[bytes, int]] | None = None
         self.replaced: Replaced | None = None
-        self.cloned: Cloned | None = None  # the story of it, where the process that was replaced has a disk of its own
+        self.cloned: Cloned | None = (
+            None  # the story of it, where the process that was replaced has a disk of its own
+        )
         self.begin_clone: Callable[[Rand], None] = lambda rand: None  # as begin_salvage
         self.strange: StrangePlace | None = None  # a place that is not its own, which a start is to find
         self.salvage: Salvage | None = None  # damage to the log, which a start is to find
-        self.given_up: dict[tuple[int, int], None] = {}  # stream and end of entries of the log that an operator gave up
+        self.given_up: dict[
+            tuple[int, int], None
+        ] = {}  # stream and end of entries of the log that an operator gave up
         self.begin_salvage: Callable[[Rand], None] = lambda rand: None  # the run knows whose history it is
         self.lost_log: LostLog | None = None  # the log directory goes at a start, and is restored
         # As begin_salvage; with a copy of the bucket to restore from, or None.
         self.begin_loss: Callable[[Rand, Objects | None], None] = lambda rand, copy: None
         self.on_restored: Callable[[], None] = lambda: None  # metadata begins anew
         self.on_other_wal: Callable[[], None] = lambda: None  # another WAL is in place
-        self.on_wal_copied: Callable[[], None] = lambda: None  # a copy of it was taken, which may be in place later
+        self.on_wal_copied: Callable[[], None] = lambda: (
+            None
+        )  # a copy of it was taken, which may be in place later
         self.orphans: dict[int, None] = {}  # objects in the bucket that restored metadata does not know
         self.rival: Rival | None = None  # who is first where a conditional put loses
         self.failing_until = 0  # the life in which a write was made to fail
@@ -387,7 +409,9 @@ class SimNode:
             return True
         key = self.rotten_object[0]
         place = parse_key(log_prefix(self.cluster_id, self.node_id), key)
-        return key in str(error) or (place is not None and f"epoch {place.epoch}, slot {place.slot}" in str(error))
+        return key in str(error) or (
+            place is not None and f"epoch {place.epoch}, slot {place.slot}" in str(error)
+        )
 
     def is_failure_of_disk(self, error: BaseException | None) -> bool:
         """Whether a write was made to fail in this life, and that is what the process says of its end."""
@@ -405,7 +429,8 @@ class SimNode:
         return True
 
     def twin(self, disk: SimDisk) -> SimNode:
-        """The same machine in a world of its own, with this disk and the bucket as it is now: what would happen if."""
+        """The same machine in a world of its own, with this disk and the bucket as it is now: what would
+        happen if."""
         world = World(self.world.loop, f"twin {self.life_count}")
         world.bucket.objects = dict(self.world.bucket.objects)
         twin = SimNode(world, self.node_id, self.settings)
@@ -422,8 +447,8 @@ class SimNode:
     # Lives.
 
     async def start(self) -> None:
-        """A new process, on what `fate_name` leaves of the disk where the power went. Returns when it serves; StartFailed when it
-        ended instead, by itself or by a cut."""
+        """A new process, on what `fate_name` leaves of the disk where the power went. Returns when it serves;
+        StartFailed when it ended instead, by itself or by a cut."""
         assert self.life is None, f"{self.name} runs"
         if self.life_count:
             fate = fate_of(self._fate_now, self._rand.split(f"fate {self.life_count}"))
@@ -491,7 +516,8 @@ class SimNode:
         return self.store_faults is QUIET and not self.world.bucket.is_away
 
     async def stop(self) -> None:
-        """A controlled shutdown, as by SIGTERM; who asks again waits for the first. Returns when the process is gone, in order or not."""
+        """A controlled shutdown, as by SIGTERM; who asks again waits for the first. Returns when the process
+        is gone, in order or not."""
         assert self.life is not None
         if self._stopping is not self.life:
             self._stopping = self.life
@@ -515,8 +541,9 @@ class SimNode:
             self._end(self.life, None)
 
     def replace(self) -> None:
-        """The machine's volume and address go to another machine, where the next process starts. The one here lives on, with its connections and
-        its way to the store; but no operation of its disk ends any more, and so nothing that it asks of its controller."""
+        """The machine's volume and address go to another machine, where the next process starts. The one here
+        lives on, with its connections and its way to the store; but no operation of its disk ends any more,
+        and so nothing that it asks of its controller."""
         assert self.life is not None
         assert self.replaced is None
         self.world.trace.note(self.name, "replaced", self.life_count)
@@ -531,8 +558,8 @@ class SimNode:
         self.gone.set_result(None)
 
     def clone(self, host: str) -> Replaced:
-        """A copy of the volume goes to another machine, with the address, and the next process starts there. The one here lives on at `host`, with
-        its own disk; its connections are broken."""
+        """A copy of the volume goes to another machine, with the address, and the next process starts there.
+        The one here lives on at `host`, with its own disk; its connections are broken."""
         assert self.life is not None
         assert self.replaced is None
         self.world.trace.note(self.name, "cloned", self.life_count)

@@ -1,21 +1,24 @@
 """An object store in memory with the faults of a real one, drawn from a seed or planned one by one.
 
-`SimBucket` is what the store holds: it outlives every node and is shared by them. `SimObjectStore` is one node's way
-to it. A call is a request that travels there, takes effect in one instant, and an answer that travels back; the
-effect does not depend on the caller any more once the request is under way:
+`SimBucket` is what the store holds: it outlives every node and is shared by them. `SimObjectStore` is one
+node's way to it. A call is a request that travels there, takes effect in one instant, and an answer that
+travels back; the effect does not depend on the caller any more once the request is under way:
 
     REFUSED, THROTTLED   503, SlowDown (also above `requests_per_s_max`): no effect
     LOST_REQUEST         a timeout, no effect
     LOST_ANSWER          a timeout, though it took effect
-    LATE                 a timeout, and the effect comes after it: a write of the past, as from a node thought dead
-    LOST_RACE            a conditional put finds that a rival's came an instant before (`rival` makes its bytes, or None: not there)
+    LATE                 a timeout, and the effect comes after it: a write of the past, as from a node thought
+                         dead
+    LOST_RACE            a conditional put finds that a rival's came an instant before (`rival` makes its
+                         bytes, or None: not there)
 
-Of what was not finished when the caller is cancelled, or the node's power goes (`cut`), each request takes effect or
-not, whole or not at all, by a coin, now or
-(LATE_OF_THE_DEAD) when the next process has long begun. After `cut` nothing answers any more; a restarted node takes a new SimObjectStore
-on the same bucket. `SimBucket.is_away` makes every node's requests time out without effect; `rot` damages what is
-stored, `capacity_bytes` makes puts fail with StoreFull. `hits` counts each fault that struck, so that a hunt can tell which it never
-reached. `on_event` is told of each request as it sets out and as it takes effect. Time is the loop's, in whole milliseconds.
+Of what was not finished when the caller is cancelled, or the node's power goes (`cut`), each request takes
+effect or not, whole or not at all, by a coin, now or (LATE_OF_THE_DEAD) when the next process has long begun.
+After `cut` nothing answers any more; a restarted node takes a new SimObjectStore on the same bucket.
+`SimBucket.is_away` makes every node's requests time out without effect; `rot` damages what is stored,
+`capacity_bytes` makes puts fail with StoreFull. `hits` counts each fault that struck, so that a hunt can tell
+which it never reached. `on_event` is told of each request as it sets out and as it takes effect. Time is the
+loop's, in whole milliseconds.
 """
 
 from __future__ import annotations
@@ -63,8 +66,8 @@ class StoreFault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoreFaults:
-    """How often each fault strikes, in thousandths of the requests, and how long things take. LATE strikes writes alone, LOST_RACE
-    conditional puts; a draw that does not apply is no fault."""
+    """How often each fault strikes, in thousandths of the requests, and how long things take. LATE strikes
+    writes alone, LOST_RACE conditional puts; a draw that does not apply is no fault."""
 
     refused: int = 0
     throttled: int = 0
@@ -95,9 +98,8 @@ class SimUpload:
     began_ms: int = 0
     parts: dict[int, bytes] = field(default_factory=dict)
     state: str = "open"  # open, complete, aborted
-    is_stray: bool = (
-        False  # nobody can end it: its process died, or did not hear that it began, or could not say that it ends
-    )
+    # nobody can end it: its process died, or did not hear that it began, or could not say that it ends
+    is_stray: bool = False
 
 
 class SimBucket:
@@ -105,7 +107,9 @@ class SimBucket:
         self._clock = clock
         self.objects: dict[str, tuple[bytes, int]] = {}  # key -> content, wall time of the put
         self.uploads: list[SimUpload] = []
-        self.late: dict[tuple[float, str], None] = {}  # what the dead sent and is still to come: when, and what
+        self.late: dict[
+            tuple[float, str], None
+        ] = {}  # what the dead sent and is still to come: when, and what
         self.is_away = False
         self.tells_date = False  # in its answers
         self.rotten: dict[str, None] = {}  # keys of objects that are damaged for a while
@@ -117,7 +121,10 @@ class SimBucket:
 
     def put(self, key: str, content: bytes) -> None:
         held_bytes = len(self.objects[key][0]) if key in self.objects else 0
-        if self.capacity_bytes is not None and self.used_bytes() - held_bytes + len(content) > self.capacity_bytes:
+        if (
+            self.capacity_bytes is not None
+            and self.used_bytes() - held_bytes + len(content) > self.capacity_bytes
+        ):
             self.hits["FULL"] += 1
             raise StoreFull(key)
         self.objects[key] = (content, self._clock.wall_ms())
@@ -167,7 +174,9 @@ class SimBucket:
         return []
 
     def complete(self, upload: SimUpload, *, if_absent: bool = False) -> None:
-        self.hits[f"multipart: {'completed' if upload.state == 'open' else f'completed when {upload.state}'}"] += 1
+        self.hits[
+            f"multipart: {'completed' if upload.state == 'open' else f'completed when {upload.state}'}"
+        ] += 1
         if upload.state == "aborted":
             raise ObjectMissing(upload.key)
         if if_absent and upload.key in self.objects:
@@ -195,7 +204,9 @@ class SimBucket:
         self.uploads.append(upload)
 
     def open_uploads(self, prefix: str) -> list[SimUpload]:
-        found = [upload for upload in self.uploads if upload.state == "open" and upload.key.startswith(prefix)]
+        found = [
+            upload for upload in self.uploads if upload.state == "open" and upload.key.startswith(prefix)
+        ]
         return sorted(found, key=lambda upload: (upload.key, upload.began_ms))
 
     def unfinished_uploads(self) -> list[str]:
@@ -242,11 +253,13 @@ class SimObjectStore:
         self._in_second = 0
 
     def plan(self, operation: str, *faults: StoreFault) -> None:
-        """The next requests of this operation meet these faults, in order, whatever chance would have drawn."""
+        """The next requests of this operation meet these faults, in order, whatever chance would have
+        drawn."""
         self._planned.setdefault(operation, deque()).extend(faults)
 
     def cut(self, takes_effect: bool | None = None, *, is_death: bool = True) -> None:
-        """The node's power goes, or it ends in order: requests under way arrive now or never (None: by a coin), and no answer comes to anyone."""
+        """The node's power goes, or it ends in order: requests under way arrive now or never (None: by a
+        coin), and no answer comes to anyone."""
         self.was_cut = True
         for upload in self._uploads if is_death else ():
             upload.is_stray = upload.state == "open"
@@ -419,11 +432,16 @@ class SimMultipart:
             number, self._count = self._count, self._count + 1
         content = b"".join(parts)
         key, upload, bucket = f"{self._upload.key} {number}", self._upload, self._store.bucket
-        return self._store._call("multipart_part", key, lambda: bucket.put_part(upload, number, content), is_write=True)
+        return self._store._call(
+            "multipart_part", key, lambda: bucket.put_part(upload, number, content), is_write=True
+        )
 
     async def complete(self, *, if_absent: bool = False) -> None:
         assert len(self._upload.parts) == self._count, "complete before every part was written"
-        upload, complete = self._upload, partial(self._store.bucket.complete, self._upload, if_absent=if_absent)
+        upload, complete = (
+            self._upload,
+            partial(self._store.bucket.complete, self._upload, if_absent=if_absent),
+        )
         await self._store._call("multipart_complete", upload.key, complete, is_write=True)
 
     async def abort(self) -> None:
@@ -437,7 +455,11 @@ class _Request:
     """One request under way: its effect happens once or never, and its answer is given once or never."""
 
     def __init__(
-        self, what: str, effect: Callable[[], Any], answer: asyncio.Future[Any], on_settled: Callable[[], object]
+        self,
+        what: str,
+        effect: Callable[[], Any],
+        answer: asyncio.Future[Any],
+        on_settled: Callable[[], object],
     ) -> None:
         self.what = what
         self.answer = answer
@@ -453,7 +475,9 @@ class _Request:
         self._timers.append(self._loop.call_later(there_ms / 1000, self._arrive, back_ms))
 
     def fail_in(self, total_ms: int, fault: StoreFault) -> None:
-        self._timers.append(self._loop.call_later(total_ms / 1000, self._answer, None, StoreUnavailable(fault.name)))
+        self._timers.append(
+            self._loop.call_later(total_ms / 1000, self._answer, None, StoreUnavailable(fault.name))
+        )
 
     def abandon(self, takes_effect: bool) -> None:
         """Nobody waits any more."""

@@ -1,11 +1,14 @@
-"""An older copy of the WAL's volume (or of the objects of a log of objects) is found at one start and accepted; the current one is found again later.
+"""An older copy of the WAL's volume (or of the objects of a log of objects) is found at one start and
+accepted; the current one is found again later.
 
     current --a start finds the older copy--> refused --wal.lost.accept--> the copy goes on
-            --a later start finds the current one--> refused, for it is the older one by now --wal.lost.accept--> it goes on, emptied
+            --a later start finds the current one--> refused, for it is the older one by now
+                --wal.lost.accept--> it goes on, emptied
                                                              `--the one that went on is back
 
-What the current one alone held was given up with the first word, and its offsets were given to others: with the second nothing of it may come
-back, and what the start says that it gives up is what was acknowledged since the first.
+What the current one alone held was given up with the first word, and its offsets were given to others: with
+the second nothing of it may come back, and what the start says that it gives up is what was acknowledged
+since the first.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ OLDER, CURRENT = "older WAL to accept", "current WAL found again"
 
 
 class OlderWal(AcceptableWal):
-    """Made when the copy is taken, of the WAL as it is now. `current`: the one that the accepted copy took the place of, to be found again."""
+    """Made when the copy is taken, of the WAL as it is now. `current`: the one that the accepted copy took
+    the place of, to be found again."""
 
     def __init__(self, node: SimNode, what: str = OLDER, *, is_accepted: bool = True) -> None:
         super().__init__(node, what, ("is an older copy",), what, is_accepted=is_accepted)

@@ -1,6 +1,7 @@
 """What a run is made of: a seed and a plan. The same two give the same run, to the last byte on the wire.
 
-A plan is text and back (`str(plan)`, `parse_plan`), so that a finding can be handed to `python -m tests.sim one`:
+A plan is text and back (`str(plan)`, `parse_plan`), so that a finding can be handed to `python -m tests.sim
+one`:
 
     seed=7 weather=rough store+slow disk fate=tear settings=small caches batches=6 cut@write90 kill@turn4711
 
@@ -39,7 +40,8 @@ class Strike:
         seldom     the same, of what is asked a few times a run
         turn       a callback of the loop
 
-    `number`: of that event, over all lives; `action`: cut (the power goes), kill (the process alone) or fail (that write fails: writes only).
+    `number`: of that event, over all lives; `action`: cut (the power goes), kill (the process alone) or fail
+    (that write fails: writes only).
     """
 
     kind: str
@@ -52,8 +54,9 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`weather`, `settings` and `cast` are names joined with "+"; `batches`: a producer and partition. `ends`: whether actors do all of
-    their share whatever happens, or soon come to their end once the node was struck."""
+    """`weather`, `settings` and `cast` are names joined with "+"; `batches`: a producer and partition.
+    `ends`: whether actors do all of their share whatever happens, or soon come to their end once the node was
+    struck."""
 
     seed: str = "0"
     strikes: tuple[Strike, ...] = ()
@@ -125,7 +128,8 @@ def parse_plan(text: str) -> Plan:
     return Plan(strikes=tuple(strikes), batches=batches, **values)
 
 
-# How many of each event an ordinary run has: strikes are drawn among so many, and those beyond a run's end strike nobody.
+# How many of each event an ordinary run has: strikes are drawn among so many, and those beyond a run's end
+# strike nobody.
 EVENTS = {
     "write": 420,
     "crowd": 30,
@@ -142,7 +146,8 @@ EVENTS = {
 }
 
 
-# Drawn apart, one in six, so that all else of a seed's plan is what it was; and what none of them bears beside it.
+# Drawn apart, one in six, so that all else of a seed's plan is what it was; and what none of them bears
+# beside it.
 MISPLACED = ("older pair", "other wal", "other kind", "cloned")
 NOT_BESIDE = (
     *("lost races", "replaced", "stray write", "salvage", "lost log", "wal rot"),
@@ -151,7 +156,12 @@ NOT_BESIDE = (
 ONE_IN = 6
 # The same, after those, one in 24: such a run has ten lives or more.
 GIVEN_UP_TWICE = ("found wal", "same copy")
-BY_CLOCK = ("wrong clock", "clock ahead", "clock back", "clock drift")  # by which a restore tells the age of a copy
+BY_CLOCK = (
+    "wrong clock",
+    "clock ahead",
+    "clock back",
+    "clock drift",
+)  # by which a restore tells the age of a copy
 TWICE_ONE_IN = 24
 
 OBJECT_WALS = ("object wal", "quick object wal", "reserved object wal")
@@ -216,7 +226,8 @@ def with_two_losses(plan: Plan, rand: Rand) -> Plan:
 
 
 def with_laps(plan: Plan, rand: Rand) -> Plan:
-    """The log is filled, trimmed and filled again, and struck where it takes what was freed; half the time it is damaged at that start."""
+    """The log is filled, trimmed and filled again, and struck where it takes what was freed; half the time it
+    is damaged at that start."""
     strike = Strike("lap", 1 + rand.below(EVENTS["lap"]), ("cut", "cut", "kill")[rand.below(3)])
     weathers = dict.fromkeys((*plan.weathers(), *["wal rot"] * rand.below(2)))
     return replace(

@@ -1,8 +1,10 @@
-"""Checkers that watch while a run goes on: each is told what passes an edge and says at once what must not be.
+"""Checkers that watch while a run goes on: each is told what passes an edge and says at once what must not
+be.
 
-`Probes` stands at the edges (disk writes, deletions in the bucket, committed metadata images, answers to clients) and passes what it sees
-on; `tick` is called every few milliseconds while a broker serves. A probe counts what it looked at. Those of the log are in log_probes.py,
-those of bounds in bounds.py; checks of what is found when all is quiet in checkers.py. README.md says which invariant is whose.
+`Probes` stands at the edges (disk writes, deletions in the bucket, committed metadata images, answers to
+clients) and passes what it sees on; `tick` is called every few milliseconds while a broker serves. A probe
+counts what it looked at. Those of the log are in log_probes.py, those of bounds in bounds.py; checks of what
+is found when all is quiet in checkers.py. README.md says which invariant is whose.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ from tests.sim.settings import WAL_FILE
 
 
 class MetadataGrows(Probe):
-    """Invariants 4 and 10: offsets of images, epochs, starts and ends of streams only grow, through every restart; an image that was shown is
-    found again."""
+    """Invariants 4 and 10: offsets of images, epochs, starts and ends of streams only grow, through every
+    restart; an image that was shown is found again."""
 
     def __init__(self, node: SimNode, history: History) -> None:
         super().__init__(node, history)
@@ -68,8 +70,9 @@ class MetadataGrows(Probe):
 
 
 class ObjectsLive(Probe):
-    """Invariants 5, 6, 7: an object is prepared for so long and no longer, is in the bucket when it is committed, goes from prepared to committed to
-    pending deletion and never back, is deleted only a grace after it was marked for deletion, and forgotten only once it is deleted."""
+    """Invariants 5, 6, 7: an object is prepared for so long and no longer, is in the bucket when it is
+    committed, goes from prepared to committed to pending deletion and never back, is deleted only a grace
+    after it was marked for deletion, and forgotten only once it is deleted."""
 
     def __init__(self, node: SimNode, history: History) -> None:
         super().__init__(node, history)
@@ -108,7 +111,9 @@ class ObjectsLive(Probe):
                         f"object {object_id} of {stored.size_bytes} bytes is committed and not there",
                     )
             if stored.state is ObjectState.PREPARED and stored.time_ms > latest_ms:
-                self.find("prepared-too-long", f"object {object_id} until {stored.time_ms}, not {latest_ms} at most")
+                self.find(
+                    "prepared-too-long", f"object {object_id} until {stored.time_ms}, not {latest_ms} at most"
+                )
             if stored.state is ObjectState.PENDING_DELETION:
                 self._marked_at.setdefault(object_id, self._marked_since(stored.time_ms))
         gone = [ObjectId(object_id) for object_id in self._states if object_id not in states]
@@ -120,7 +125,8 @@ class ObjectsLive(Probe):
         self._states = {object_id: stored.state for object_id, stored in states.items()}
 
     def _marked_since(self, time_ms: int) -> tuple[int, int]:
-        """Now; or, of what a process committed and did not live to show, when it says, if that was since the last image."""
+        """Now; or, of what a process committed and did not live to show, when it says, if that was since the
+        last image."""
         now_us, life = self.node.world.loop.now_us, self.node.life_count
         if life == self._shown_life:
             return now_us, life
@@ -128,7 +134,8 @@ class ObjectsLive(Probe):
         return max(self._shown_us, now_us - passed_us), life
 
     def _latest_deadline_ms(self) -> int:
-        """Of what is prepared by now. Where the clock was set back what was asked for before may be shown a while later."""
+        """Of what is prepared by now. Where the clock was set back what was asked for before may be shown a
+        while later."""
         clock, settings = self.node.world.clock, self.node.settings
         ttl_ms = max(settings.streams.prepare_ttl_ms, settings.compaction.prepare_ttl_ms)
         return max(clock.wall_ms(), clock.highest_ms) + ttl_ms
@@ -158,7 +165,8 @@ def _linked(contents: Iterable[bytes]) -> frozenset[int] | None:
 
 
 class CacheHolds(Probe):
-    """Invariant 2: the log cache is the log's order: blocks join, streams continue through them, what is free is the old end."""
+    """Invariant 2: the log cache is the log's order: blocks join, streams continue through them, what is free
+    is the old end."""
 
     def tick(self, storage: Storage) -> None:
         self.count += 1

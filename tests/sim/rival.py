@@ -1,8 +1,9 @@
-"""Who is first where the node loses a race: a later owner of its log of objects, which seals the slot (or takes the log from its beginning)
-and dies before it writes anything.
+"""Who is first where the node loses a race: a later owner of its log of objects, which seals the slot (or
+takes the log from its beginning) and dies before it writes anything.
 
-What it puts is what such an owner would have put: its seal names the first slot that it found empty, and how much of the log counts. So the node
-has to end there, and its next life takes the log from an owner that never wrote.
+What it puts is what such an owner would have put: its seal names the first slot that it found empty, and how
+much of the log counts. So the node has to end there, and its next life takes the log from an owner that never
+wrote.
 """
 
 from __future__ import annotations
@@ -50,11 +51,14 @@ class Rival:
         return seal_bytes(self._seal(rival), is_of_closed=False)
 
     def _seal(self, rival: ObjectHeader) -> ObjectHeader:
-        """It has listed the log a moment ago. Slots before ours may be empty still: then it seals from the farthest on, and came no further."""
+        """It has listed the log a moment ago. Slots before ours may be empty still: then it seals from the
+        farthest on, and came no further."""
         place = rival.place
         prefix = log_prefix(rival.cluster_id, rival.node_id)
         slots = range(rival.stamp.confirmed_slot, place.slot)
-        empty = (slot for slot in slots if object_key(prefix, Place(place.epoch, slot)) not in self._bucket.objects)
+        empty = (
+            slot for slot in slots if object_key(prefix, Place(place.epoch, slot)) not in self._bucket.objects
+        )
         tip = Place(place.epoch, next(empty, place.slot))
         link = tip if tip.slot else rival.link
         return replace(rival, kind=Kind.SEAL, position=0, stamp=Stamp(tip.slot, 0, Place(0, 0), 0), link=link)

@@ -1,13 +1,17 @@
-"""One run: a node under a workload, struck where the plan says, brought up again each time, and looked at when all is quiet.
+"""One run: a node under a workload, struck where the plan says, brought up again each time, and looked at
+when all is quiet.
 
-    storm    the actors of workload.py; a strike may come at any point of it, or of a recovery, or of a stop; weather.py blows
+    storm    the actors of workload.py; a strike may come at any point of it, or of a recovery, or of a stop;
+             weather.py blows
     quiet    everything is read: from caches and whatever the last recovery left there
-    stop     everything goes into objects, the WAL is emptied; a start with empty caches; everything is read again, from objects, and once more
-             when they are compacted and what was marked for deletion is deleted
+    stop     everything goes into objects, the WAL is emptied; a start with empty caches; everything is read
+             again, from objects, and once more when they are compacted and what was marked for deletion is
+             deleted
     end      a last stop: metadata against its own log, the bucket and the streams' ranges
 
-A run is its seed and its plan: the same ones give the same trace. Findings are what probes and checkers say, what clients were told in
-contradiction to earlier answers, processes that ended by themselves, exceptions that nobody took, and errors that were logged.
+A run is its seed and its plan: the same ones give the same trace. Findings are what probes and checkers say,
+what clients were told in contradiction to earlier answers, processes that ended by themselves, exceptions
+that nobody took, and errors that were logged.
 """
 
 from __future__ import annotations
@@ -101,7 +105,9 @@ class Outcome:
     plan: Plan
     findings: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)  # of events a strike can be planned at
-    first_points: dict[tuple[str, str], int] = field(default_factory=dict)  # by kind and name: the number of the first
+    first_points: dict[tuple[str, str], int] = field(
+        default_factory=dict
+    )  # by kind and name: the number of the first
     hits: Counter[str] = field(default_factory=Counter)
     looked_at: Counter[str] = field(default_factory=Counter)  # by checker
     digest: str = ""
@@ -134,7 +140,8 @@ class _Errors(logging.Handler):
 
 
 class _Told(logging.Handler):
-    """What a start says that it gives up for wal.lost.accept, and what a process that was replaced says that it alone has."""
+    """What a start says that it gives up for wal.lost.accept, and what a process that was replaced says that
+    it alone has."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(logging.WARNING)
@@ -145,7 +152,10 @@ class _Told(logging.Handler):
         if isinstance(strange, AcceptableWal) and is_of_partition and isinstance(record.args, tuple):
             topic, partition, offset, epoch = map(str, record.args)
             strange.on_given_up(self._run.history, topic, int(partition), int(offset), int(epoch))
-        cloned, is_left = self._run.node.cloned, record.msg.startswith("ownership: acknowledged and in the WAL")
+        cloned, is_left = (
+            self._run.node.cloned,
+            record.msg.startswith("ownership: acknowledged and in the WAL"),
+        )
         if cloned is not None and is_left and isinstance(record.args, tuple):
             _, topic, partition, start, end = map(str, record.args)
             cloned.on_named(topic, int(partition), int(start), int(end))
@@ -254,7 +264,9 @@ class Run:
             try:
                 await self.node.start()
                 if self.node.strange is not None and self.node.strange.is_in_place:
-                    self.history.find("strange-place-served", f"{self.node.strange.what}: a start did not see it")
+                    self.history.find(
+                        "strange-place-served", f"{self.node.strange.what}: a start did not see it"
+                    )
                     raise StrangePlaceServed  # nothing that follows means anything
                 for hurt in (self.node.salvage, self.node.lost_log):
                     if hurt is not None:
@@ -309,7 +321,8 @@ class Run:
         return "full disk" in weathers and isinstance(error, DiskFull)
 
     async def _while_up(self, work: Coroutine[Any, Any, None]) -> None:
-        """Does the work with the node kept up, and then stops it: in order, or by a strike that was planned for now."""
+        """Does the work with the node kept up, and then stops it: in order, or by a strike that was planned
+        for now."""
         self._is_wanted = True
         up, doing = asyncio.ensure_future(self._keep_up()), asyncio.ensure_future(work)
         await asyncio.wait([up, doing], return_when=asyncio.FIRST_COMPLETED)
@@ -435,7 +448,9 @@ class Run:
         outcome = self.outcome
         has_failed = any(strike.action == "fail" for strike in outcome.plan.strikes)
         for problem in self.world.loop.problems:
-            if not (has_failed and "DiskFailed" in problem):  # the process ends for it, whoever else was to be told
+            if not (
+                has_failed and "DiskFailed" in problem
+            ):  # the process ends for it, whoever else was to be told
                 outcome.findings.append(f"unhandled: {problem}")
         ended = [failure for failure in self.node.failures if not self._is_excused(failure)]
         outcome.findings += [f"process-ended: {failure!r}" for failure in ended]
@@ -482,7 +497,8 @@ def run_plan(plan: Plan, prepare: Callable[[Run], None] = lambda run: None) -> O
 
 @contextlib.contextmanager
 def steady_memory() -> Iterator[None]:
-    """When garbage is found must not matter to a run: it is collected after. What was loaded before the first is looked at once, not each time."""
+    """When garbage is found must not matter to a run: it is collected after. What was loaded before the first
+    is looked at once, not each time."""
     was_collecting = gc.isenabled()
     if not gc.get_freeze_count():
         gc.collect()

@@ -1,12 +1,14 @@
-"""Damage in the write-ahead log at one start, and an operator who decides what to give up: `wal.corruption` skip, or truncate.
+"""Damage in the write-ahead log at one start, and an operator who decides what to give up: `wal.corruption`
+skip, or truncate.
 
     sound --a start finds damage--> damaged --refused by WalCorrupt--> chosen --a start serves--> over
                         `--nobody needs it, a start serves--> over
 
-With refuse nothing may be lost and the start names the damage. With skip exactly the damaged records may be gone, with truncate all from
-there on; where skip is refused, a stream has to go on behind the damage, and the operator truncates. What may be gone is worked out here from
-the log as it was before the damage, and cut from the history (`History.give_up`): all else is looked for as ever. Leader epochs of the
-partitions that lost records have to rise, and what the former one is said to end at (`EpochsEnd`) is where they were cut.
+With refuse nothing may be lost and the start names the damage. With skip exactly the damaged records may be
+gone, with truncate all from there on; where skip is refused, a stream has to go on behind the damage, and the
+operator truncates. What may be gone is worked out here from the log as it was before the damage, and cut from
+the history (`History.give_up`): all else is looked for as ever. Leader epochs of the partitions that lost
+records have to rise, and what the former one is said to end at (`EpochsEnd`) is where they were cut.
 """
 
 from __future__ import annotations
@@ -71,7 +73,8 @@ class Salvage:
     # The node is down.
 
     def damage(self) -> None:
-        """Once: where damage can be told from a write that never was. Nothing where the log has no such place now."""
+        """Once: where damage can be told from a write that never was. Nothing where the log has no such place
+        now."""
         node = self._node
         is_of_others = node.replaced is not None or node.rival is not None or bool(node.world.bucket.late)
         is_of_others = is_of_others or (node.strange is not None and not node.strange.is_over)
@@ -92,7 +95,9 @@ class Salvage:
         if file is None or device is None or node.rotten is not None:
             return False
         geometry = Geometry.of(device.capacity_bytes)
-        blocks = [one for one in blocks_from(file.durable, geometry, device.head) if one.position >= device.head]
+        blocks = [
+            one for one in blocks_from(file.durable, geometry, device.head) if one.position >= device.head
+        ]
         certain = max([device.confirmed, *(block.confirmed for block in blocks)])
         sure = [block for block in blocks if block.end <= certain]
         if not sure:
@@ -106,8 +111,8 @@ class Salvage:
         return True
 
     def _damage_object(self) -> bool:
-        """Of those that hold records. Where the object's header is damaged all of it may go; else the damaged record, and what follows it in the
-        object where its header is."""
+        """Of those that hold records. Where the object's header is damaged all of it may go; else the damaged
+        record, and what follows it in the object where its header is."""
         node, bucket = self._node, self._node.world.bucket
         prefix = log_prefix(node.cluster_id, node.node_id)
         found = {}
@@ -139,12 +144,15 @@ class Salvage:
             return True
         if self.state == CHOSEN and self._policy == "skip" and isinstance(error, OffsetGap):
             if not any(one.stream_id == error.stream_id for one in self._behind):
-                self._history.find("skip-refused", f"{error!r}, and nothing of the stream lies behind the damage")
+                self._history.find(
+                    "skip-refused", f"{error!r}, and nothing of the stream lies behind the damage"
+                )
             self._node.world.hits["salvage: skip leaves a hole"] += 1
             self._choose("truncate")
             return True
         if self.state == CHOSEN and isinstance(error, WalCorrupt) and self._node.mend():
-            # No object of an owner can be read: nobody could say what of its objects counts, and none of them is given up.
+            # No object of an owner can be read: nobody could say what of its objects counts, and none of them
+            # is given up.
             self._node.world.hits["salvage: no policy helps"] += 1
             self._set("refuse")
             self.state = OVER
@@ -165,11 +173,15 @@ class Salvage:
         lost = self._damaged if policy == "skip" else [*self._damaged, *self._behind]
         streams = node.image.streams
         self._lost = [
-            one for one in lost if (stream := streams.get(StreamId(one.stream_id))) is not None and one.end > stream.end
+            one
+            for one in lost
+            if (stream := streams.get(StreamId(one.stream_id))) is not None and one.end > stream.end
         ]
         if not self._epochs:
             self._epochs = leader_epochs(node.image)
-            self._given_up_before = {place: dict(log.ends_of_epochs) for place, log in self._history.logs.items()}
+            self._given_up_before = {
+                place: dict(log.ends_of_epochs) for place, log in self._history.logs.items()
+            }
         node.given_up.update({(one.stream_id, one.end): None for one in lost})
         give_up(node.image, self._lost, self._history)
         node.world.trace.note(node.name, "salvage", policy, len(self._lost))
@@ -253,7 +265,10 @@ def blocks_from(data: bytearray, geometry: Geometry, position: int) -> list[Bloc
         elif has_skipped or position % geometry.ring_bytes == 0:
             break
         else:
-            position, has_skipped = geometry.lap_end(position), True  # the rest of a lap may have been skipped
+            position, has_skipped = (
+                geometry.lap_end(position),
+                True,
+            )  # the rest of a lap may have been skipped
     return found
 
 

@@ -1,4 +1,5 @@
-"""Settings of simulated nodes: everything small, so that a short run passes through uploads, snapshots, rolls, laps and back-pressure.
+"""Settings of simulated nodes: everything small, so that a short run passes through uploads, snapshots,
+rolls, laps and back-pressure.
 
 VARIANTS change some of them; a plan names the ones it wants.
 """
@@ -116,7 +117,9 @@ VARIANTS = {
     "few streams": Variant({"s3.max.stream.num.per.stream.set.object": "2"}),
     "small log cache": Variant({"s3.wal.cache.size": "128KiB"}),
     "small block cache": Variant({"s3.block.cache.size": "8KiB"}, streams={"index_cache_bytes": 2 * KIB}),
-    "small wal": Variant({"s3.wal.path": "0@file:///data/wal?capacity=384KiB"}, wal={"capacity_bytes": 384 * KIB}),
+    "small wal": Variant(
+        {"s3.wal.path": "0@file:///data/wal?capacity=384KiB"}, wal={"capacity_bytes": 384 * KIB}
+    ),
     "one write": Variant(wal={"writes_in_flight": 1}),
     "many writes": Variant(wal={"writes_in_flight": 12, "eager_bytes": 0, "window_bytes": 128 * KIB}),
     "not filled": Variant(wal={"fill_ahead_bytes": 0}),
@@ -128,12 +131,15 @@ VARIANTS = {
     "page cache": Variant({"wal.direct.io": "never"}),
     "no compaction": Variant(compaction={"begin_ms": 3_600_000}),
     "early splits": Variant(compaction={"force_split_ms": 200, "split_bytes": 1 * KIB}),
-    "small merges": Variant(compaction={"sources_max": 2, "object_bytes_max": 12 * KIB, "block_bytes": 2 * KIB}),
+    "small merges": Variant(
+        compaction={"sources_max": 2, "object_bytes_max": 12 * KIB, "block_bytes": 2 * KIB}
+    ),
     "small parts": Variant(has_small_parts=True),
     "late compaction": Variant(compaction={"prepare_ttl_ms": 300, "set_interval_ms": 900}),
     "object wal": Variant({"s3.wal.path": "0@mem://wal?capacity=512KiB"}),
     "quick object wal": Variant(
-        {"s3.wal.path": "0@mem://wal?capacity=384KiB"}, object_wal={"batch_interval_ms": 0, "trim_wait_ms": 20}
+        {"s3.wal.path": "0@mem://wal?capacity=384KiB"},
+        object_wal={"batch_interval_ms": 0, "trim_wait_ms": 20},
     ),
     "reserved object wal": Variant(
         {"s3.wal.path": "0@mem://wal?capacity=512KiB&fence=reservation"},

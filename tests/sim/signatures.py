@@ -1,6 +1,7 @@
 """Whether a planted bug can be called as the function that it stands in the place of. Pure.
 
-One that cannot ends each start with a TypeError, which is none of what it was planted for: it would be hunted for ever, and never found.
+One that cannot ends each start with a TypeError, which is none of what it was planted for: it would be hunted
+for ever, and never found.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ Call = tuple[list[None], dict[str, None]]
 
 
 def misfits(real: Any, planted: Any) -> list[str]:
-    """The ways of calling `real` that `planted` does not bear, in words; of a property, those of its getter."""
+    """The ways of calling `real` that `planted` does not bear, in words; of a property, those of its
+    getter."""
     if isinstance(real, property) or isinstance(planted, property):
         is_both = isinstance(real, property) and isinstance(planted, property)
         return misfits(real.fget, planted.fget) if is_both else ["one is a property, the other is none"]
@@ -35,13 +37,17 @@ def _refusal(taken: Signature, call: Call) -> str:
 
 
 def calls_of(real: Signature) -> Iterator[tuple[str, Call]]:
-    yield REQUIRED_ALONE, _call(real, lambda one: one.default is Parameter.empty, Parameter.POSITIONAL_OR_KEYWORD)
+    yield (
+        REQUIRED_ALONE,
+        _call(real, lambda one: one.default is Parameter.empty, Parameter.POSITIONAL_OR_KEYWORD),
+    )
     yield POSITIONS, _call(real, lambda one: True, Parameter.POSITIONAL_OR_KEYWORD)
     yield NAMES, _call(real, lambda one: True, Parameter.POSITIONAL_ONLY)
 
 
 def _call(real: Signature, is_given: Callable[[Parameter], bool], by_position: Any) -> Call:
-    """With what is given, by position up to that kind of parameter; the one that a method is bound to always is."""
+    """With what is given, by position up to that kind of parameter; the one that a method is bound to always
+    is."""
     positions: list[None] = []
     names: dict[str, None] = {}
     for one in real.parameters.values():

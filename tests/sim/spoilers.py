@@ -1,4 +1,5 @@
-"""What deliberate bugs do: each function is given what it stands in the place of, and gives what stands there instead (bugs.py)."""
+"""What deliberate bugs do: each function is given what it stands in the place of, and gives what stands there
+instead (bugs.py)."""
 
 from __future__ import annotations
 
@@ -207,7 +208,9 @@ def mistakes_policy(meant: str, taken: str) -> Callable[[Any], Any]:
     """Recovery does about damage what another wal.corruption says."""
 
     def make(old: Any) -> Any:
-        def __init__(self: RecoveryScan, header: Any, *others: Any, policy: str = "refuse", **named: Any) -> None:
+        def __init__(
+            self: RecoveryScan, header: Any, *others: Any, policy: str = "refuse", **named: Any
+        ) -> None:
             old(self, header, *others, policy=taken if policy == meant else policy, **named)
 
         return __init__
@@ -217,7 +220,9 @@ def mistakes_policy(meant: str, taken: str) -> Callable[[Any], Any]:
 
 def lifts_nothing(old: Any) -> Any:
     def lift_records(*args: Any, **named: Any) -> Any:
-        return (record for record in old(*args, **named) if isinstance(record, NodeWalRecord | NodeClaimRecord))
+        return (
+            record for record in old(*args, **named) if isinstance(record, NodeWalRecord | NodeClaimRecord)
+        )
 
     return lift_records
 
@@ -277,7 +282,11 @@ def finds_no_bytes(old: Any) -> Any:
 
 def deletes_what_it_links(old: Any) -> Any:
     async def commit_too_much(work: Any, ids: Any, commit: Any) -> None:
-        await old(work, ids, replace(commit, compacted_ids=(*commit.compacted_ids, *commit.linked_ids), linked_ids=()))
+        await old(
+            work,
+            ids,
+            replace(commit, compacted_ids=(*commit.compacted_ids, *commit.linked_ids), linked_ids=()),
+        )
 
     return commit_too_much
 
@@ -354,7 +363,11 @@ def goes_on_behind_a_hole(old: Any) -> Any:
         if known["skipped"] > 8:
             old(self)
             return
-        if known["skipped"] < 8 and self._at == self.tail and self._at + 8192 < self._geometry.lap_end(self._at):
+        if (
+            known["skipped"] < 8
+            and self._at == self.tail
+            and self._at + 8192 < self._geometry.lap_end(self._at)
+        ):
             if len(self.ends) != known["blocks"]:
                 known.update(tail=self.tail, blocks=len(self.ends))
             known["skipped"] += 1
@@ -369,7 +382,8 @@ def goes_on_behind_a_hole(old: Any) -> Any:
 
 
 def ends_early(old: Any) -> Any:
-    """Recovery takes the last block for torn: what was acknowledged is lost, and its offsets are given again."""
+    """Recovery takes the last block for torn: what was acknowledged is lost, and its offsets are given
+    again."""
 
     async def recover(self: BlockWal) -> Any:
         records = [record async for record in old(self)]
@@ -411,7 +425,9 @@ def raises_the_start_at_once(old: Any) -> Any:
 
 
 def notes_times_too_far(old: Any) -> Any:
-    def note(self: TimeTail, end_offset: int, max_timestamp_ms: int, size_bytes: int, interval_bytes: int) -> None:
+    def note(
+        self: TimeTail, end_offset: int, max_timestamp_ms: int, size_bytes: int, interval_bytes: int
+    ) -> None:
         old(self, end_offset + 3, max_timestamp_ms, size_bytes + 600, 1)
 
     return note
@@ -558,9 +574,13 @@ def believes_the_clock_it_finds(old: Any) -> Any:
 
 
 def binds_before_it_judges(old: Any) -> Any:
-    async def judge(store: Any, bucket: str, bound_cluster: Any, cluster_id: str, *others: Any, **named: Any) -> None:
+    async def judge(
+        store: Any, bucket: str, bound_cluster: Any, cluster_id: str, *others: Any, **named: Any
+    ) -> None:
         if bound_cluster is None:
-            await store.put_if_absent(MARKER_KEY, [json.dumps({"version": 1, "cluster_id": cluster_id}).encode()])
+            await store.put_if_absent(
+                MARKER_KEY, [json.dumps({"version": 1, "cluster_id": cluster_id}).encode()]
+            )
         await old(store, bucket, bound_cluster, cluster_id, *others, **named)
 
     return judge
@@ -576,7 +596,9 @@ def takes_any_wal(old: Any) -> Any:
 
 
 def recovers_what_an_earlier_owner_left(old: Any) -> Any:
-    def judge(found: Any, path: str, image: MetadataImage, history: Any, node_id: int, *args: Any, **named: Any) -> Any:
+    def judge(
+        found: Any, path: str, image: MetadataImage, history: Any, node_id: int, *args: Any, **named: Any
+    ) -> Any:
         binding = old(found, path, image, history, node_id, *args, **named)
         is_other = _is_other(found, image.wals.last_written(node_id))
         return replace(binding, is_foreign=is_other) if binding.is_lost else binding

@@ -1,7 +1,7 @@
 """What happened in a run, for people: its lives, strikes and weather, and what led up to the first finding.
 
-Told from the lines of the trace, which are numbers and short words. Not all of it is told: `python -m tests.sim one PLAN --lines` gives the
-trace itself.
+Told from the lines of the trace, which are numbers and short words. Not all of it is told: `python -m
+tests.sim one PLAN --lines` gives the trace itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ LEAD_COUNT = 25  # events before a finding
 
 
 def tell(lines: Sequence[str]) -> list[str]:
-    """The events that matter, in order, in words; the last few before the first finding with their details."""
+    """The events that matter, in order, in words; the last few before the first finding with their
+    details."""
     first = next((place for place, line in enumerate(lines) if line.split(" ")[1] == "finding"), len(lines))
     details = [place for place in range(first) if _is_detail(lines[place])][-LEAD_COUNT:]
     shown = sorted({*details, *(place for place, line in enumerate(lines) if _is_turning_point(line))})
@@ -74,4 +75,7 @@ def _of_disk(words: list[str]) -> str:
     if len(words) < 7:
         return " ".join(words[1:])
     point = point_of("write", tuple(words[1:]))
-    return f"{point}: {words[2]} {words[3].rpartition('/')[2]} at {words[4]}, {words[5]} bytes (write {words[1]} of this life)"
+    return (
+        f"{point}: {words[2]} {words[3].rpartition('/')[2]} at {words[4]}, {words[5]} bytes (write "
+        f"{words[1]} of this life)"
+    )

@@ -1,10 +1,11 @@
-"""A place that is not the node's own, found at one start: an older copy of the log directory or of the WAL's volume, an older copy of the
-bucket, both, an emptied bucket, or another cluster's. Other WALs are in strange_wal.py.
+"""A place that is not the node's own, found at one start: an older copy of the log directory or of the WAL's
+volume, an older copy of the bucket, both, an emptied bucket, or another cluster's. Other WALs are in
+strange_wal.py.
 
-It is put where the node's own place is, at a start that is to see it: the WAL names metadata that the copied log lacks, metadata knows a
-later owner than the copied WAL does, or a claim that a copied bucket lacks. That start has to be refused, with log directory, WAL and bucket as
-they were; then the right place is put back. A copy that nobody can tell from the right one (the window that docs/bucket.md names) is not put
-anywhere.
+It is put where the node's own place is, at a start that is to see it: the WAL names metadata that the copied
+log lacks, metadata knows a later owner than the copied WAL does, or a claim that a copied bucket lacks. That
+start has to be refused, with log directory, WAL and bucket as they were; then the right place is put back. A
+copy that nobody can tell from the right one (the window that docs/bucket.md names) is not put anywhere.
 """
 
 from __future__ import annotations
@@ -54,12 +55,14 @@ class StrangePlace:
         self._node.world.trace.note(self._node.name, "strange place", self.what)
 
     def undo(self, error: BaseException | None) -> str:
-        """After a start that ended: the right place is back. Gives what is wrong with how it ended; "" for nothing, or where something else
-        ended it."""
+        """After a start that ended: the right place is back. Gives what is wrong with how it ended; "" for
+        nothing, or where something else ended it."""
         self.is_in_place = False
         after = self._state()
         self.put_back()
-        if not isinstance(error, BindingRefused | WalOutdated) or not any(word in str(error) for word in self._words):
+        if not isinstance(error, BindingRefused | WalOutdated) or not any(
+            word in str(error) for word in self._words
+        ):
             return ""
         self.is_over = True
         self._node.world.hits[f"{self.what} refused"] += 1
@@ -91,8 +94,9 @@ class StrangePlace:
         raise NotImplementedError
 
     def _state(self) -> dict[str, Any]:
-        """What a refused start leaves as it was, all three places. Of the log directory what it says: a start ends what the one before was at. (What
-        a dead process sent may come late, and is no change of the start's.)"""
+        """What a refused start leaves as it was, all three places. Of the log directory what it says: a start
+        ends what the one before was at. (What a dead process sent may come late, and is no change of the
+        start's.)"""
         node = self._node
         wal = node.disk.files.get(WAL_FILE)
         late = " ".join(what for _, what in node.world.bucket.late)
@@ -111,7 +115,8 @@ def is_in_log(node: SimNode, path: str) -> bool:
 
 
 class OlderPlace(StrangePlace):
-    """Made when the copy is taken. `is_log`: of the log directory; else of the WAL, be it a file or objects."""
+    """Made when the copy is taken. `is_log`: of the log directory; else of the WAL, be it a file or
+    objects."""
 
     def __init__(self, node: SimNode, *, is_log: bool) -> None:
         # (A WAL that was lost since, with the log directory, is another one's copy by now.)
@@ -155,8 +160,8 @@ class OlderPlace(StrangePlace):
 
 
 class OlderPair(StrangePlace):
-    """Log directory and bucket, both of one earlier moment: they fit each other, and the WAL alone tells, a newer one. (A log of objects is in a
-    bucket of its own.) Made when the copies are taken."""
+    """Log directory and bucket, both of one earlier moment: they fit each other, and the WAL alone tells, a
+    newer one. (A log of objects is in a bucket of its own.) Made when the copies are taken."""
 
     def __init__(self, node: SimNode) -> None:
         super().__init__(node, "older log directory and bucket", ("the metadata log is older than the WAL",))
@@ -186,8 +191,8 @@ class OlderPair(StrangePlace):
 
 
 class StrangeBucket(StrangePlace):
-    """`kind`: OLDER (made when the copy is taken: the node has to serve once more before it is put), EMPTIED or ANOTHER. `is_whole`: a log of
-    objects is in it too; else that has a bucket of its own, which stays."""
+    """`kind`: OLDER (made when the copy is taken: the node has to serve once more before it is put), EMPTIED
+    or ANOTHER. `is_whole`: a log of objects is in it too; else that has a bucket of its own, which stays."""
 
     def __init__(self, node: SimNode, kind: str, *, is_whole: bool) -> None:
         words = ("older", "holds nothing of cluster", "holds the data of cluster")
@@ -199,8 +204,9 @@ class StrangeBucket(StrangePlace):
         self._current: Objects = {}
 
     def can_be_told(self) -> bool:
-        """Not while a request of the dead is still to come, which would find the wrong bucket, or an object is damaged for a while; nor before the
-        first start of a restored log directory is through, which takes the bucket for what it was restored from."""
+        """Not while a request of the dead is still to come, which would find the wrong bucket, or an object
+        is damaged for a while; nor before the first start of a restored log directory is through, which takes
+        the bucket for what it was restored from."""
         node = self._node
         if node.lost_log is not None and node.lost_log.is_begun:
             return False
@@ -227,7 +233,8 @@ def is_of_objects(node: SimNode) -> bool:
 
 
 def is_bucket_quiet(node: SimNode) -> bool:
-    """No request of the dead is still to come, no object is damaged for a while, and nobody who was replaced writes."""
+    """No request of the dead is still to come, no object is damaged for a while, and nobody who was replaced
+    writes."""
     return not node.world.bucket.late and not node.world.bucket.rotten and node.replaced is None
 
 
@@ -242,15 +249,17 @@ def put_wal_objects(node: SimNode, objects: Objects) -> None:
 
 
 class LastWord(NamedTuple):
-    """What a WAL says of who owned it last, and how far its metadata had come: the end of what was committed then."""
+    """What a WAL says of who owned it last, and how far its metadata had come: the end of what was committed
+    then."""
 
     owner_epoch: int
     metadata_end: int
 
 
 def last_word(node: SimNode, files: Files | None = None, objects: Objects | None = None) -> LastWord | None:
-    """Of the WAL that is in place, or of a copy. A log of blocks says it in its header; a log of objects in the objects of whoever came last:
-    each names the metadata that its writer knew. None: there is none, or it cannot be read."""
+    """Of the WAL that is in place, or of a copy. A log of blocks says it in its header; a log of objects in
+    the objects of whoever came last: each names the metadata that its writer knew. None: there is none, or it
+    cannot be read."""
     if not is_of_objects(node):
         header = wal_header((node.disk.files if files is None else files).get(WAL_FILE))
         return None if header is None else LastWord(header.epoch, header.mark.offset)
@@ -274,7 +283,9 @@ def of_another_cluster(objects: Objects, cluster_id: str) -> Objects:
 
 def copied(disk: SimDisk, is_wanted: Callable[[str], bool]) -> Files:
     return {
-        path: SimFile(bytearray(file.durable), bytearray(file.durable), is_device=file.is_device, is_log=file.is_log)
+        path: SimFile(
+            bytearray(file.durable), bytearray(file.durable), is_device=file.is_device, is_log=file.is_log
+        )
         for path, file in disk.files.items()
         if is_wanted(path)
     }
@@ -292,12 +303,16 @@ def put_back(disk: SimDisk, files: Files, is_wanted: Callable[[str], bool]) -> N
 def wal_header(file: SimFile | None) -> DeviceHeader | None:
     if file is None:
         return None
-    return choose_device_header(bytes(file.durable[:BLOCK_BYTES]), bytes(file.durable[BLOCK_BYTES:RING_START]))
+    return choose_device_header(
+        bytes(file.durable[:BLOCK_BYTES]), bytes(file.durable[BLOCK_BYTES:RING_START])
+    )
 
 
 def log_end(files: Files) -> int:
     """The offset at which a copied metadata log ends."""
     segments = sorted(path for path in files if path.endswith(".log"))
-    ends = [header.last_offset + 1 for path in segments for _, header in iter_headers(bytes(files[path].visible))]
+    ends = [
+        header.last_offset + 1 for path in segments for _, header in iter_headers(bytes(files[path].visible))
+    ]
     bases = [int(path.rpartition("/")[2].removesuffix(".log")) for path in segments]
     return max([*ends, *bases], default=0)

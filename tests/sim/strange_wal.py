@@ -1,12 +1,15 @@
-"""Another WAL in the place of the node's own, found at one start: a new one, another node's, or one that this node had before.
+"""Another WAL in the place of the node's own, found at one start: a new one, another node's, or one that this
+node had before.
 
     own WAL --a start with open streams finds another--> refused --> the own one is back
-                                                            `--wal.lost.accept--> the other one is the node's own
+                                                            `--wal.lost.accept--> the other one is the node's
+                                                            own
 
-The other WAL may be of the other kind: blocks where the node has objects, or objects where it has blocks. One that the node had before
-is made by `WalMove`: the node is stopped in order, and goes on with a new WAL. A start that is refused has changed nothing. One that
-accepts the loss tells by topic, partition and offset what it gives up; that is cut from the history, and no more than that: whatever else
-was acknowledged is looked for as ever, and leader epochs have to rise.
+The other WAL may be of the other kind: blocks where the node has objects, or objects where it has blocks. One
+that the node had before is made by `WalMove`: the node is stopped in order, and goes on with a new WAL. A
+start that is refused has changed nothing. One that accepts the loss tells by topic, partition and offset what
+it gives up; that is cut from the history, and no more than that: whatever else was acknowledged is looked for
+as ever, and leader epochs have to rise.
 """
 
 from __future__ import annotations
@@ -52,8 +55,9 @@ def with_the_other_kind(node: SimNode, rand: Rand) -> BrokerSettings:
 
 
 class WalMove:
-    """The node is stopped in order and goes on with a new WAL, of the other kind where `settings` are given. What it had is `files` and `objects`:
-    as a copy of it had them while the node ran, or as the stop left them."""
+    """The node is stopped in order and goes on with a new WAL, of the other kind where `settings` are given.
+    What it had is `files` and `objects`: as a copy of it had them while the node ran, or as the stop left
+    them."""
 
     def __init__(self, node: SimNode, settings: BrokerSettings | None, *, is_copied_early: bool) -> None:
         self._node = node
@@ -93,7 +97,11 @@ class WalMove:
         """The node is down."""
         node = self._node
         assert node.image is not None
-        if not node.is_stopped_in_order or any(node.image.streams.open_on(node.node_id)) or not is_bucket_quiet(node):
+        if (
+            not node.is_stopped_in_order
+            or any(node.image.streams.open_on(node.node_id))
+            or not is_bucket_quiet(node)
+        ):
             return
         if not self._is_copied_early:
             self._copy()
@@ -113,10 +121,12 @@ def is_wal_file(path: str) -> bool:
 
 
 class AcceptableWal(StrangePlace):
-    """A WAL that is not the node's own. `name`: as counts of what was met begin; `is_accepted`: the operator says wal.lost.accept once the start
-    was refused, and it is the node's own from there on."""
+    """A WAL that is not the node's own. `name`: as counts of what was met begin; `is_accepted`: the operator
+    says wal.lost.accept once the start was refused, and it is the node's own from there on."""
 
-    def __init__(self, node: SimNode, what: str, words: tuple[str, ...], name: str, *, is_accepted: bool) -> None:
+    def __init__(
+        self, node: SimNode, what: str, words: tuple[str, ...], name: str, *, is_accepted: bool
+    ) -> None:
         super().__init__(node, what, words)
         self._name = name
         self._is_to_accept = is_accepted
@@ -163,7 +173,9 @@ class AcceptableWal(StrangePlace):
         self._told[place] = epoch
         streams = [one for one in image.streams.of_partition(*place) if one.role is StreamRole.DATA]
         if any(offset != one.end for one in streams):
-            history.find("given-up-wrongly", f"{shown(place)} from {offset} on, committed to {streams[0].end}")
+            history.find(
+                "given-up-wrongly", f"{shown(place)} from {offset} on, committed to {streams[0].end}"
+            )
         if topic_name == OFFSETS_TOPIC:
             history.give_up_groups()
             return
@@ -182,12 +194,14 @@ class AcceptableWal(StrangePlace):
         now = leader_epochs(node.image)
         for place, epoch in self._told.items():
             if place in now and not self._epochs.get(place, -1) < epoch <= now[place]:
-                history.find("epoch-stays", f"{shown(place)} lost records, was told {epoch}, and is in {now[place]}")
+                history.find(
+                    "epoch-stays", f"{shown(place)} lost records, was told {epoch}, and is in {now[place]}"
+                )
 
 
 class OtherWal(AcceptableWal):
-    """`settings`: of the other kind, None for the node's own. `files`, `objects`: what the other WAL is; of the other kind it lies where it
-    lies."""
+    """`settings`: of the other kind, None for the node's own. `files`, `objects`: what the other WAL is; of
+    the other kind it lies where it lies."""
 
     def __init__(
         self,
@@ -248,7 +262,9 @@ def another_nodes(own: Files, node: SimNode) -> Files:
     header = None if WAL_FILE not in own else wal_header(own[WAL_FILE])
     if header is None:
         return {}
-    made = replace(header, node_id=node.node_id + 1, wal_id=node.world.rand.split("another node's WAL").uuid()).encode()
+    made = replace(
+        header, node_id=node.node_id + 1, wal_id=node.world.rand.split("another node's WAL").uuid()
+    ).encode()
     durable = bytearray(own[WAL_FILE].durable)
     durable[: 2 * BLOCK_BYTES] = made + made
     return {WAL_FILE: replace(own[WAL_FILE], durable=durable, visible=bytearray(durable))}
@@ -262,11 +278,16 @@ def entries_in(node: SimNode) -> list[tuple[int, int]]:
         return []
     geometry = Geometry.of(header.capacity_bytes)
     blocks = blocks_from(file.durable, geometry, header.head)
-    return [(one.stream_id, one.end) for block in blocks for one in entries_of_block(file.durable, geometry, block)]
+    return [
+        (one.stream_id, one.end)
+        for block in blocks
+        for one in entries_of_block(file.durable, geometry, block)
+    ]
 
 
 def drawn_place(node: SimNode, rand: Rand, settings: BrokerSettings | None, move: WalMove | None) -> OtherWal:
-    """What stands in for the node's WAL: what it had before its move; or a new one, or (of its own kind) another node's."""
+    """What stands in for the node's WAL: what it had before its move; or a new one, or (of its own kind)
+    another node's."""
     is_accepted = rand.below(2) == 0
     if move is not None and move.is_done:
         return OtherWal(node, FORMER, settings, move.files, move.objects, is_accepted=is_accepted)

@@ -61,7 +61,11 @@ def sound() -> Found:
     whole = image((0, 3), end=3)
     return Found(
         is_read=True,
-        logs={PLACE: FoundLog(0, 3, [(0, b"a"), (1, b"b"), (2, b"c")], [5, 9, 7], [(5, 0), (6, 1), (9, 1), (10, -1)])},
+        logs={
+            PLACE: FoundLog(
+                0, 3, [(0, b"a"), (1, b"b"), (2, b"c")], [5, 9, 7], [(5, 0), (6, 1), (9, 1), (10, -1)]
+            )
+        },
         topics={"topic": TOPIC},
         commits={("g", "topic", 0): 7},
         image=whole,
@@ -118,7 +122,9 @@ def take_spoiled(found: Found) -> None:
 def prepare(found: Found, deadline_ms: int = 900) -> None:
     """An object that nobody has committed."""
     assert found.image is not None
-    found.image = found.replayed = apply_records(found.image, [PrepareObjectsRecord(7, 1, 1, deadline_ms)], 11, 0)[1]
+    found.image = found.replayed = apply_records(
+        found.image, [PrepareObjectsRecord(7, 1, 1, deadline_ms)], 11, 0
+    )[1]
     found.expired_ms = 1_000
 
 
@@ -227,7 +233,8 @@ def test_a_producer_id_given_twice_is_found() -> None:
 
 
 def test_contradictions_are_found_when_they_are_told() -> None:
-    """An offset with two meanings, a watermark or a log start that falls, a log start that rises by itself."""
+    """An offset with two meanings, a watermark or a log start that falls, a log start that rises by
+    itself."""
     history = told()
     history.on_shown(PLACE, 1, b"x")
     history.on_acknowledged(PLACE, 2, [b"y"])

@@ -1,4 +1,5 @@
-"""A cloned node beside its clone: nothing is overwritten, and the one that was replaced does nothing more; bugs that are planted are found."""
+"""A cloned node beside its clone: nothing is overwritten, and the one that was replaced does nothing more;
+bugs that are planted are found."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from tests.sim.cloned import run_cloned
 @pytest.mark.parametrize("is_halted", [False, True])
 @pytest.mark.parametrize("seed", ["0", "1"])
 def test_a_cloned_node_harms_nothing(seed: str, is_halted: bool) -> None:
-    """The first goes on beside its clone, or is halted for twenty seconds and wakes: it ends, and has done nothing."""
+    """The first goes on beside its clone, or is halted for twenty seconds and wakes: it ends, and has done
+    nothing."""
     scene = run_cloned(seed, is_halted=is_halted)
     assert scene.findings == []
     assert scene.looked_count > 20
@@ -40,7 +42,8 @@ async def looks_never(self: Owner, since_s: float) -> None:
 
 
 async def verifies_over(self: Owner, since_s: float) -> None:
-    """Nothing; objects are put without the condition that would end the process before it commits, and a halt holds no commit."""
+    """Nothing; objects are put without the condition that would end the process before it commits, and a halt
+    holds no commit."""
     self.is_conditional = False
     self.may_acknowledge = lambda: True  # type: ignore[method-assign]
 

@@ -1,4 +1,5 @@
-"""The simulated disk itself: what it keeps, what a power cut may take, and that its faults strike when planned."""
+"""The simulated disk itself: what it keeps, what a power cut may take, and that its faults strike when
+planned."""
 
 from __future__ import annotations
 
@@ -124,8 +125,8 @@ def test_a_replaced_file_is_the_old_or_the_new() -> None:
 
 
 def test_a_kill_leaves_what_a_power_cut_may_still_take() -> None:
-    """After a kill appends that were not synced, and a new file under its name, are there and not durable; a sync, and the next change
-    in the folder, make them so."""
+    """After a kill appends that were not synced, and a new file under its name, are there and not durable; a
+    sync, and the next change in the folder, make them so."""
 
     async def killed(seed: int) -> SimDisk:
         disk = SimDisk(Rand(b"%d" % seed))
@@ -157,7 +158,8 @@ def test_a_kill_leaves_what_a_power_cut_may_still_take() -> None:
 
 
 def test_what_a_truncation_took_does_not_come_back_with_a_sync() -> None:
-    """A process is killed while it cuts its log: the next one finds it cut or not, and a sync of that one makes durable what it found."""
+    """A process is killed while it cuts its log: the next one finds it cut or not, and a sync of that one
+    makes durable what it found."""
 
     async def run() -> None:
         seen = set()
@@ -183,7 +185,8 @@ def test_what_a_truncation_took_does_not_come_back_with_a_sync() -> None:
 
 
 def test_failures_are_the_projects() -> None:
-    """EIO is DiskFailed, ENOSPC and a full disk are DiskFull; a misdirected write lands elsewhere and says nothing."""
+    """EIO is DiskFailed, ENOSPC and a full disk are DiskFull; a misdirected write lands elsewhere and says
+    nothing."""
 
     async def run() -> None:
         disk = SimDisk(capacity_bytes=20_000)
@@ -206,8 +209,8 @@ def test_failures_are_the_projects() -> None:
 
 
 def test_a_stray_write_is_set_right() -> None:
-    """What was meant is known, whatever was written since and however the process ended: the write that went astray is put in its place, and
-    what it fell on is what it would have been."""
+    """What was meant is known, whatever was written since and however the process ended: the write that went
+    astray is put in its place, and what it fell on is what it would have been."""
 
     async def run() -> None:
         for is_cut in (False, True):
@@ -239,7 +242,9 @@ def test_a_changed_buffer_is_noticed() -> None:
 
     async def run() -> None:
         problems = []
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context["exception"]))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: problems.append(context["exception"])
+        )
         disk = SimDisk()
         file = await disk.open_block(PATH, 8192)
         view = Arena(4096).view

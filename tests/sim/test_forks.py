@@ -33,7 +33,11 @@ def test_a_forked_run_is_the_run_from_scratch() -> None:
     for plan, outcome in forked([replace(BASE, strikes=one, fate="tear") for one in strikes]).items():
         scratch = run_plan(plan)
         assert not outcome.findings
-        assert (outcome.digest, outcome.counts, outcome.hits) == (scratch.digest, scratch.counts, scratch.hits), plan
+        assert (outcome.digest, outcome.counts, outcome.hits) == (
+            scratch.digest,
+            scratch.counts,
+            scratch.hits,
+        ), plan
 
 
 def test_drawn_plans_in_processes_are_the_same_runs() -> None:
@@ -47,7 +51,8 @@ def test_drawn_plans_in_processes_are_the_same_runs() -> None:
 def test_a_planted_bug_is_found_in_both() -> None:
     """The same findings, at the same plans."""
     plans = [
-        replace(BASE, settings="plain", strikes=(Strike("write", number),), fate="drop") for number in (60, 75, 90)
+        replace(BASE, settings="plain", strikes=(Strike("write", number),), fate="drop")
+        for number in (60, 75, 90)
     ]
     with BUGS["offsets-again"].planted():
         outcomes = forked(plans)
@@ -59,7 +64,8 @@ def test_a_planted_bug_is_found_in_both() -> None:
 
 
 def test_what_is_said_to_have_the_same_future_has_it() -> None:
-    """Fates that leave the same disk and bucket: such a run, lived from scratch, does what the other did from the restart on."""
+    """Fates that leave the same disk and bucket: such a run, lived from scratch, does what the other did from
+    the restart on."""
     for number in range(48, 60):  # the first write that some fates leave otherwise, and some alike
         plans = [replace(BASE, strikes=(Strike("write", number),), fate=fate) for fate in FATES]
         outcomes = forked(plans)

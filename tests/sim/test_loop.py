@@ -1,4 +1,5 @@
-"""The simulated loop: time that jumps, order that does not follow addresses, and processes that end without a trace."""
+"""The simulated loop: time that jumps, order that does not follow addresses, and processes that end without a
+trace."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def test_a_task_group_cancels_in_order_of_birth() -> None:
 
 
 def test_nothing_to_do_is_no_end() -> None:
-    """A run that waits for what nobody will do is stopped, and so is one that goes round without time passing."""
+    """A run that waits for what nobody will do is stopped, and so is one that goes round without time
+    passing."""
 
     async def wait(loop: SimLoop) -> None:
         await loop.create_future()
@@ -79,7 +81,8 @@ def test_nothing_to_do_is_no_end() -> None:
 
 
 def test_a_life_that_is_over_does_nothing_more() -> None:
-    """Its tasks do not run on, not even their `finally`; its timers and callbacks are dropped; others go on."""
+    """Its tasks do not run on, not even their `finally`; its timers and callbacks are dropped; others go
+    on."""
     seen: list[str] = []
 
     async def main(loop: SimLoop) -> None:
@@ -147,7 +150,8 @@ def test_what_nobody_took_is_a_problem() -> None:
 
 
 def test_a_strike_comes_between_two_callbacks() -> None:
-    """It runs just before the callback it was planned at, whoever that belongs to, and every callback can be met."""
+    """It runs just before the callback it was planned at, whoever that belongs to, and every callback can be
+    met."""
     for turn in range(1, 8):
         seen: list[str] = []
 

@@ -95,7 +95,8 @@ def test_bytes_arrive_in_order_and_in_pieces() -> None:
 
 
 def test_a_slow_reader_is_felt() -> None:
-    """Beyond the window the writer's buffer grows and it is told to pause; when the reader goes on, to resume."""
+    """Beyond the window the writer's buffer grows and it is told to pause; when the reader goes on, to
+    resume."""
 
     async def test(pair: Pair) -> None:
         pair.server.transport.pause_reading()
@@ -132,7 +133,8 @@ def test_the_end_of_a_process_is_heard() -> None:
 
 @pytest.mark.parametrize("is_flushed", [False, True])
 def test_nothing_arrives_behind_what_a_break_took(is_flushed: bool) -> None:
-    """A side that has not heard of the break goes on writing: bytes with a hole in them would be another message."""
+    """A side that has not heard of the break goes on writing: bytes with a hole in them would be another
+    message."""
 
     async def test(pair: Pair) -> None:
         for _ in range(20):  # delays are drawn

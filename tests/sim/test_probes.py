@@ -1,4 +1,5 @@
-"""Each live probe says by name what it is there to see, when it passes the real edges of a node, and nothing of a history that is right."""
+"""Each live probe says by name what it is there to see, when it passes the real edges of a node, and nothing
+of a history that is right."""
 
 from __future__ import annotations
 
@@ -84,10 +85,24 @@ class Scene:
         """The header, written to its copies and durable."""
         for at in copies:
             self._sequence += 1
-            fields = (epoch, FIRST, CAPACITY_BYTES, trim, trim, FIRST, BLOCK_BYTES, 1 << 16, 0, -1, self._sequence)
+            fields = (
+                epoch,
+                FIRST,
+                CAPACITY_BYTES,
+                trim,
+                trim,
+                FIRST,
+                BLOCK_BYTES,
+                1 << 16,
+                0,
+                -1,
+                self._sequence,
+            )
             self._write(at, DeviceHeader(CLUSTER, 1, *fields).encode())
 
-    def block(self, epoch: int, number: int, offset: int, value: bytes, is_durable: bool = True) -> tuple[int, bytes]:
+    def block(
+        self, epoch: int, number: int, offset: int, value: bytes, is_durable: bool = True
+    ) -> tuple[int, bytes]:
         """One record, in the block of that number: [offset, offset + 1) of stream 0."""
         entry = entry_of(offset, value)
         position = FIRST + number * BLOCK_BYTES
@@ -135,11 +150,19 @@ class Scene:
         self.world.bucket.put(claim_key(log_prefix(CLUSTER, 1), epoch), header.encode())
 
     def _header(
-        self, kind: Kind, epoch: int, place: Place, link: Place | None, token: bytes = b"", body_bytes: int = 0
+        self,
+        kind: Kind,
+        epoch: int,
+        place: Place,
+        link: Place | None,
+        token: bytes = b"",
+        body_bytes: int = 0,
     ) -> ObjectHeader:
         stamp, token = Stamp(0, 0, Place(0, 0), 0), token or b"%08d" % epoch
         count = int(body_bytes > 0)
-        return ObjectHeader(kind, self.fence, CLUSTER, 1, epoch, token, place, 0, body_bytes, count, stamp, link)
+        return ObjectHeader(
+            kind, self.fence, CLUSTER, 1, epoch, token, place, 0, body_bytes, count, stamp, link
+        )
 
     # Metadata.
 
@@ -188,7 +211,8 @@ def tell(scene: Scene, offset: int, value: bytes) -> None:
 
 
 def take_blocks(scene: Scene) -> None:
-    """What a life of epoch 1 does that is right: two records, acknowledged, committed and trimmed; then a life of epoch 2."""
+    """What a life of epoch 1 does that is right: two records, acknowledged, committed and trimmed; then a
+    life of epoch 2."""
     scene.head(1)
     scene.stream(0)
     first = scene.block(1, 0, 0, b"first", is_durable=False)
@@ -208,7 +232,8 @@ def take_blocks(scene: Scene) -> None:
 
 
 def take_slots(scene: Scene) -> None:
-    """The same of a log of objects with seals: one of epoch 1, one of epoch 2 that writes nothing, one of epoch 3."""
+    """The same of a log of objects with seals: one of epoch 1, one of epoch 2 that writes nothing, one of
+    epoch 3."""
     scene.root(1)
     scene.stream(0)
     first = scene.slot(1, 0, None, b"first")
@@ -225,7 +250,8 @@ def take_slots(scene: Scene) -> None:
 
 
 def take_a_first_slot_away(scene: Scene) -> None:
-    """Another seals the first slot of an owner while the second is on its way, which is acknowledged to nobody."""
+    """Another seals the first slot of an owner while the second is on its way, which is acknowledged to
+    nobody."""
     scene.root(1)
     scene.slot(1, 0, None, b"first")
     scene.start()
@@ -250,7 +276,8 @@ def take_claims(scene: Scene) -> None:
 
 
 def fill_a_hole_late(scene: Scene) -> None:
-    """What was missing when the next one came lands after all; it and what lies behind it are acknowledged to nobody, and go."""
+    """What was missing when the next one came lands after all; it and what lies behind it are acknowledged to
+    nobody, and go."""
     scene.fence = FenceKind.RESERVATION
     scene.root(1)
     scene.claim(1)
@@ -312,7 +339,9 @@ def set_the_clock_back(scene: Scene) -> None:
         (set_the_clock_back, (), ["ObjectsLive"]),
     ],
 )
-def test_what_is_right_is_passed(act: Callable[[Scene], None], variants: tuple[str, ...], looked_at: list[str]) -> None:
+def test_what_is_right_is_passed(
+    act: Callable[[Scene], None], variants: tuple[str, ...], looked_at: list[str]
+) -> None:
     """No finding, and each probe counts what it looked at, under the kind of log it was."""
     scene = play(act, *variants)
     assert scene.history.findings == []
@@ -568,15 +597,18 @@ OBJECTS, RESERVED = ("object wal",), ("reserved object wal",)
         (forgets_an_object, ["forgotten-object"], ()),
     ],
 )
-def test_each_fault_is_found(act: Callable[[Scene], None], kinds: list[str], variants: tuple[str, ...]) -> None:
+def test_each_fault_is_found(
+    act: Callable[[Scene], None], kinds: list[str], variants: tuple[str, ...]
+) -> None:
     """One thing is wrong; its probe says so by name, and no other one does."""
     assert play(act, *variants).kinds == kinds
 
 
 @pytest.mark.parametrize("is_shown", [False, True])
 def test_the_grace_of_what_was_not_shown_runs_from_its_commit(is_shown: bool) -> None:
-    """A process dies as it marks for deletion an object, and the next one comes up late, for the store is away: who counts from when that one shows
-    it finds fault with a whole grace. What the next one itself marks for deletion has its grace from then."""
+    """A process dies as it marks for deletion an object, and the next one comes up late, for the store is
+    away: who counts from when that one shows it finds fault with a whole grace. What the next one itself
+    marks for deletion has its grace from then."""
     findings = []
 
     async def main(loop: Any) -> None:
@@ -625,7 +657,10 @@ async def turn_round(node: SimNode, storage: Storage) -> None:
     for offset in range(2):
         cache.put(1 << 40, Entry(offset, 1, memoryview(b"x"), 1), storage._wal.confirmed_end + offset + 1)
         cache.seal()
-    cache._blocks[0].wal_start, cache._blocks[1].wal_start = cache._blocks[1].wal_start, cache._blocks[0].wal_start
+    cache._blocks[0].wal_start, cache._blocks[1].wal_start = (
+        cache._blocks[1].wal_start,
+        cache._blocks[0].wal_start,
+    )
 
 
 async def pile_up_uploads(node: SimNode, storage: Storage) -> None:
@@ -702,7 +737,9 @@ async def compact_with(node: SimNode, part: object) -> None:
         (put_too_much, "beyond-bound: compaction, put"),
     ],
 )
-def test_what_a_broker_holds_is_watched(spoil: Callable[[SimNode, Storage], Awaitable[None]], finding: str) -> None:
+def test_what_a_broker_holds_is_watched(
+    spoil: Callable[[SimNode, Storage], Awaitable[None]], finding: str
+) -> None:
     """A broker that serves is within its bounds; one figure is made wrong, and its probe says so."""
 
     async def main(loop: Any) -> None:

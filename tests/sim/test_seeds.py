@@ -1,4 +1,5 @@
-"""Drawn plans in the suite: a fixed handful of the hunt's seeds, replay in another process, and plans as text."""
+"""Drawn plans in the suite: a fixed handful of the hunt's seeds, replay in another process, and plans as
+text."""
 
 from __future__ import annotations
 
@@ -27,21 +28,27 @@ AT_A_TIME = 4
 
 @pytest.mark.parametrize("first", range(500, 500 + 6 * AT_A_TIME, AT_A_TIME))
 def test_nothing_is_found_at_fixed_seeds(first: int) -> None:
-    """Nodes under drawn weather, strikes and settings keep every promise, and every probe and checker looked."""
+    """Nodes under drawn weather, strikes and settings keep every promise, and every probe and checker
+    looked."""
     tally = Tally()
     plans = [drawn_plan(number) for number in range(first, first + AT_A_TIME)]
     if not any({*OBJECT_WALS} & set(plan.settings.split("+")) for plan in plans):
-        plans[-1] = replace(plans[-1], settings="object wal")  # whatever is drawn, both kinds of log are looked at
+        plans[-1] = replace(
+            plans[-1], settings="object wal"
+        )  # whatever is drawn, both kinds of log are looked at
     for outcome in run_all(iter(plans), 2):
         tally.add(outcome)
     assert not tally.failed, "\n".join(f"{outcome.plan}: {outcome.findings[:3]}" for outcome in tally.failed)
     assert tally.hits["strike while it serves"]
     for_losses_alone = ("EpochsEnd", "FollowersNotice")
-    assert all(tally.looked_at[name] for name in tally.looked_at if name not in for_losses_alone), tally.looked_at
+    assert all(tally.looked_at[name] for name in tally.looked_at if name not in for_losses_alone), (
+        tally.looked_at
+    )
 
 
 def test_a_file_that_a_killed_process_made_is_there_after_a_power_cut() -> None:
-    """The kill comes between the making of the WAL's file and the sync of its folder; the next node acknowledges in it, and loses power."""
+    """The kill comes between the making of the WAL's file and the sync of its folder; the next node
+    acknowledges in it, and loses power."""
     outcome = run_plan(parse_plan("seed=41086 weather=calm fate=any batches=10 kill@name8 cut@turn8046"))
     assert outcome.hits["strike at: file"]
     assert outcome.hits["cut"]
@@ -49,9 +56,12 @@ def test_a_file_that_a_killed_process_made_is_there_after_a_power_cut() -> None:
 
 
 def test_a_clock_that_was_ahead_for_a_moment_deletes_nothing_after_a_restore() -> None:
-    """Metadata is stamped while the wall clock is days ahead; then the log directory is lost, and restored from what is saved of it."""
+    """Metadata is stamped while the wall clock is days ahead; then the log directory is lost, and restored
+    from what is saved of it."""
     outcome = run_plan(
-        parse_plan("seed=741761 weather=lost log+slow reader+clock ahead fate=holes batches=6 cut@crowd26 cut@again1")
+        parse_plan(
+            "seed=741761 weather=lost log+slow reader+clock ahead fate=holes batches=6 cut@crowd26 cut@again1"
+        )
     )
     assert outcome.hits["weather: lost log"]
     assert outcome.hits["weather: clock ahead"]
@@ -59,22 +69,27 @@ def test_a_clock_that_was_ahead_for_a_moment_deletes_nothing_after_a_restore() -
 
 
 def test_a_client_whose_producers_take_its_memory_is_served_again() -> None:
-    """Their states could not go to the log when there were too many: nothing was durable yet. Then they can, and new producers have a place."""
+    """Their states could not go to the log when there were too many: nothing was durable yet. Then they can,
+    and new producers have a place."""
     cast = "plain+doubler+reader+rereader+committer+trimmer+churner+gremlin"
-    words = f"seed=740339 weather=calm fate=drop settings=few hot producers cast={cast} batches=56 kill@seldom4"
+    words = (
+        f"seed=740339 weather=calm fate=drop settings=few hot producers cast={cast} batches=56 kill@seldom4"
+    )
     outcome = run_plan(parse_plan(words))
     assert not outcome.findings, outcome.findings
 
 
 def test_a_late_put_of_the_dead_is_void_before_a_stream_is_closed() -> None:
-    """A log of objects without conditional writes: recovery reads to its end, closes the streams, and is killed. Meanwhile an object of the life
-    before has landed behind that end; some of its records belong to streams that are closed, others would be taken."""
+    """A log of objects without conditional writes: recovery reads to its end, closes the streams, and is
+    killed. Meanwhile an object of the life before has landed behind that end; some of its records belong to
+    streams that are closed, others would be taken."""
     cast = "idempotent+plain+burst+rereader+member+trimmer+churner+gremlin"
     hits: Counter[str] = Counter()
     for number, writes in ((86410, (32, 38, 45, 70)), (86413, (20, 33, 36, 72))):
         strikes = " ".join(f"cut@write{write}" for write in writes)
         words = (
-            f"seed={number} weather=full bucket fate=tear settings=reserved object wal cast={cast} batches=7 {strikes}"
+            f"seed={number} weather=full bucket fate=tear settings=reserved object wal cast={cast} "
+            f"batches=7 {strikes}"
         )
         outcome = run_plan(parse_plan(words))
         assert not outcome.findings, outcome.findings
@@ -83,8 +98,12 @@ def test_a_late_put_of_the_dead_is_void_before_a_stream_is_closed() -> None:
 
 
 def test_duplicates_of_the_log_count_among_its_puts() -> None:
-    """A log of objects on a slow store: what is put a second time takes the place of an upload that would begin."""
-    words = "seed=18 weather=slow store+cut net fate=drop settings=early splits+object wal batches=5 kill@turn5418"
+    """A log of objects on a slow store: what is put a second time takes the place of an upload that would
+    begin."""
+    words = (
+        "seed=18 weather=slow store+cut net fate=drop settings=early splits+object wal batches=5 "
+        "kill@turn5418"
+    )
     outcome = run_plan(parse_plan(words))
     assert not outcome.findings, outcome.findings
 
@@ -93,14 +112,17 @@ def test_duplicates_of_the_log_count_among_its_puts() -> None:
     "words",
     [
         "seed=400664 weather=store away+replaced+deaf net fate=any settings=own objects+small wal+object wal "
-        "cast=idempotent+plain+burst+doubler+rereader+vandal+trimmer+gremlin batches=10 cut@promise24 kill@command134 cut@turn908 kill@seldom5",
-        "seed=402004 weather=lost races+cut net fate=tear settings=small uploads+small merges+quick object wal "
+        "cast=idempotent+plain+burst+doubler+rereader+vandal+trimmer+gremlin batches=10 cut@promise24 "
+        "kill@command134 cut@turn908 kill@seldom5",
+        "seed=402004 weather=lost races+cut net fate=tear settings=small uploads+small merges+quick object "
+        "wal "
         "cast=idempotent+burst+doubler+reader+committer+member+trimmer+churner batches=4 fail@write10",
     ],
     ids=["stopped as it is replaced", "a rival in several slots"],
 )
 def test_a_world_of_many_misfortunes_is_sound(words: str) -> None:
-    """A process is told to stop in the instant in which it is replaced; a rival is first in several slots, and is one owner all the same."""
+    """A process is told to stop in the instant in which it is replaced; a rival is first in several slots,
+    and is one owner all the same."""
     outcome = run_plan(parse_plan(words))
     assert not outcome.findings, outcome.findings[:3]
 
@@ -116,14 +138,17 @@ def test_a_plan_is_text_and_back() -> None:
 def digest_in_a_process(plan: Plan, hash_seed: str) -> str:
     env = {**os.environ, "PYTHONHASHSEED": hash_seed}
     words = [sys.executable, "-m", "tests.sim", "one", str(plan)]
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    done = subprocess.run(
+        words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     found = re.search(r"\b[0-9a-f]{64}\b", done.stdout)
     assert found is not None, done.stdout
     return found[0]
 
 
 def test_a_drawn_plan_is_the_same_run_in_another_process() -> None:
-    """Weather, settings and a kill between two callbacks included, down to the last byte on the wire; here it ran after other runs, there first."""
+    """Weather, settings and a kill between two callbacks included, down to the last byte on the wire; here it
+    ran after other runs, there first."""
     plan = Plan(
         "twice",
         (Strike("turn", 3000, "kill"), Strike("change", 9)),
@@ -139,9 +164,12 @@ def test_a_drawn_plan_is_the_same_run_in_another_process() -> None:
 
 
 def test_a_finding_becomes_a_short_story() -> None:
-    """What does not matter to a finding is left out of its plan; the story tells the strike and what came to light."""
+    """What does not matter to a finding is left out of its plan; the story tells the strike and what came to
+    light."""
     bare = Plan("story", (), "drop", "full bucket+slow net", "small blocks+one write", "burst+reader", 4)
-    plan = Plan(bare.seed, (Strike("write", 63),), bare.fate, bare.weather, bare.settings, bare.cast, bare.batches)
+    plan = Plan(
+        bare.seed, (Strike("write", 63),), bare.fate, bare.weather, bare.settings, bare.cast, bare.batches
+    )
     with BUGS["offsets-again"].planted():
         outcome = minimised(run_plan(plan))
     assert outcome.findings
@@ -159,7 +187,9 @@ def test_a_tally_names_what_was_never_met() -> None:
     assert tally.missing(("cut", "torn")) == ["torn", "OnceInOrder"]
 
 
-@pytest.mark.parametrize("name", ["strike at: multipart_part sent", "strike at: CommitCompaction carried out"])
+@pytest.mark.parametrize(
+    "name", ["strike at: multipart_part sent", "strike at: CommitCompaction carried out"]
+)
 def test_an_enumeration_fails_for_a_point_that_was_never_struck(name: str) -> None:
     """Its exit code says so, though nothing was found."""
     tally = Tally(runs=1, hits=Counter(CRASH_MUST_HIT))
@@ -187,8 +217,8 @@ def test_a_node_that_is_killed_as_its_work_ends_comes_up_again() -> None:
 
 @pytest.mark.parametrize("settings", ["object wal", "reserved object wal"])
 def test_rot_in_a_log_of_objects_is_refused_by_its_name(settings: str) -> None:
-    """A byte of an object of the log is wrong at one of three starts: the start is refused and names the object, or nobody needs it. Mended, all that
-    was acknowledged is there."""
+    """A byte of an object of the log is wrong at one of three starts: the start is refused and names the
+    object, or nobody needs it. Mended, all that was acknowledged is there."""
     hits: Counter[str] = Counter()
     strikes = tuple(Strike("turn", turn, "kill") for turn in (900, 1500, 2100))
     for number in range(4):
@@ -200,10 +230,13 @@ def test_rot_in_a_log_of_objects_is_refused_by_its_name(settings: str) -> None:
 
 
 def test_a_node_that_loses_a_race_ends_and_loses_nothing() -> None:
-    """A later owner has sealed the slot that a conditional put was for, and died: the process ends, and the next one goes on from there."""
+    """A later owner has sealed the slot that a conditional put was for, and died: the process ends, and the
+    next one goes on from there."""
     hits: Counter[str] = Counter()
     for number in range(3):
-        outcome = run_plan(Plan(f"race {number}", (), "any", "lost races", "object wal", "plain+burst+gremlin", 8))
+        outcome = run_plan(
+            Plan(f"race {number}", (), "any", "lost races", "object wal", "plain+burst+gremlin", 8)
+        )
         assert not outcome.findings, outcome.findings[:3]
         hits += outcome.hits
     assert hits["a rival was first"]
@@ -211,7 +244,8 @@ def test_a_node_that_loses_a_race_ends_and_loses_nothing() -> None:
 
 
 def test_a_stray_write_of_the_log_is_refused() -> None:
-    """A write of the log lands elsewhere on the device: a start that can tell it refuses. Set right, all that was acknowledged is there."""
+    """A write of the log lands elsewhere on the device: a start that can tell it refuses. Set right, all that
+    was acknowledged is there."""
     hits: Counter[str] = Counter()
     for number in (3, 4):
         outcome = run_plan(
@@ -225,7 +259,8 @@ def test_a_stray_write_of_the_log_is_refused() -> None:
 
 @pytest.mark.parametrize("settings", OBJECT_WALS)
 def test_a_process_that_was_replaced_and_lives_on_is_fenced(settings: str) -> None:
-    """Its volume and address are another machine's; it has clients and its way to the store. Whatever it acknowledges is there, once."""
+    """Its volume and address are another machine's; it has clients and its way to the store. Whatever it
+    acknowledges is there, once."""
     hits: Counter[str] = Counter()
     for number in (0, 2):
         outcome = run_plan(
@@ -238,22 +273,28 @@ def test_a_process_that_was_replaced_and_lives_on_is_fenced(settings: str) -> No
 
 
 def test_what_a_replaced_process_put_behind_a_hole_may_go() -> None:
-    """Under a reservation the newer owner deletes what lies behind the end that it found, though the slot in which the log ended is filled by
-    then: nobody was told of either."""
+    """Under a reservation the newer owner deletes what lies behind the end that it found, though the slot in
+    which the log ended is filled by then: nobody was told of either."""
     cast = "idempotent+reader+rereader+vandal+committer+member+trimmer+gremlin"
     settings = "small blocks+page cache+small merges+small parts+reserved object wal"
     weather = "rough store+clock back+clock drift+replaced"
-    words = f"seed=201245 weather={weather} fate=tear blocks settings={settings} cast={cast} batches=6 cut@store555"
+    words = (
+        f"seed=201245 weather={weather} fate=tear blocks settings={settings} cast={cast} batches=6 "
+        "cut@store555"
+    )
     outcome = run_plan(parse_plan(words))
     assert not outcome.findings, outcome.findings[:3]
 
 
 @pytest.mark.parametrize("settings", ["plain", "object wal"])
 def test_what_an_operator_gives_up_is_all_that_is_lost(settings: str) -> None:
-    """The log is damaged, the start refused, `wal.corruption` skips or truncates: all else is there, and leader epochs tell of it."""
+    """The log is damaged, the start refused, `wal.corruption` skips or truncates: all else is there, and
+    leader epochs tell of it."""
     hits: Counter[str] = Counter()
     for seed in (0, 3, 5):
-        outcome = run_plan(Plan(f"{seed}", (), "any", "salvage", settings, "plain+burst+idempotent+reader", 8))
+        outcome = run_plan(
+            Plan(f"{seed}", (), "any", "salvage", settings, "plain+burst+idempotent+reader", 8)
+        )
         assert not outcome.findings, outcome.findings[:3]
         hits += outcome.hits
     assert hits["salvage: refused"]
@@ -262,7 +303,8 @@ def test_what_an_operator_gives_up_is_all_that_is_lost(settings: str) -> None:
 
 @pytest.mark.parametrize("settings", ["plain", "object wal"])
 def test_a_lost_log_directory_is_restored(settings: str) -> None:
-    """From the bucket, with the log there or gone: what the restore does not name is there, and nothing is given out again."""
+    """From the bucket, with the log there or gone: what the restore does not name is there, and nothing is
+    given out again."""
     hits: Counter[str] = Counter()
     for seed in range(3):
         outcome = run_plan(Plan(f"{seed}", (), "any", "lost log", settings, "plain+idempotent+reader", 8))
@@ -273,8 +315,12 @@ def test_a_lost_log_directory_is_restored(settings: str) -> None:
 
 
 def test_an_older_bucket_is_told_after_a_restore_without_its_log() -> None:
-    """Log directory and WAL were lost, the loss accepted, and a start served; then a copy of the bucket of before is put back."""
-    words = "seed=731175 weather=strict store+older bucket+lost log fate=keep settings=many snapshots cut@write414 cut@turn5016 kill@write236"
+    """Log directory and WAL were lost, the loss accepted, and a start served; then a copy of the bucket of
+    before is put back."""
+    words = (
+        "seed=731175 weather=strict store+older bucket+lost log fate=keep settings=many snapshots "
+        "cut@write414 cut@turn5016 kill@write236"
+    )
     outcome = run_plan(parse_plan(words))
     assert not outcome.findings, outcome.findings[:3]
     assert outcome.hits["older bucket refused"]
@@ -285,7 +331,10 @@ def test_an_older_bucket_is_told_after_a_restore_without_its_log() -> None:
     ("words", "what"),
     [
         ("seed=2 weather=older pair fate=any", "older log directory and bucket refused"),
-        ("seed=1 weather=older log fate=any settings=object wal", "older log directory refused, with a log of objects"),
+        (
+            "seed=1 weather=older log fate=any settings=object wal",
+            "older log directory refused, with a log of objects",
+        ),
         ("seed=1 weather=older wal fate=any settings=object wal", "older WAL refused, with a log of objects"),
         ("seed=2 weather=other kind fate=any", "new WAL of the other kind refused"),
         ("seed=3 weather=other wal fate=any settings=object wal", "former WAL refused"),
@@ -299,8 +348,12 @@ def test_a_place_that_is_not_the_nodes_own_is_refused(words: str, what: str) -> 
 
 
 def test_a_former_wal_that_was_copied_early_is_judged_as_it_was_copied() -> None:
-    """The copy was taken before the log's last object was put; whoever goes on with it counts what it has, and that is no wrong link."""
-    words = "seed=730012 weather=slow disk+lost answers+other wal fate=holes settings=large uploads+quick object wal batches=5"
+    """The copy was taken before the log's last object was put; whoever goes on with it counts what it has,
+    and that is no wrong link."""
+    words = (
+        "seed=730012 weather=slow disk+lost answers+other wal fate=holes settings=large uploads+quick "
+        "object wal batches=5"
+    )
     outcome = run_plan(parse_plan(f"{words} kill@store187 fail@write19 cut@write40 kill@write195"))
     assert not outcome.findings, outcome.findings[:3]
     assert outcome.hits["another WAL: loss accepted"]
@@ -308,8 +361,11 @@ def test_a_former_wal_that_was_copied_early_is_judged_as_it_was_copied() -> None
 
 @pytest.mark.parametrize("settings", ["large uploads", "object wal"])
 def test_the_current_wal_is_the_older_one_where_an_older_copy_went_on(settings: str) -> None:
-    """Both are accepted, one after the other: nothing of what was given up comes back, and consumers that check epochs notice."""
-    outcome = run_plan(parse_plan(f"seed=1 weather=found wal fate=any settings={settings} cast=plain batches=4"))
+    """Both are accepted, one after the other: nothing of what was given up comes back, and consumers that
+    check epochs notice."""
+    outcome = run_plan(
+        parse_plan(f"seed=1 weather=found wal fate=any settings={settings} cast=plain batches=4")
+    )
     assert not outcome.findings, outcome.findings[:3]
     assert outcome.hits["older WAL to accept: loss accepted"]
     assert outcome.hits["current WAL found again: loss accepted"]
@@ -317,7 +373,9 @@ def test_the_current_wal_is_the_older_one_where_an_older_copy_went_on(settings: 
 
 
 @pytest.mark.parametrize("settings", ["large uploads", "object wal"])
-def test_a_start_that_is_killed_before_it_told_of_an_accepted_loss_leaves_it_to_the_next(settings: str) -> None:
+def test_a_start_that_is_killed_before_it_told_of_an_accepted_loss_leaves_it_to_the_next(
+    settings: str,
+) -> None:
     """It had opened the older WAL, and emptied it: that WAL's last owner is as new as any by then."""
 
     def prepare(run: Run) -> None:
@@ -341,7 +399,8 @@ def test_a_start_that_is_killed_before_it_told_of_an_accepted_loss_leaves_it_to_
 
 
 def test_two_restores_of_one_copy_give_no_leader_epoch_twice() -> None:
-    """All three places are lost, twice, and the same copy of the bucket is put back: whoever read in between notices."""
+    """All three places are lost, twice, and the same copy of the bucket is put back: whoever read in between
+    notices."""
     outcome = run_plan(parse_plan("seed=2 weather=same copy fate=any cast=plain batches=4"))
     assert not outcome.findings, outcome.findings[:3]
     assert outcome.hits["restore: from a copy of the bucket"] == 2
@@ -351,8 +410,8 @@ def test_two_restores_of_one_copy_give_no_leader_epoch_twice() -> None:
 
 @pytest.mark.parametrize("seed", [34, 45, 60])
 def test_a_clone_that_came_while_the_first_one_committed_serves_nothing(seed: int) -> None:
-    """On the log of objects that both share, between its look at the bucket and its claim: what the first one trimmed for that would be
-    lost. A restore from the bucket has all that was acknowledged."""
+    """On the log of objects that both share, between its look at the bucket and its claim: what the first one
+    trimmed for that would be lost. A restore from the bucket has all that was acknowledged."""
     words = f"seed={seed} weather=cloned+rough store fate=any settings=reserved object wal batches=10"
     outcome = run_plan(parse_plan(words))
     assert not outcome.findings, outcome.findings[:3]
@@ -362,7 +421,8 @@ def test_a_clone_that_came_while_the_first_one_committed_serves_nothing(seed: in
 
 @pytest.mark.parametrize("settings", ["large uploads", "object wal"])
 def test_a_clone_takes_over_and_the_first_one_ends(settings: str) -> None:
-    """Both run, on copies of one disk and on one bucket: what the first one acknowledged is named by it, or there."""
+    """Both run, on copies of one disk and on one bucket: what the first one acknowledged is named by it, or
+    there."""
     outcome = run_plan(parse_plan(f"seed=0 weather=cloned fate=any settings={settings} cast=plain batches=4"))
     assert not outcome.findings, outcome.findings[:3]
     assert outcome.hits["cloned: acknowledged by the first one"]

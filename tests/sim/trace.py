@@ -1,8 +1,8 @@
 """What happened in a run, as lines: a hash of all of them, and the last few for whoever looks into a failure.
 
-Every edge of the simulated world notes what crosses it (disk writes, store requests, bytes on the network, faults, kills), so that two
-runs that agree on the hash did the same things at the same times. Numbers and short words only: nothing whose text follows memory
-addresses or the order of a set.
+Every edge of the simulated world notes what crosses it (disk writes, store requests, bytes on the network,
+faults, kills), so that two runs that agree on the hash did the same things at the same times. Numbers and
+short words only: nothing whose text follows memory addresses or the order of a set.
 """
 
 from __future__ import annotations

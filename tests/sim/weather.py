@@ -1,5 +1,6 @@
-"""What the edges do to a run besides its strikes. Each kind of weather begins at a time drawn from the run's seed and ends before the
-quiet: then progress is demanded. Several may come together, joined with "+" in a plan.
+"""What the edges do to a run besides its strikes. Each kind of weather begins at a time drawn from the run's
+seed and ends before the quiet: then progress is demanded. Several may come together, joined with "+" in a
+plan.
 
     rough store    every fault of the object store, a few in a hundred requests, slow answers
     slow store     each request takes up to a second
@@ -7,36 +8,46 @@ quiet: then progress is demanded. Several may come together, joined with "+" in 
     store away     no request is answered for two seconds
     full bucket    puts are refused for lack of room for two seconds
     rot            a byte of some objects is wrong for half a second: reads of them may fail, none may show it
-    full disk      the machine's disk takes a few hundred bytes more, then nothing, for two seconds; a start meanwhile may fail
+    full disk      the machine's disk takes a few hundred bytes more, then nothing, for two seconds; a start
+                   meanwhile may fail
     slow disk      each operation takes up to 60 ms
-    lost races     of the node's conditional puts some lose: a later owner of its log of objects was first, and died; the node has to end
-    replaced       the machine's volume and address go to another machine, while the process lives on, or is frozen and wakes: with its clients and
-                   its way to the store, without its controller
-    cloned         the machine's volume is copied while the process runs, and its address goes to another machine with the copy; the first one lives
-                   on with its own disk and a client, or is halted and wakes; it has to end, and the clone to go on
-    stray write    a write of the log lands elsewhere on the device and reports success: what is lost and overwritten is found at the next start
-    salvage        a byte of the log's records is wrong at one start, which refuses; then wal.corruption is skip, or truncate, for one start
-    lost log       the log directory is lost, half the time a log of blocks with it, and restored from the bucket
-    wal rot        a byte of the log, or of an object of it, is wrong at one start: it is read around, or refused by its name and mended
+    lost races     of the node's conditional puts some lose: a later owner of its log of objects was first,
+                   and died; the node has to end
+    replaced       the machine's volume and address go to another machine, while the process lives on, or is
+                   frozen and wakes: with its clients and its way to the store, without its controller
+    cloned         the machine's volume is copied while the process runs, and its address goes to another
+                   machine with the copy; the first one lives on with its own disk and a client, or is halted
+                   and wakes; it has to end, and the clone to go on
+    stray write    a write of the log lands elsewhere on the device and reports success: what is lost and
+                   overwritten is found at the next start
+    salvage        a byte of the log's records is wrong at one start, which refuses; then wal.corruption is
+                   skip, or truncate, for one start
+    lost log       the log directory is lost, half the time a log of blocks with it, and restored from the
+                   bucket
+    wal rot        a byte of the log, or of an object of it, is wrong at one start: it is read around, or
+                   refused by its name and mended
     older log      a start finds an older copy of its log directory, is refused, and finds the right one again
     older wal      the same of the WAL's volume, or of the objects of a log of objects
-    older bucket   a start finds an older copy of its bucket (half the time a log of objects is in another bucket and stays), is refused, and
-                   finds the right one again
+    older bucket   a start finds an older copy of its bucket (half the time a log of objects is in another
+                   bucket and stays), is refused, and finds the right one again
     wrong bucket   the same of an emptied bucket, or of another cluster's
     older pair     the same of log directory and bucket at once, beside the WAL of now
-    other wal      a start finds a new WAL, another node's, or one that the node had before, and is refused; then it finds the right one, or
-                   wal.lost.accept=true
-    other kind     the same of a log of objects where the node's is of blocks, or of blocks where it is of objects: a new one, or one that the
-                   node had before
-    found wal      a start finds an older copy of its WAL, as an earlier owner left it, is refused, and finds wal.lost.accept=true; a later one finds
-                   the WAL that the copy took the place of, is refused, and finds wal.lost.accept=true again, or the one that went on
-    same copy      all three places are lost, the bucket is put back from a copy, and the log directory restored from it: twice, from one copy
+    other wal      a start finds a new WAL, another node's, or one that the node had before, and is refused;
+                   then it finds the right one, or wal.lost.accept=true
+    other kind     the same of a log of objects where the node's is of blocks, or of blocks where it is of
+                   objects: a new one, or one that the node had before
+    found wal      a start finds an older copy of its WAL, as an earlier owner left it, is refused, and finds
+                   wal.lost.accept=true; a later one finds the WAL that the copy took the place of, is
+                   refused, and finds wal.lost.accept=true again, or the one that went on
+    same copy      all three places are lost, the bucket is put back from a copy, and the log directory
+                   restored from it: twice, from one copy
     slow net       every piece takes up to 60 ms
     cut net        a client and the node do not hear of each other for a while
     deaf net       the node hears a client, which does not hear the node
     slow reader    clients stop reading
     lost answers   the controller does what it is asked, and who asked is not told
-    wrong clock    a start finds the clock days ahead, or hours or years back; half the time it is set right later
+    wrong clock    a start finds the clock days ahead, or hours or years back; half the time it is set right
+                   later
     clock ahead    somebody sets the clock some hours forward
     clock back     ... or back
     clock drift    the clock runs a twentieth too fast, or too slow, all the time
@@ -151,7 +162,8 @@ async def rot(world: World, node: SimNode, rand: Rand) -> None:
 
 
 def is_settled(key: str, node: SimNode) -> bool:
-    """An object that nobody puts again: a repeat that finds other bytes than its own ends the process, as it should."""
+    """An object that nobody puts again: a repeat that finds other bytes than its own ends the process, as it
+    should."""
     object_id = parse_object_key(node.cluster_id, key)
     stored = None if object_id is None or node.image is None else node.image.objects.get(object_id)
     return stored is not None and stored.state is not ObjectState.PREPARED
@@ -161,7 +173,9 @@ async def full_disk(world: World, node: SimNode, rand: Rand) -> None:
     room_bytes = node.disk.capacity_bytes
     node.disk.capacity_bytes = node.disk.used_bytes() + rand.below(600)
     await asyncio.sleep(LASTS_S / 2)
-    if rand.below(2):  # somebody else takes the room that the reserve gave, and somebody thinks that a kill will help
+    if rand.below(
+        2
+    ):  # somebody else takes the room that the reserve gave, and somebody thinks that a kill will help
         node.disk.capacity_bytes = node.disk.used_bytes() + rand.below(60)
         node.kill()
     await asyncio.sleep(LASTS_S / 2)
@@ -252,8 +266,8 @@ def _delta(position: int, length: int, size_bytes: int, rand: Rand) -> int:
 
 
 def is_harmless_or_told(file: SimFile) -> bool:
-    """Whether the log can do without what a stray write took; or something sound says that it was durable. Else it looks like a write that
-    never was, which may end a log."""
+    """Whether the log can do without what a stray write took; or something sound says that it was durable.
+    Else it looks like a write that never was, which may end a log."""
     assert file.meant is not None
     actual, meant = bytes(file.durable), file.meant
     device = choose_device_header(actual[:BLOCK_BYTES], actual[BLOCK_BYTES:RING_START])
@@ -271,7 +285,8 @@ def is_harmless_or_told(file: SimFile) -> bool:
 
 
 async def wal_rot(world: World, node: SimNode, rand: Rand) -> None:
-    """From now on until it struck once: at a start, one byte of the log is wrong, or its block cannot be read."""
+    """From now on until it struck once: at a start, one byte of the log is wrong, or its block cannot be
+    read."""
     before = node.on_start
 
     def spoil() -> None:
@@ -295,7 +310,8 @@ async def wal_rot(world: World, node: SimNode, rand: Rand) -> None:
 
 
 def spoil_object(world: World, node: SimNode, rand: Rand) -> bool:
-    """A byte of an object of the log. Three times in four of one that holds records, or of none at this start; else of any, the root among them."""
+    """A byte of an object of the log. Three times in four of one that holds records, or of none at this
+    start; else of any, the root among them."""
     sizes = {key: len(content) for key, (content, _) in sorted(world.bucket.objects.items())}
     keys = [key for key in sizes if "/wal/" in key or key == root_key(node.node_id)]
     if rand.below(4):
@@ -375,7 +391,9 @@ async def same_copy(world: World, node: SimNode, rand: Rand) -> None:
     world.hits["restore: from the same copy again"] += node.lost_log is not None and node.lost_log.is_settled
 
 
-async def kill_until(is_done: Callable[[], bool], node: SimNode, rand: Rand, kills_max: int = KILLS_MAX) -> None:
+async def kill_until(
+    is_done: Callable[[], bool], node: SimNode, rand: Rand, kills_max: int = KILLS_MAX
+) -> None:
     """The process is killed and serves again, until one of its starts has met what it was to meet."""
     for _ in range(kills_max):
         if is_done():
@@ -395,7 +413,8 @@ def strange_bucket(*kinds: str) -> Blow:
 
 
 async def find_strange(place: StrangePlace, node: SimNode, rand: Rand, serves_ms: int = 100) -> None:
-    """What may be a copy was taken by now: the process is killed twice, and from then on the first start that can tell finds it."""
+    """What may be a copy was taken by now: the process is killed twice, and from then on the first start that
+    can tell finds it."""
     for _ in range(2):
         await asyncio.sleep((100 + rand.below(400)) / 1000)
         if node.is_ready:
@@ -413,8 +432,8 @@ def _sequence(copy: bytes) -> int:
 
 
 def _spot(data: bytearray, rand: Rand) -> int | None:
-    """Where damage can be told from a torn write: in a copy of the header, the newest mostly, or in a block of which
-    a later one says that it was durable."""
+    """Where damage can be told from a torn write: in a copy of the header, the newest mostly, or in a block
+    of which a later one says that it was durable."""
     if rand.below(2):
         copies = [bytes(data[at : at + BLOCK_BYTES]) for at in (0, BLOCK_BYTES)]
         newest = copies.index(max(copies, key=_sequence))
@@ -433,7 +452,8 @@ def _spot(data: bytearray, rand: Rand) -> int | None:
 
 
 async def salvaged(world: World, node: SimNode, rand: Rand) -> None:
-    """From now on: the first start whose log has something that is certain to have been durable finds that damaged."""
+    """From now on: the first start whose log has something that is certain to have been durable finds that
+    damaged."""
     before = node.on_start
 
     def damage() -> None:

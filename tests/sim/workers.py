@@ -1,4 +1,5 @@
-"""Many runs at once, in processes that fork off one another (forks.py), with a word now and then of how far they are."""
+"""Many runs at once, in processes that fork off one another (forks.py), with a word now and then of how far
+they are."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ def hunt_plans(plans: Iterable[Plan], workers: int) -> Tally:
 def progress(tally: Tally, count: int, took_s: float) -> str:
     rate = tally.runs / took_s
     left_s = (count - tally.runs) / rate
-    return f"{tally.runs} of {count} runs, {rate:.1f} a second, {left_s:.0f} s to go, {len(tally.failed)} with findings"
+    return (
+        f"{tally.runs} of {count} runs, {rate:.1f} a second, {left_s:.0f} s to go, {len(tally.failed)} "
+        "with findings"
+    )
 
 
 def warm() -> None:

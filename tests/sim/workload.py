@@ -1,15 +1,21 @@
-"""Actors: small clients that use a broker as Kafka's clients do and write into the history what they asked and were told.
+"""Actors: small clients that use a broker as Kafka's clients do and write into the history what they asked
+and were told.
 
-Each runs in the life of its own client, survives the brokers, and ends by itself once it has done its share; a broker that is away makes
-it wait, never give up. Chance comes from the actor's own Rand, so that what one does depends on no other.
+Each runs in the life of its own client, survives the brokers, and ends by itself once it has done its share;
+a broker that is away makes it wait, never give up. Chance comes from the actor's own Rand, so that what one
+does depends on no other.
 
-    Idempotent     up to three batches in flight a partition; after a lost answer all of them are sent again, under the same sequences
+    Idempotent     up to three batches in flight a partition; after a lost answer all of them are sent again,
+                   under the same sequences
     Plain          one batch at a time, never sent twice: a lost answer leaves its records in doubt
-    Burst          many batches at once over one connection, so that several writes of the WAL are under way; never sent twice
-    Doubler        an idempotent producer whose every batch is on its way twice, over two connections, until either is answered
+    Burst          many batches at once over one connection, so that several writes of the WAL are under way;
+                   never sent twice
+    Doubler        an idempotent producer whose every batch is on its way twice, over two connections, until
+                   either is answered
     Crowd          many producers of one batch each; now and then an earlier one of them sends its batch again
     Reader         tails one partition and remembers what it was shown
-    Rereader       reads from anywhere, again and again, and compares with what it was shown: history, from objects mostly
+    Rereader       reads from anywhere, again and again, and compares with what it was shown: history, from
+                   objects mostly
     Vandal         sends what no client should: batches with a wrong byte, frames of noise, and half a frame
     Committer      commits growing offsets for a group
     Trimmer        deletes records up to somewhere below the high watermark
@@ -37,7 +43,10 @@ from tests.sim.history import History, Place, TopicStory, shown
 
 IN_FLIGHT_MAX = 3
 CROWD_FROM = 1 << 40  # producer ids that nobody is given
-FORGOTTEN = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)  # where batches were given up
+FORGOTTEN = (
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+)  # where batches were given up
 LAST_ROUNDS = 2  # of an actor that is asked to come to its end
 ANY_TIME = {
     "message.timestamp.after.max.ms": str(1 << 60)
@@ -65,7 +74,9 @@ class Actor:
         for _ in range(1 + self.rand.below(4)):
             self.made_count += 1
             size_bytes = self.rand.below(60) if self.rand.below(4) else self.rand.below(2_500)
-            values.append(b"%s/%d/%d." % (self.client.name.encode(), place[1], self.made_count) + b"x" * size_bytes)
+            values.append(
+                b"%s/%d/%d." % (self.client.name.encode(), place[1], self.made_count) + b"x" * size_bytes
+            )
         records = [Record(None, value, self.clock.wall_ms()) for value in values]
         frame = build_batch(
             records, producer_id=producer[0], producer_epoch=producer[1], base_sequence=max(-1, sequence)
@@ -136,7 +147,8 @@ class Idempotent(Actor):
             if answer.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                 self.history.on_confirmed(place, batch.values)
             elif answer.error_code in FORGOTTEN and self.history.log(place).is_cut:
-                return False  # a client of Kafka's begins again under another epoch, and may write a record twice
+                # a client of Kafka's begins again under another epoch, and may write a record twice
+                return False
             elif answer.error_code:
                 self.history.find("producer-refused", f"{self.client.name} {answer!r}")
                 return False
@@ -174,7 +186,8 @@ class Plain(Actor):
 
 
 class Burst(Actor):
-    """What is sent over one connection is in order; what was under way on a lost one may come after what the next one brings."""
+    """What is sent over one connection is in order; what was under way on a lost one may come after what the
+    next one brings."""
 
     async def run(self, places: list[Place], rounds: int, width: int = 16) -> None:
         for _ in self.rounds(rounds):
@@ -296,7 +309,9 @@ class Reader(Actor):
         """Where to go on: the log was cut below what was asked for."""
         start, end = await asking.list_offsets(self.client, self.history.topics[place[0]].name, place[1])
         if offset > end and not self.history.log(place).is_cut:
-            self.history.find("shown-and-gone", f"{self.client.name} had read to {offset}, the log ends at {end}")
+            self.history.find(
+                "shown-and-gone", f"{self.client.name} had read to {offset}, the log ends at {end}"
+            )
         return max(start, min(offset, end))
 
 
@@ -324,7 +339,9 @@ class Vandal(Actor):
             batch = self.batch(place)
             spoiled = bytearray(batch.frame)
             self.history.spoiled.setdefault(place, []).extend(batch.values)
-            spoiled[17 + self.rand.below(len(spoiled) - 17)] ^= 1 + self.rand.below(255)  # from the checksum on
+            spoiled[17 + self.rand.below(len(spoiled) - 17)] ^= 1 + self.rand.below(
+                255
+            )  # from the checksum on
             try:
                 if self.rand.below(2):
                     part = part_of(await self.client.ask(0, asking.produce_request(place, bytes(spoiled))))

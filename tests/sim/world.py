@@ -1,6 +1,8 @@
-"""All that outlives a process: the loop's time, the wire, the bucket, and the record of what happened. One world a run.
+"""All that outlives a process: the loop's time, the wire, the bucket, and the record of what happened. One
+world a run.
 
-async with nothing: world = World(loop, seed); node = SimNode(world, 1); await node.start(); client = world.client("reader", node.address)
+async with nothing: world = World(loop, seed); node = SimNode(world, 1); await node.start(); client =
+world.client("reader", node.address)
 """
 
 from __future__ import annotations

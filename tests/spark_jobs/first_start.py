@@ -1,4 +1,5 @@
-"""A first start of `ingest` by its command, and what a kill at each of its calls to the file system would have left."""
+"""A first start of `ingest` by its command, and what a kill at each of its calls to the file system would
+have left."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ RECORDED = {
 
 @dataclass(frozen=True)
 class FirstStart:
-    """`records`: copies of `lake`, one before each call that changed something in it, oldest first. `rows`: of the table at its end."""
+    """`records`: copies of `lake`, one before each call that changed something in it, oldest first. `rows`:
+    of the table at its end."""
 
     lake: Path
     records: list[Path]
@@ -50,13 +52,26 @@ class FirstStart:
 
 
 def pipeline_command(config: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "millrace.broker", "pipeline", "run", "ingest", "--config", str(config), *words]
+    return [
+        sys.executable,
+        "-m",
+        "millrace.broker",
+        "pipeline",
+        "run",
+        "ingest",
+        "--config",
+        str(config),
+        *words,
+    ]
 
 
-def write_config(path: Path, address: str, topic: str, lake: Path, spark: dict[str, str], batch: int = 1000) -> Path:
+def write_config(
+    path: Path, address: str, topic: str, lake: Path, spark: dict[str, str], batch: int = 1000
+) -> Path:
     lines = [
         f'[kafka]\nbootstrap_servers = "{address}"\ntopics = ["{topic}"]\nmax_offsets_per_trigger = {batch}',
-        f'[table]\npath = "{lake}/table"\ncheckpoint = "{lake}/checkpoint"\n[run]\ntrigger_interval_s = 1\n[spark]',
+        f'[table]\npath = "{lake}/table"\ncheckpoint = "{lake}/checkpoint"\n[run]\ntrigger_interval_s = '
+        "1\n[spark]",
         *(f'"{key}" = "{value}"' for key, value in spark.items()),
     ]
     path.write_text("\n".join(lines))
@@ -69,7 +84,11 @@ def send(address: str, topic: str, count: int) -> list[Row]:
         client.create(topic, PARTITIONS)
         for partition in range(PARTITIONS):
             client.produce(topic, [b"%d" % offset for offset in range(count)], partition)
-    return [(topic, partition, offset, b"%d" % offset) for partition in range(PARTITIONS) for offset in range(count)]
+    return [
+        (topic, partition, offset, b"%d" % offset)
+        for partition in range(PARTITIONS)
+        for offset in range(count)
+    ]
 
 
 def record_first_start(broker: LiveBroker, folder: Path, topic: str) -> FirstStart:
@@ -93,8 +112,12 @@ def record_first_start(broker: LiveBroker, folder: Path, topic: str) -> FirstSta
 def compile_recorder(classes: Path) -> None:
     import pyspark
 
-    assert shutil.which("javac"), "javac is missing: install a JDK 17 (Debian: apt-get install openjdk-17-jdk-headless)"
+    assert shutil.which("javac"), (
+        "javac is missing: install a JDK 17 (Debian: apt-get install openjdk-17-jdk-headless)"
+    )
     jars = Path(pyspark.__file__).parent / "jars" / "*"
     subprocess.run(
-        ["javac", "-nowarn", "-d", str(classes), "-cp", str(jars), str(RECORDER)], check=True, timeout=PATIENCE_S
+        ["javac", "-nowarn", "-d", str(classes), "-cp", str(jars), str(RECORDER)],
+        check=True,
+        timeout=PATIENCE_S,
     )

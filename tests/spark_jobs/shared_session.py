@@ -1,4 +1,5 @@
-"""The one SparkSession of a test run: the pipelines' own builder, small, started when the first test asks for it. It has S3's jars, too."""
+"""The one SparkSession of a test run: the pipelines' own builder, small, started when the first test asks for
+it. It has S3's jars, too."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ SETTINGS = {
 
 @cache
 def shared_session() -> Any:
-    assert shutil.which("java"), "java is missing: install a JDK 17 (Debian: apt-get install openjdk-17-jdk-headless)"
+    assert shutil.which("java"), (
+        "java is missing: install a JDK 17 (Debian: apt-get install openjdk-17-jdk-headless)"
+    )
     from millrace.spark_jobs.session import JARS, build_session
 
     assert list(JARS.glob("spark-sql-kafka-*.jar")), "Spark's Kafka connector is missing: run `make jars`"

@@ -46,7 +46,8 @@ def test_of_a_version_that_bound_no_topics() -> None:
 
 
 def test_a_topic_is_taken_out_and_put_in_again() -> None:
-    """Its positions are kept meanwhile, so that it is gone on with: nothing is missed and nothing is taken twice."""
+    """Its positions are kept meanwhile, so that it is gone on with: nothing is missed and nothing is taken
+    twice."""
     out = agree({"a": A})
     assert out.change == Change(7, {"a": BASE["a"]})
     assert out.parked == {"b": ParkedTopic("B", 2, {0: 5})}
@@ -91,9 +92,11 @@ def test_a_topic_of_a_pattern_is_gone() -> None:
 @pytest.mark.parametrize(
     ("state", "said", "moved"),
     [
-        (TopicState("A", {0: 12, 1: 0}, {0: 30, 1: 30}), "a-0: retention or a deletion removed 10 to 11", {0: 12, 1: 20}),
+        (TopicState("A", {0: 12, 1: 0}, {0: 30, 1: 30}), "a-0: retention or a deletion removed 10 to 11",
+        {0: 12, 1: 20}),
         (TopicState("A", {0: 0, 1: 0}, {0: 10, 1: 15}), "a-1 ends at 15, and 19 was read", {0: 10, 1: 15}),
-        (TopicState("A", {0: 0, 1: 0, 2: 4}, {0: 10, 1: 20, 2: 4}), "a-2: retention or a deletion removed 0 to 3", {0: 10, 1: 20, 2: 4}),
+        (TopicState("A", {0: 0, 1: 0, 2: 4}, {0: 10, 1: 20, 2: 4}), "a-2: retention or a deletion removed 0 "
+                                                                    "to 3", {0: 10, 1: 20, 2: 4}),
     ],
 )  # fmt: skip
 def test_records_that_nobody_can_read(state: TopicState, said: str, moved: dict[int, int]) -> None:

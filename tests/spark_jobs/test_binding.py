@@ -1,4 +1,5 @@
-"""The two files that bind a checkpoint to its table, its cluster and its topics: docs/formats/pipeline_binding.md."""
+"""The two files that bind a checkpoint to its table, its cluster and its topics:
+docs/formats/pipeline_binding.md."""
 
 from __future__ import annotations
 

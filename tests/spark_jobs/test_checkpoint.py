@@ -1,4 +1,5 @@
-"""A checkpoint and its table on a file system: killed at each step of a first start and of a change, the next start comes to the same end."""
+"""A checkpoint and its table on a file system: killed at each step of a first start and of a change, the next
+start comes to the same end."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ class Lake:
             path = self.checkpoint / name / str(batch)
             path.parent.mkdir(exist_ok=True)
             path.write_text(
-                f'v1\n{{"of":{batch}}}' + (f'\n{{"a":{{"0":{10 * batch + 10}}}}}' if name == "offsets" else "")
+                f'v1\n{{"of":{batch}}}'
+                + (f'\n{{"a":{{"0":{10 * batch + 10}}}}}' if name == "offsets" else "")
             )
             (path.parent / f".{batch}.crc").write_bytes(b"what Hadoop has of it")
         for batch in (0, 1, 2):
@@ -89,8 +91,14 @@ class Lake:
 
     def state(self) -> dict[str, str]:
         """All files but the empty ones; the identity is drawn at each first start."""
-        found = {str(path.relative_to(self.folder)): path for path in self.folder.rglob("*") if path.is_file()}
-        return {name: path.read_text() for name, path in sorted(found.items()) if not name.endswith((".new", ".crc"))}
+        found = {
+            str(path.relative_to(self.folder)): path for path in self.folder.rglob("*") if path.is_file()
+        }
+        return {
+            name: path.read_text()
+            for name, path in sorted(found.items())
+            if not name.endswith((".new", ".crc"))
+        }
 
 
 @pytest.fixture
@@ -99,10 +107,13 @@ def lake(spark: Any, tmp_path: Path) -> Lake:
 
 
 def test_killed_anywhere_in_a_first_start(spark: Any, first_start: FirstStart) -> None:
-    """At every call to the file system: the same checkpoint is taken, and from then on no other, and no other table."""
+    """At every call to the file system: the same checkpoint is taken, and from then on no other, and no other
+    table."""
     names = [record.name.split("-", 1)[1] for record in first_start.records]
     assert {f"rename-{BINDING_FILE}", f"rename-{TABLE_FILE}", "rename-metadata"} <= set(names)
-    cluster_id = json.loads((first_start.checkpoint / BINDING_FILE).read_text().partition("\n")[2])["cluster_id"]
+    cluster_id = json.loads((first_start.checkpoint / BINDING_FILE).read_text().partition("\n")[2])[
+        "cluster_id"
+    ]
     files = Files(spark)
 
     def claim(table: str, checkpoint: str) -> None:
@@ -120,8 +131,8 @@ def test_killed_anywhere_in_a_first_start(spark: Any, first_start: FirstStart) -
 
 @pytest.mark.parametrize("noted", ["1", "2"])
 def test_killed_anywhere_in_a_change(lake: Lake, spark: Any, noted: str) -> None:
-    """Of the topics: the rows of the batch that was begun are gone, Spark goes on behind a batch that holds nothing, whatever was left; and the
-    table, which had been told of the batch or not yet, fits that."""
+    """Of the topics: the rows of the batch that was begun are gone, Spark goes on behind a batch that holds
+    nothing, whatever was left; and the table, which had been told of the batch or not yet, fits that."""
     lake.fill()
     (lake.table / BATCHES / "2").rename(lake.table / BATCHES / noted)
     filled = lake.folder.parent / "filled"
@@ -163,7 +174,8 @@ def test_a_folder_that_is_called_like_a_pattern(lake: Lake, spark: Any, tmp_path
 
 
 def test_a_batch_whose_records_the_brokers_lost(lake: Lake) -> None:
-    """Was begun and goes to 30, and the log ends at 25: it is refused, or taken back, and the records that there are are taken anew."""
+    """Was begun and goes to 30, and the log ends at 25: it is refused, or taken back, and the records that
+    there are are taken anew."""
     lake.fill()
     shorter = TopicState("A", {0: 0}, {0: 25})
     with pytest.raises(
@@ -171,7 +183,9 @@ def test_a_batch_whose_records_the_brokers_lost(lake: Lake) -> None:
     ):
         lake.open().agree({"a": shorter}, frozenset(), Policies())
     agreed = lake.open().agree({"a": shorter}, frozenset(), Policies(on_lost_records="skip"))
-    assert agreed.notes == ["a-0 ends at 25, and 29 was read: the brokers have lost records; going on from 20"]
+    assert agreed.notes == [
+        "a-0 ends at 25, and 29 was read: the brokers have lost records; going on from 20"
+    ]
     assert lake.batches() == ["batch=0", "batch=1"]
     assert (lake.checkpoint / "offsets" / "2").read_text() == 'v1\n{"of":2}\n{"a":{"0":20}}'
     assert lake.open().agree({"a": shorter}, frozenset(), Policies()).change is None
@@ -214,7 +228,8 @@ def test_a_table_of_an_older_version_is_taken_over(lake: Lake) -> None:
 
 @pytest.mark.parametrize("name", ["checkpoint", "table"])
 def test_a_copy_from_another_time(lake: Lake, name: str) -> None:
-    """Of one of the two: an older checkpoint would number batches anew, an older table lacks what was taken. Both from one moment go on."""
+    """Of one of the two: an older checkpoint would number batches anew, an older table lacks what was taken.
+    Both from one moment go on."""
     lake.fill()
     copy = lake.folder.parent / "copy"
     shutil.copytree(lake.folder, copy)
@@ -243,7 +258,8 @@ def test_a_copy_from_another_time(lake: Lake, name: str) -> None:
 
 
 def test_killed_or_refused_while_a_batch_is_noted(lake: Lake, spark: Any) -> None:
-    """The older note is there, or both; the table fits the checkpoint, and one is left by the next try, of this driver or of another."""
+    """The older note is there, or both; the table fits the checkpoint, and one is left by the next try, of
+    this driver or of another."""
     lake.fill()
     (lake.checkpoint / "commits" / "2").write_text("v1\n{}")
     (lake.checkpoint / "offsets" / "3").write_text('v1\n{}\n{"a":{"0":50}}')
@@ -328,12 +344,15 @@ def test_half_a_file_of_spark_s(lake: Lake, name: str) -> None:
 
 
 def test_a_second_driver_is_kept_out(lake: Lake) -> None:
-    """Until the first has given its lease back. One on another machine of which nothing is heard is followed when its lease expires, and does
-    nothing more. What claims are over is taken away."""
+    """Until the first has given its lease back. One on another machine of which nothing is heard is followed
+    when its lease expires, and does nothing more. What claims are over is taken away."""
     lake.fill()
     files, place, said = Files(lake.session), lake.open().path, list[str]()
     first, second = (Lease(files, place, process_of(os.getpid())) for _ in range(2))
-    far, last = Lease(files, place, Process("far", 12)), Lease(files, place, Process("near", 13), expires_s=0.5)
+    far, last = (
+        Lease(files, place, Process("far", 12)),
+        Lease(files, place, Process("near", 13), expires_s=0.5),
+    )
 
     def take(lease: Lease) -> None:
         lease.take(lambda: False, said.append, wait_s=0)
@@ -348,7 +367,9 @@ def test_a_second_driver_is_kept_out(lake: Lake) -> None:
     second.give_back()
     take(far)
     take(last)
-    assert said == ["waiting for up to 0.5 s whether the checkpoint's last driver still runs: process 12 on far"]
+    assert said == [
+        "waiting for up to 0.5 s whether the checkpoint's last driver still runs: process 12 on far"
+    ]
     last.hold()
     with pytest.raises(Refused, match="another driver took the checkpoint"):
         far.hold()
@@ -356,6 +377,6 @@ def test_a_second_driver_is_kept_out(lake: Lake) -> None:
         second.take(lambda: True, said.append)
     last.give_back()
     take(last)
-    assert [path.name.partition("-")[0] for path in (lake.checkpoint / CLAIMS).iterdir() if path.suffix != ".crc"] == [
-        f"{last.epoch:08d}"
-    ]
+    assert [
+        path.name.partition("-")[0] for path in (lake.checkpoint / CLAIMS).iterdir() if path.suffix != ".crc"
+    ] == [f"{last.epoch:08d}"]

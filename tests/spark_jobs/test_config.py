@@ -19,7 +19,8 @@ WRONG = [
     ('kafka.topics = ["a", "b", "a"]', "[kafka] topics has a twice"),
     (
         'kafka.topics = ["a,b"]',
-        "[kafka] topics has 'a,b', which no topic is called: letters, digits, dots, _ and -; topic_pattern takes patterns",
+        "[kafka] topics has 'a,b', which no topic is called: letters, digits, dots, _ and -; topic_pattern "
+        "takes patterns",
     ),
     ("kafka.bootstrap_servers = 9092", "[kafka] bootstrap_servers is a whole number: it is a text in quotes"),
     (
@@ -43,10 +44,14 @@ WRONG = [
     ),
     ("kafka.options = 1", "[kafka] options is a whole number: it is a section of options"),
     ("kafka.options.a = [1]", "[kafka.options] a is a list: it is a text, a number, true or false"),
-    ("kafka.options.kafka.client.rack = 1", "[kafka.options] kafka is a table: write names with dots in quotes"),
+    (
+        "kafka.options.kafka.client.rack = 1",
+        "[kafka.options] kafka is a table: write names with dots in quotes",
+    ),
     (
         "kafka.options.failOnDataLoss = false",
-        "[kafka.options] failOnDataLoss is the pipeline's own: set [kafka] on_lost_records or on_recreated_topic",
+        "[kafka.options] failOnDataLoss is the pipeline's own: set [kafka] on_lost_records or "
+        "on_recreated_topic",
     ),
     ("spark.driver = {memory = '2g'}", "[spark] driver is a table: write names with dots in quotes"),
     (
@@ -65,7 +70,11 @@ WRONG = [
 def test_a_least_file_gets_the_defaults() -> None:
     """Three settings suffice; the rest has the documented defaults."""
     settings = settings_from(GOOD)
-    assert (settings.topics, settings.starting_offsets, settings.trigger_interval_s) == (("t",), "earliest", 10)
+    assert (settings.topics, settings.starting_offsets, settings.trigger_interval_s) == (
+        ("t",),
+        "earliest",
+        10,
+    )
 
 
 def test_options_are_texts() -> None:
@@ -77,7 +86,8 @@ def test_options_are_texts() -> None:
 
 @pytest.mark.parametrize(("line", "said"), WRONG, ids=[line for line, _ in WRONG])
 def test_a_mistake_is_one_sentence(line: str, said: str) -> None:
-    """The one value that is wrong, and what it should be; no type of any value passes as another, and none is a traceback."""
+    """The one value that is wrong, and what it should be; no type of any value passes as another, and none is
+    a traceback."""
     document = {name: dict(values) for name, values in GOOD.items()}
     for section, values in tomllib.loads(line).items():
         document[section] = {**document.get(section, {}), **values} if isinstance(values, dict) else values
@@ -89,7 +99,12 @@ def test_a_mistake_is_one_sentence(line: str, said: str) -> None:
 def test_every_mistake_is_reported_at_once() -> None:
     """A file with seven mistakes is answered with seven lines."""
     bad = {
-        "kafka": {"topics": "t", "topic_pattern": "x", "starting_offsets": "middle", "max_offsets_per_trigger": 0},
+        "kafka": {
+            "topics": "t",
+            "topic_pattern": "x",
+            "starting_offsets": "middle",
+            "max_offsets_per_trigger": 0,
+        },
         "table": {"path": "p", "checkpoint": 1, "colour": "red"},
     }
     with pytest.raises(ConfigError) as caught:

@@ -22,7 +22,9 @@ def test_a_batch_that_takes_too_long_is_left(
     def write(frame: Any, batch: int) -> None:
         if batch == slow_batch:
             has_begun.set()
-            slept = frame.sparkSession.range(1).selectExpr("reflect('java.lang.Thread', 'sleep', bigint(120000))")
+            slept = frame.sparkSession.range(1).selectExpr(
+                "reflect('java.lang.Thread', 'sleep', bigint(120000))"
+            )
             slept.write.format("noop").mode("append").save()
 
     rows = spark.readStream.format("rate").option("rowsPerSecond", 50).load()

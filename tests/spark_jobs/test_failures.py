@@ -12,14 +12,24 @@ KAFKA = "org.apache.kafka.common.errors."
 @pytest.mark.parametrize(
     ("name", "message", "said", "code"),
     [
-        (f"{KAFKA}TimeoutException", "Timed out waiting.\nmore", "b:1 was not reached: Timed out waiting.", 3),
+        (
+            f"{KAFKA}TimeoutException",
+            "Timed out waiting.\nmore",
+            "b:1 was not reached: Timed out waiting.",
+            3,
+        ),
         (
             "org.apache.kafka.common.config.ConfigException",
             "No resolvable bootstrap urls given",
             "no host of b:1 has",
             3,
         ),
-        ("org.apache.kafka.common.config.ConfigException", "Invalid value x", "[kafka.options]: Invalid value x", 2),
+        (
+            "org.apache.kafka.common.config.ConfigException",
+            "Invalid value x",
+            "[kafka.options]: Invalid value x",
+            2,
+        ),
         (
             "java.lang.IllegalArgumentException",
             "Kafka option 'auto.offset.reset' is not supported.",
@@ -31,7 +41,8 @@ KAFKA = "org.apache.kafka.common.errors."
         (
             "java.io.FileNotFoundException",
             "/t/x (Permission denied)",
-            "t is not writable: let the pipeline's user write there, or name another folder (/t/x (Permission denied))",
+            "t is not writable: let the pipeline's user write there, or name another folder (/t/x "
+            "(Permission denied))",
             2,
         ),
         (
@@ -52,8 +63,18 @@ KAFKA = "org.apache.kafka.common.errors."
             "t is in a bucket that does not exist: create it",
             2,
         ),
-        ("a.b.Other", "NoAwsCredentials", "t is in S3, and no credentials were found: docs/pipelines.md shows", 2),
-        ("java.io.IOException", "Mkdirs failed to create file:/t", "t cannot be made: let the pipeline's user", 2),
+        (
+            "a.b.Other",
+            "NoAwsCredentials",
+            "t is in S3, and no credentials were found: docs/pipelines.md shows",
+            2,
+        ),
+        (
+            "java.io.IOException",
+            "Mkdirs failed to create file:/t",
+            "t cannot be made: let the pipeline's user",
+            2,
+        ),
         ("java.io.IOException", "Read-only file system", "t is on a read-only file system: name another", 2),
         ("java.io.IOException", "Not a directory", "t cannot be made, for a file is in its way", 2),
         (
@@ -62,14 +83,24 @@ KAFKA = "org.apache.kafka.common.errors."
             "t is of a kind that Spark has no jar",
             2,
         ),
-        ("java.lang.ClassNotFoundException", "Class o.a.h.fs.s3a.S3AFileSystem not found", "t is in S3, and Spark", 2),
+        (
+            "java.lang.ClassNotFoundException",
+            "Class o.a.h.fs.s3a.S3AFileSystem not found",
+            "t is in S3, and Spark",
+            2,
+        ),
         (
             "org.apache.hadoop.fs.s3a.AWSApiCallTimeoutException",
             "no end",
             "t: the store was not reached (no end): check",
             3,
         ),
-        ("ConnectionRefusedError", "[Errno 111] Connection refused", "Spark's JVM does not answer: it was killed", 1),
+        (
+            "ConnectionRefusedError",
+            "[Errno 111] Connection refused",
+            "Spark's JVM does not answer: it was killed",
+            1,
+        ),
         ("a.b.Other", "first\nat line\n" * 700, "Other: first; --trace shows all of it", 1),
         ("a.b.Other", "", "Other: no reason given; --trace shows all of it", 1),
         ("a.b.Other", "x" * 5000, "Other: xxx", 1),

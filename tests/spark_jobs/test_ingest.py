@@ -1,7 +1,8 @@
-"""Kafka to Parquet, end to end: stopped, killed in the middle of a batch, killed after it, nothing is lost and nothing repeats.
+"""Kafka to Parquet, end to end: stopped, killed in the middle of a batch, killed after it, nothing is lost
+and nothing repeats.
 
-A kill is what it leaves behind: a batch whose offsets are written down and which is not recorded as done, with all, some or none of its
-files. tests/compat/full kills the process itself.
+A kill is what it leaves behind: a batch whose offsets are written down and which is not recorded as done,
+with all, some or none of its files. tests/compat/full kills the process itself.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class Pipeline:
 
     def batches(self) -> list[int]:
         """Those that are recorded as done."""
-        return sorted(int(path.name) for path in (self.checkpoint / "commits").iterdir() if path.name.isdigit())
+        return sorted(
+            int(path.name) for path in (self.checkpoint / "commits").iterdir() if path.name.isdigit()
+        )
 
     def forget_last(self) -> list[Path]:
         """As if killed before the last batch was recorded as done; gives the batch's files."""
@@ -87,7 +90,8 @@ def test_stopped_and_started(pipeline: Pipeline) -> None:
 
 
 def test_what_has_left_the_cache(pipeline: Pipeline, broker: LiveBroker) -> None:
-    """Records that the broker has in objects only, its WAL trimmed and its caches empty, are in the table as any others."""
+    """Records that the broker has in objects only, its WAL trimmed and its caches empty, are in the table as
+    any others."""
     pipeline.send(100)
     with broker.cold_reads():
         pipeline.run()
@@ -95,7 +99,8 @@ def test_what_has_left_the_cache(pipeline: Pipeline, broker: LiveBroker) -> None
 
 
 def test_killed_after_the_files(pipeline: Pipeline) -> None:
-    """The files of the last batch are all there, only nobody wrote down that it is done: it replaces itself."""
+    """The files of the last batch are all there, only nobody wrote down that it is done: it replaces
+    itself."""
     pipeline.send(100)
     pipeline.run()
     before = pipeline.forget_last()
@@ -107,7 +112,8 @@ def test_killed_after_the_files(pipeline: Pipeline) -> None:
 
 
 def test_killed_among_the_files(pipeline: Pipeline) -> None:
-    """Some of the last batch's files are missing, one is staged and half written: the next run has all of them once."""
+    """Some of the last batch's files are missing, one is staged and half written: the next run has all of
+    them once."""
     pipeline.send(100)
     pipeline.run()
     first, *_ = pipeline.forget_last()
@@ -120,7 +126,8 @@ def test_killed_among_the_files(pipeline: Pipeline) -> None:
 
 
 def test_a_batch_that_begins_too_late(pipeline: Pipeline, signals: None) -> None:
-    """While a query is being stopped: it writes nothing, the end is no failure for that, and the next start has the batch's records, once."""
+    """While a query is being stopped: it writes nothing, the end is no failure for that, and the next start
+    has the batch's records, once."""
     ending = Ending()
     ending.listen()
     pipeline.send(30)

@@ -60,7 +60,11 @@ def test_everything_of_a_record_is_kept(spark: Any) -> None:
     ]
     found = ingested(spark, rows).collect()
     assert [(row.key, row.value) for row in found] == [(b"k", b"v"), (None, b""), (b"", None)]
-    assert [(row.topic, row.partition, row.offset) for row in found] == [("t", 1, 7), ("t", 1, 8), ("t", 2, 0)]
+    assert [(row.topic, row.partition, row.offset) for row in found] == [
+        ("t", 1, 7),
+        ("t", 1, 8),
+        ("t", 2, 0),
+    ]
     assert [row.timestamp_type for row in found] == [0, 1, 0]
     assert [row.headers and [tuple(header) for header in row.headers] for row in found] == [
         [("h", b"1"), ("h", None)],

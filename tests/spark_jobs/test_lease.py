@@ -49,7 +49,9 @@ class Holders:
             try:
                 lease.take(never, lambda _: None, wait_s=30)
                 assert self.turns.now >= self.safe_until, f"{name} did not wait for {self.names}"
-                assert lease.epoch > self.epochs[-1], "one that stands still since then would have a higher one"
+                assert lease.epoch > self.epochs[-1], (
+                    "one that stands still since then would have a higher one"
+                )
                 self.names.append(name)
                 self.epochs.append(lease.epoch)
                 for _ in range(6):
@@ -67,8 +69,8 @@ class Holders:
 
 
 def test_never_two() -> None:
-    """In whatever order the calls of three drivers come, and however long one of them stands still: who has taken the lease ends all others,
-    nobody is followed before it expired, and in the end somebody had it."""
+    """In whatever order the calls of three drivers come, and however long one of them stands still: who has
+    taken the lease ends all others, nobody is followed before it expired, and in the end somebody had it."""
     taken_over = 0
     for seed in range(400):
         turns = Turns(seed)
@@ -82,7 +84,8 @@ def test_never_two() -> None:
 
 @pytest.mark.parametrize("held", [encode_claim(CLAIM), "", "{"])
 def test_a_driver_of_which_nothing_is_known(held: str) -> None:
-    """Has the lease as long as its claim changes; it expires by this driver's clock, whatever the other one's says."""
+    """Has the lease as long as its claim changes; it expires by this driver's clock, whatever the other one's
+    says."""
     watch = Watch(expires_s=40)
     assert watch.look({NAME: held}, 1000, unknown).held
     assert not watch.look({NAME: held}, 1000, unknown).is_alive
@@ -112,8 +115,8 @@ def test_a_claim_is_written_and_read() -> None:
 
 
 def test_a_process_that_ended() -> None:
-    """Is known to have ended also before its parent has waited for it, and where its number was given to another; of other machines and
-    containers nothing is known."""
+    """Is known to have ended also before its parent has waited for it, and where its number was given to
+    another; of other machines and containers nothing is known."""
     assert is_running(process_of(os.getpid())) is True
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         found = process_of(child.pid)
@@ -160,9 +163,12 @@ class Folder:
     def remove(self, path: str) -> None: ...
 
 
-@pytest.mark.parametrize("failure", [ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("empty")])
+@pytest.mark.parametrize(
+    "failure", [ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("empty")]
+)
 def test_a_jvm_that_ended_is_told_once(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By whoever waits for the query: the renewing thread ends without a trace, and giving back hides no other error."""
+    """By whoever waits for the query: the renewing thread ends without a trace, and giving back hides no
+    other error."""
     escaped: list[object] = []
     monkeypatch.setattr(threading, "excepthook", escaped.append)
     folder = Folder()
@@ -176,7 +182,8 @@ def test_a_jvm_that_ended_is_told_once(failure: Exception, monkeypatch: pytest.M
 
 
 def test_a_process_that_the_system_hides(tmp_path: Path) -> None:
-    """One of another user under hidepid is not in /proc, and runs all the same: it is no process that ended."""
+    """One of another user under hidepid is not in /proc, and runs all the same: it is no process that
+    ended."""
     for place in ("sys/kernel/random/boot_id", "self/ns/pid"):
         (tmp_path / place).parent.mkdir(parents=True)
     (tmp_path / "sys/kernel/random/boot_id").write_text("boot\n")

@@ -1,4 +1,5 @@
-"""What an operator reads when a pipeline is refused: one sentence with what to do, an exit code, and the trace where it is asked for."""
+"""What an operator reads when a pipeline is refused: one sentence with what to do, an exit code, and the
+trace where it is asked for."""
 
 from __future__ import annotations
 
@@ -41,9 +42,12 @@ def told(broker: LiveBroker) -> str:
     ("address", "topic", "table", "code", "said"),
     [
         ("", "untold", "", 2, "has no topic untold: create it, or take it out of [kafka] topics"),
-        ("none.invalid:9092", "told", "", 3, "no host of none.invalid:9092 has an address: check bootstrap_servers and the resolver"),
-        ("", "told", f"{UNWRITABLE}/lake", 2, "cannot be made: let the pipeline's user write in the folder above it"),
-        ("", "told", UNWRITABLE, 2, "is not writable: let the pipeline's user write there, or name another folder"),
+        ("none.invalid:9092", "told", "", 3, "no host of none.invalid:9092 has an address: check "
+                                             "bootstrap_servers and the resolver"),
+        ("", "told", f"{UNWRITABLE}/lake", 2, "cannot be made: let the pipeline's user write in the folder "
+                                              "above it"),
+        ("", "told", UNWRITABLE, 2, "is not writable: let the pipeline's user write there, or name another "
+                                    "folder"),
     ],
 )  # fmt: skip
 def test_refused_at_the_start(
@@ -58,7 +62,8 @@ def test_refused_at_the_start(
     code: int,
     said: str,
 ) -> None:
-    """A missing topic, an unknown host, a folder that cannot be made or written: with the cause named, and no more than that."""
+    """A missing topic, an unknown host, a folder that cannot be made or written: with the cause named, and no
+    more than that."""
     config = write_config(tmp_path / "c.toml", address or broker.address, topic, tmp_path, {})
     text = config.read_text()
     config.write_text(text.replace(f'path = "{tmp_path}/table"', f'path = "{table}"') if table else text)
@@ -88,7 +93,10 @@ def test_retention_passed_the_checkpoint(
 
 @pytest.mark.parametrize(
     ("address", "table", "trace"),
-    [("none.invalid:9092", "", "No resolvable bootstrap urls"), ("", UNWRITABLE, "java.io.FileNotFoundException")],
+    [
+        ("none.invalid:9092", "", "No resolvable bootstrap urls"),
+        ("", UNWRITABLE, "java.io.FileNotFoundException"),
+    ],
 )
 def test_the_trace_on_request(
     shared: Any,

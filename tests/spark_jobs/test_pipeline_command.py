@@ -1,4 +1,5 @@
-"""`millrace pipeline run` as its users run it: against a live broker, from start to end. tests/compat/full has spark-submit."""
+"""`millrace pipeline run` as its users run it: against a live broker, from start to end. tests/compat/full
+has spark-submit."""
 
 from __future__ import annotations
 
@@ -32,14 +33,16 @@ from tests.spark_jobs.table import rows_of
 
 
 def test_once(first_start: FirstStart) -> None:
-    """What the topic holds is in the table, each record once; the exit code is 0, and the output says how many."""
+    """What the topic holds is in the table, each record once; the exit code is 0, and the output says how
+    many."""
     assert first_start.done.returncode == 0, first_start.done.stderr
     assert "ingest: done, 6 records in this run" in first_start.done.stdout.splitlines()
     assert first_start.rows == first_start.sent
 
 
 def test_stopped_then_gone_on_with(spark: Any, broker: LiveBroker, tmp_path: Path) -> None:
-    """SIGTERM to the command in the midst of the work ends it with 0; the next start takes the rest, and nothing repeats."""
+    """SIGTERM to the command in the midst of the work ends it with 0; the next start takes the rest, and
+    nothing repeats."""
     sent = send(broker.address, "stopped", 90)
     config = write_config(tmp_path / "config.toml", broker.address, "stopped", tmp_path, SETTINGS, batch=15)
     with (tmp_path / "log").open("w+") as log:
@@ -58,8 +61,8 @@ def test_stopped_then_gone_on_with(spark: Any, broker: LiveBroker, tmp_path: Pat
 
 
 def test_killed_or_followed(spark: Any, broker: LiveBroker, tmp_path: Path) -> None:
-    """kill -9 of the command leaves no driver and no JVM, and the next start goes on at once; one whose lease another driver took ends by
-    itself, and says so. Until then each keeps others out."""
+    """kill -9 of the command leaves no driver and no JVM, and the next start goes on at once; one whose lease
+    another driver took ends by itself, and says so. Until then each keeps others out."""
     sent = {name: send(broker.address, name, 30) for name in ("killed", "followed")}
     configs = {
         "killed": configured(tmp_path, broker.address, "killed", batch=30),  # in the midst of its work
@@ -79,7 +82,8 @@ def test_killed_or_followed(spark: Any, broker: LiveBroker, tmp_path: Path) -> N
         assert followed.wait(PATIENCE_S) == 2
         assert followed.stderr is not None
         assert said(followed.stderr.read()) == [
-            f"ingest: another driver took the checkpoint file:{tmp_path}/followed/checkpoint, for this one did not renew its lease for 40 s: "
+            f"ingest: another driver took the checkpoint file:{tmp_path}/followed/checkpoint, for this one "
+            "did not renew its lease for 40 s: "
             "it writes nothing more; end one of the two"
         ]
         for jvm in jvms.values():
@@ -90,7 +94,8 @@ def test_killed_or_followed(spark: Any, broker: LiveBroker, tmp_path: Path) -> N
 
 
 def test_brokers_that_do_not_answer(tmp_path: Path) -> None:
-    """One sentence and 3 after ten seconds; stopped by Ctrl-C meanwhile (a terminal sends it to the JVM, too) the signal's code."""
+    """One sentence and 3 after ten seconds; stopped by Ctrl-C meanwhile (a terminal sends it to the JVM, too)
+    the signal's code."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(400)
         waiting = configured(tmp_path, f"127.0.0.1:{silent.getsockname()[1]}", "waiting")

@@ -56,14 +56,18 @@ def test_what_belongs_together(found: Places) -> None:
         (replace(GOOD, mark=TableMark("b", "/c")), "are of two pipelines"),
         (replace(GOOD, table="/new", mark=None, has_rows=False), "a new table takes a new checkpoint"),
         (replace(GOOD, table="/moved"), "if they were moved, write /c into the file _millrace_checkpoint"),
-        (replace(GOOD, checkpoint="/copy", mark=TableMark("a", "/copy")), "the checkpoint /c writes the table /t"),
+        (replace(GOOD, checkpoint="/copy", mark=TableMark("a", "/copy")), "the checkpoint /c writes the "
+                                                                          "table /t"),
         (replace(GOOD, has_batches=False), "the checkpoint /c of /t is gone"),
         (replace(GOOD, mark=None, has_rows=False), "the table /t is gone, or was emptied"),
-        (replace(GOOD, written=8, due=(6, 7)), "the checkpoint /c is older than the table /t, which has batch 8 where the checkpoint is at 7"),
+        (replace(GOOD, written=8, due=(6, 7)), "the checkpoint /c is older than the table /t, which has "
+                                               "batch 8 where the checkpoint is at 7"),
         (replace(GOOD, written=8, due=(6, 7), mark=BY_HAND), "the checkpoint /c is older than the table /t"),
-        (replace(GOOD, written=5, due=(6, 7)), "the table /t is older than the checkpoint /c, which is at batch 6 where the table has 5"),
+        (replace(GOOD, written=5, due=(6, 7)), "the table /t is older than the checkpoint /c, which is at "
+                                               "batch 6 where the table has 5"),
         (replace(NEW, checkpoint="/t"), "the checkpoint /t is in the table /t, whose readers"),
-        (replace(NEW, checkpoint="s3a://t/c", table="s3a://t/"), "whose readers would take its files for rows"),
+        (replace(NEW, checkpoint="s3a://t/c", table="s3a://t/"), "whose readers would take its files for "
+                                                                 "rows"),
         (replace(NEW, checkpoint="/t/c"), "give it a folder outside, or one whose name begins with _"),
     ],
 )  # fmt: skip

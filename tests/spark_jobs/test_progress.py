@@ -44,7 +44,9 @@ def test_what_the_table_should_have(progress: Progress, changing: int | None, du
     assert progress.due(changing) == due
 
 
-@pytest.mark.parametrize(("offsets", "commits"), [(["1"], []), (["0"], ["1"]), ([], ["0"]), (["0", "5"], ["3"])])
+@pytest.mark.parametrize(
+    ("offsets", "commits"), [(["1"], []), (["0"], ["1"]), ([], ["0"]), (["0", "5"], ["3"])]
+)
 def test_files_that_are_missing(offsets: list[str], commits: list[str]) -> None:
     """Are told; nothing is guessed."""
     with pytest.raises(Refused, match="the checkpoint c has lost files"):

@@ -1,4 +1,5 @@
-"""Table and checkpoint in S3: docs/pipelines.md's example against a real S3 server, and what a checkpoint is relied on for."""
+"""Table and checkpoint in S3: docs/pipelines.md's example against a real S3 server, and what a checkpoint is
+relied on for."""
 
 from __future__ import annotations
 
@@ -41,7 +42,12 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 def s3_session(spark: Any, s3: S3Server) -> Any:
     """The shared one, told where the bucket is."""
     configuration = spark.sparkContext._jsc.hadoopConfiguration()
-    for bucket, secret in ((BUCKET, "secret"), ("strange", "wrong"), ("missing", "secret"), ("away", "secret")):
+    for bucket, secret in (
+        (BUCKET, "secret"),
+        ("strange", "wrong"),
+        ("missing", "secret"),
+        ("away", "secret"),
+    ):
         endpoint = "http://127.0.0.1:1" if bucket == "away" else s3.endpoint
         given = {"endpoint": endpoint, "endpoint.region": "us-east-1", "path.style.access": "true"}
         for key, value in {**given, "access.key": "test", "secret.key": secret}.items():
@@ -59,18 +65,23 @@ def test_the_example_names_what_is_tried_here() -> None:
     spark = tomllib.loads(example())["spark"]
     space = {"": "http://maven.apache.org/POM/4.0.0"}
     pom = ElementTree.parse(S3_JARS.with_name("pom.xml"))
-    values = {element.tag.rpartition("}")[2]: element.text for element in pom.iter() if "version" in element.tag}
+    values = {
+        element.tag.rpartition("}")[2]: element.text for element in pom.iter() if "version" in element.tag
+    }
     wanted = [
         ":".join(str(found.findtext(name, namespaces=space)) for name in ("groupId", "artifactId", "version"))
         for found in pom.iterfind("dependencies/dependency", space)
     ]
-    resolved = [re.sub(r"\$\{(.+?)\}", lambda match: str(values[match[1]]), coordinates) for coordinates in wanted]
+    resolved = [
+        re.sub(r"\$\{(.+?)\}", lambda match: str(values[match[1]]), coordinates) for coordinates in wanted
+    ]
     assert spark["spark.jars.packages"].split(",") == resolved
     assert spark["spark.jars.excludes"] == "software.amazon.awssdk:bundle"
 
 
 def test_the_example(s3: S3Server, broker: LiveBroker, tmp_path: Path) -> None:
-    """As it stands, but for the addresses, the key, and the jars, which are here: taken by the command, beside the Kafka connector."""
+    """As it stands, but for the addresses, the key, and the jars, which are here: taken by the command,
+    beside the Kafka connector."""
     sent = send(broker.address, "orders", 4)
     given = {
         "bootstrap_servers": broker.address,
@@ -93,7 +104,8 @@ def test_the_example(s3: S3Server, broker: LiveBroker, tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_in_s3(s3_session: Any, s3: S3Server, broker: LiveBroker) -> None:
-    """Killed with a batch begun, its topics changed and changed back, given another table, older than the table: as on disks."""
+    """Killed with a batch begun, its topics changed and changed back, given another table, older than the
+    table: as on disks."""
     settings = IngestSettings(
         broker.address, ("buckets", "pails"), "", f"s3a://{BUCKET}/table", f"s3a://{BUCKET}/checkpoint"
     )
@@ -120,20 +132,29 @@ def test_a_checkpoint_in_s3(s3_session: Any, s3: S3Server, broker: LiveBroker) -
     (last,) = os.listdir(table / BATCHES)
     for name in ("commits", "offsets"):
         (checkpoint / name / last).unlink()
-    with pytest.raises(Refused, match="the checkpoint s3a://lake/checkpoint is older than the table s3a://lake/table"):
+    with pytest.raises(
+        Refused, match="the checkpoint s3a://lake/checkpoint is older than the table s3a://lake/table"
+    ):
         take(on_recreated_topic="restart")
 
 
 @pytest.mark.parametrize(
     ("path", "code", "said"),
     [
-        ("s3a://away/t", 3, r"the store was not reached \(.*refused.*\): check spark\.hadoop\.fs\.s3a\.endpoint"),
+        (
+            "s3a://away/t",
+            3,
+            r"the store was not reached \(.*refused.*\): check spark\.hadoop\.fs\.s3a\.endpoint",
+        ),
         ("s3a://missing/t", 2, "is in a bucket that does not exist"),
         ("s3a://strange/t", 2, "is in S3, which refuses the access key"),
     ],
 )
-def test_a_bucket_that_cannot_be_used(s3_session: Any, broker: LiveBroker, path: str, code: int, said: str) -> None:
-    """Is one sentence; where the store is away, after seconds, and the code says that the same start may do."""
+def test_a_bucket_that_cannot_be_used(
+    s3_session: Any, broker: LiveBroker, path: str, code: int, said: str
+) -> None:
+    """Is one sentence; where the store is away, after seconds, and the code says that the same start may
+    do."""
     with Client(broker.address) as client:
         client.create(topic := re.sub(r"\W", "", path))
     settings = IngestSettings(broker.address, (topic,), "", path, f"s3a://{BUCKET}/{topic}")

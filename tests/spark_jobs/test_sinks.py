@@ -14,7 +14,9 @@ COLUMNS = "topic string, date date, partition int, offset bigint, value binary"
 def batch(spark: Any, topic: str, *offsets: int) -> Any:
     from datetime import date
 
-    rows = [(topic, date(2026, 11, 21 + offset % 2), 0, offset, bytearray(b"%d" % offset)) for offset in offsets]
+    rows = [
+        (topic, date(2026, 11, 21 + offset % 2), 0, offset, bytearray(b"%d" % offset)) for offset in offsets
+    ]
     return spark.createDataFrame(rows, COLUMNS)
 
 

@@ -1,4 +1,5 @@
-"""`ingest` from one start to the next while its configuration and its topics change, against a live broker, in the shared session."""
+"""`ingest` from one start to the next while its configuration and its topics change, against a live broker,
+in the shared session."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ from tests.spark_jobs.table import rows_of
 
 @pytest.fixture
 def settings(broker: LiveBroker, tmp_path: Path) -> IngestSettings:
-    return IngestSettings(broker.address, ("one", "two"), "", str(tmp_path / "table"), str(tmp_path / "checkpoint"))
+    return IngestSettings(
+        broker.address, ("one", "two"), "", str(tmp_path / "table"), str(tmp_path / "checkpoint")
+    )
 
 
 def take(spark: Any, settings: IngestSettings, **changed: Any) -> int:
@@ -34,7 +37,8 @@ def take(spark: Any, settings: IngestSettings, **changed: Any) -> int:
 
 
 def test_topics_come_and_go(spark: Any, broker: LiveBroker, settings: IngestSettings) -> None:
-    """Out and in again, deleted and created anew, with records removed: each record that can be had is there once, and the rest is told."""
+    """Out and in again, deleted and created anew, with records removed: each record that can be had is there
+    once, and the rest is told."""
     table = Path(settings.table_path)
     with Client(broker.address) as client:
         for topic in settings.topics:
@@ -104,14 +108,17 @@ def test_a_topic_is_created_anew_during_a_batch(
 def test_the_brokers_go_away_during_a_batch(
     spark: Any, settings: IngestSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows stay, though it does not count as done: retention may remove its records before the next start, which runs it again."""
+    """Its rows stay, though it does not count as done: retention may remove its records before the next
+    start, which runs it again."""
     monkeypatch.setattr("millrace.spark_jobs.taking.IN_BATCH_WITHIN_MS", 1000)
     written = tmp_path / "table" / "topic=cut" / "date=2026-11-24" / "batch=0"
     (tmp_path / "broker").mkdir()
     with LiveBroker(tmp_path / "broker", wal="64MiB") as broker:
         with Client(broker.address) as client:
             client.create("cut")
-        taking = Taking(spark, replace(settings, bootstrap_servers=broker.address, topics=("cut",)), lambda: False)
+        taking = Taking(
+            spark, replace(settings, bootstrap_servers=broker.address, topics=("cut",)), lambda: False
+        )
 
         def write(frame: Any, batch: int) -> None:
             written.mkdir(parents=True)
@@ -128,8 +135,11 @@ def test_the_brokers_go_away_during_a_batch(
     assert written.exists()
 
 
-def test_a_driver_that_lost_its_lease(spark: Any, broker: LiveBroker, settings: IngestSettings, tmp_path: Path) -> None:
-    """Ends the batch under way before it counts as done, and takes nothing back: the rows are the other driver's by now."""
+def test_a_driver_that_lost_its_lease(
+    spark: Any, broker: LiveBroker, settings: IngestSettings, tmp_path: Path
+) -> None:
+    """Ends the batch under way before it counts as done, and takes nothing back: the rows are the other
+    driver's by now."""
     written = tmp_path / "table" / "topic=leased" / "date=2026-11-24" / "batch=0"
 
     def write(frame: Any, batch: int) -> None:
@@ -163,8 +173,11 @@ def follow_at_once(spark: Any, checkpoint: str) -> None:
     other.take(lambda: False, lambda _: None)
 
 
-def test_a_copy_from_another_time(spark: Any, broker: LiveBroker, settings: IngestSettings, tmp_path: Path) -> None:
-    """An older checkpoint or an older table is refused with each record still there once; both from one moment go on."""
+def test_a_copy_from_another_time(
+    spark: Any, broker: LiveBroker, settings: IngestSettings, tmp_path: Path
+) -> None:
+    """An older checkpoint or an older table is refused with each record still there once; both from one
+    moment go on."""
     copy, table = tmp_path / "copy", Path(settings.table_path)
     with Client(broker.address) as client:
         client.create("copied")
@@ -192,7 +205,8 @@ def test_a_copy_from_another_time(spark: Any, broker: LiveBroker, settings: Inge
 
 
 def test_another_cluster_at_the_address(spark: Any, settings: IngestSettings, tmp_path: Path) -> None:
-    """Is told as that, whatever is allowed of topics that were created anew, also when it came while the pipeline ran."""
+    """Is told as that, whatever is allowed of topics that were created anew, also when it came while the
+    pipeline ran."""
     first, second = (LiveBroker(tmp_path / name, wal="64MiB") for name in ("first", "second"))
     second.port, second.address = first.port, first.address
     taking = Taking(
@@ -217,10 +231,13 @@ def test_another_cluster_at_the_address(spark: Any, settings: IngestSettings, tm
 def test_a_pattern_s_topics(
     spark: Any, broker: LiveBroker, settings: IngestSettings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those that it matches as Java does, and none is told; a new one is bound at its first batch; one that is gone is told."""
+    """Those that it matches as Java does, and none is told; a new one is bound at its first batch; one that
+    is gone is told."""
     pattern = replace(settings, topics=(), topic_pattern=r"shop\..*")
     assert take(spark, pattern) == 0
-    assert f"ingest: no topic of {broker.address} matches [kafka] topic_pattern yet\n" in capsys.readouterr().out
+    assert (
+        f"ingest: no topic of {broker.address} matches [kafka] topic_pattern yet\n" in capsys.readouterr().out
+    )
     with Client(broker.address) as client:
         for topic in ("shop.a", "shopxb"):
             client.create(topic)
@@ -240,13 +257,19 @@ def test_a_pattern_s_topics(
 
 @pytest.mark.parametrize(
     ("address", "said"),
-    [("no-such-host.invalid:9092", "no host of no-such-host.invalid:9092 has an address"), ("", "was not reached")],
+    [
+        ("no-such-host.invalid:9092", "no host of no-such-host.invalid:9092 has an address"),
+        ("", "was not reached"),
+    ],
 )
 def test_brokers_that_are_away(spark: Any, settings: IngestSettings, address: str, said: str) -> None:
     """One sentence, after the time that is given, which is ten seconds for a start."""
     with pytest.raises(Unreachable, match=said) as refused:
         Cluster(
-            spark, replace(settings, bootstrap_servers=address or "127.0.0.1:1"), lambda: False, within_ms=1000
+            spark,
+            replace(settings, bootstrap_servers=address or "127.0.0.1:1"),
+            lambda: False,
+            within_ms=1000,
         ).cluster_id()
     assert refused.value.exit_code == 3
 
@@ -257,13 +280,17 @@ def test_stopped_while_the_brokers_are_waited_for(
     """A run that never read is no success: the code is the signal's."""
     ending = Ending()
     ending.signal = 15
-    assert ingest.take(spark, replace(settings, bootstrap_servers="127.0.0.1:1"), ending, once=False) == 128 + 15
+    assert (
+        ingest.take(spark, replace(settings, bootstrap_servers="127.0.0.1:1"), ending, once=False) == 128 + 15
+    )
     assert capsys.readouterr().err == "ingest: stopped before anything was read\n"
     with pytest.raises(Stopped):
         Cluster(spark, settings, lambda: True).cluster_id()
 
 
-@pytest.mark.parametrize(("folder", "said"), [("/proc/none", "cannot be made"), ("/etc/passwd/x", "cannot be made")])
+@pytest.mark.parametrize(
+    ("folder", "said"), [("/proc/none", "cannot be made"), ("/etc/passwd/x", "cannot be made")]
+)
 def test_folders_that_cannot_be_written(
     spark: Any, broker: LiveBroker, settings: IngestSettings, folder: str, said: str
 ) -> None:

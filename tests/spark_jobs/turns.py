@@ -1,4 +1,5 @@
-"""Drivers that share a folder, one call at a time in an order that is drawn: each call of each may come before or after any of the others'.
+"""Drivers that share a folder, one call at a time in an order that is drawn: each call of each may come
+before or after any of the others'.
 
 Their clock is the drivers' waiting: nobody waits for real.
 """
@@ -85,7 +86,9 @@ class FolderOf:
 
     def names(self, folder: str) -> list[str]:
         self._turns.turn(self._name)
-        return sorted(path.removeprefix(f"{folder}/") for path in self._turns.texts if path.startswith(f"{folder}/"))
+        return sorted(
+            path.removeprefix(f"{folder}/") for path in self._turns.texts if path.startswith(f"{folder}/")
+        )
 
     def texts(self, folder: str) -> dict[str, str]:
         found = {}

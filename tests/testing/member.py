@@ -14,8 +14,8 @@ from tests.patience import PATIENCE_S
 
 @contextmanager
 def joined(kafka: Broker, topic: str, group: str, client_id: str) -> Iterator[KafkaConsumer]:
-    """Yields a consumer with an assignment, closes it without a commit. It sees the topic before it joins: kafka-python 3.0 may otherwise assign
-    nothing until it looks at metadata again, five minutes later."""
+    """Yields a consumer with an assignment, closes it without a commit. It sees the topic before it joins:
+    kafka-python 3.0 may otherwise assign nothing until it looks at metadata again, five minutes later."""
     consumer = KafkaConsumer(
         bootstrap_servers=kafka.bootstrap_servers,
         group_id=group,

@@ -15,7 +15,11 @@ import pytest
 from kafka import KafkaProducer
 from kafka import TopicPartition as KafkaPartition
 
-from millrace.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
+from millrace.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsResponse,
+)
 from millrace.testing import (
     AsyncBroker,
     Broker,
@@ -76,7 +80,9 @@ def test_more_than_one_fetch_is_read(kafka: Broker) -> None:
 def test_waiting_ends_with_what_there_is(kafka: Broker) -> None:
     """Too few records fail the test with those that came; a topic that is made later is waited for."""
     kafka.produce("few", "only")
-    with pytest.raises(NotEnoughRecords, match=r"after 0.05 s topic few holds 1 of 2 records\n  0@0: b'only'"):
+    with pytest.raises(
+        NotEnoughRecords, match=r"after 0.05 s topic few holds 1 of 2 records\n  0@0: b'only'"
+    ):
         kafka.wait_for_records("few", 2, timeout=0.05)
     with pytest.raises(AssertionError, match="topic never holds 0 of 1 records"):
         kafka.wait_for_records("never", 1, timeout=0.05)
@@ -137,7 +143,9 @@ def test_each_name_of_a_member_is_looked_for(name: str) -> None:
     ]
     conversation = operations.expire_member("billing", name)
     assert next(conversation).request.groups == ["billing"]  # type: ignore[union-attr]
-    leaving = conversation.send(DescribeGroupsResponse(groups=[DescribedGroup(0, None, "billing", members=present)]))
+    leaving = conversation.send(
+        DescribeGroupsResponse(groups=[DescribedGroup(0, None, "billing", members=present)])
+    )
     assert [each.member_id for each in leaving.request.members] == ["id-1"]  # type: ignore[union-attr]
 
 
@@ -152,7 +160,10 @@ def test_what_was_acknowledged_outlives_kill_and_restart(kafka_broker: Broker) -
     kafka_broker.produce("kept", "before the restart")
     kafka_broker.restart()
     assert kafka_broker.bootstrap_servers == address
-    assert [record.text for record in kafka_broker.records("kept")] == ["before the kill", "before the restart"]
+    assert [record.text for record in kafka_broker.records("kept")] == [
+        "before the kill",
+        "before the restart",
+    ]
     assert kafka_broker.log_text.count("test mode: nothing is kept") == 3
 
 
@@ -181,7 +192,8 @@ def test_a_broker_that_cannot_start_says_why() -> None:
 
 
 def test_the_broker_has_none_of_what_is_the_tests_own(tmp_path: Path) -> None:
-    """Modules of their folder, settings and flags in their environment: none of these becomes the broker's."""
+    """Modules of their folder, settings and flags in their environment: none of these becomes the
+    broker's."""
     for name in ("signal", "wal"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('of the tests')")
     words = [
@@ -191,7 +203,9 @@ def test_the_broker_has_none_of_what_is_the_tests_own(tmp_path: Path) -> None:
         "from millrace.testing import Broker\nwith Broker() as kafka: print(kafka.topics())",
     ]
     env = {**os.environ, "PYTHONOPTIMIZE": "1", "KAFKA_NUM_PARTITIONS": "none"}
-    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(
+        words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert done.stdout == "[]\n", done.stderr
 
 
@@ -215,20 +229,28 @@ except OSError as error:
 """
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        [sys.executable, "-c", script],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert done.stdout == "Too many open files\n", done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_setting_without_effect_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key that the broker does not know, with the one that was meant; where warnings are errors, no broker stays."""
+    """A key that the broker does not know, with the one that was meant; where warnings are errors, no broker
+    stays."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     told = r"unknown key num\.partition .*has no effect; did you mean num\.partitions\?"
     with pytest.warns(UserWarning, match=told), Broker({"num.partition": "3"}) as kafka:
         assert kafka.topics() == []
     with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)  # others are of what other tests left unclosed, collected just now
+        warnings.simplefilter(
+            "error", UserWarning
+        )  # others are of what other tests left unclosed, collected just now
         with pytest.raises(UserWarning), Broker({"num.partition": "3"}):
             pass
     assert list(tmp_path.iterdir()) == []
@@ -238,8 +260,15 @@ def test_the_asynchronous_form_has_every_call() -> None:
     """With the parameters and defaults of the blocking one; not what fixtures alone need."""
 
     def calls(kind: type) -> dict[str, list[str]]:
-        found = {name: member for name, member in vars(kind).items() if inspect.isfunction(member) and name[0] != "_"}
-        return {name: list(map(str, inspect.signature(member).parameters.values())) for name, member in found.items()}
+        found = {
+            name: member
+            for name, member in vars(kind).items()
+            if inspect.isfunction(member) and name[0] != "_"
+        }
+        return {
+            name: list(map(str, inspect.signature(member).parameters.values()))
+            for name, member in found.items()
+        }
 
     blocking = calls(Broker)
     assert {name: blocking.pop(name) for name in ("snapshot", "restore")}

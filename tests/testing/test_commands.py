@@ -1,4 +1,5 @@
-"""`millrace test` and `millrace dev` as processes: what their commands see, their exit codes, and that nothing stays."""
+"""`millrace test` and `millrace dev` as processes: what their commands see, their exit codes, and that
+nothing stays."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def millrace(*words: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def test_a_command_has_the_broker_that_it_was_promised(tmp_path: Path) -> None:
-    """Its address in each variable, topics and records in it; output and exit code are the command's, and no folder stays."""
+    """Its address in each variable, topics and records in it; output and exit code are the command's, and no
+    folder stays."""
     seed = tmp_path / "seed.jsonl"
     seed.write_text('{"topic": "orders", "value": "seeded"}\n')
     folder = tmp_path / "tmp"
@@ -82,7 +84,11 @@ def test_a_command_has_the_broker_that_it_was_promised(tmp_path: Path) -> None:
         (["test", "--override", "listeners=PLAINTEXT://:1", "--", "true"], 2, "listeners cannot be set"),
         (["test", "--override", "a", "--", "true"], 2, "--override a: is not KEY=VALUE"),
         (["test", "--override", "num.partitions=x", "--", "true"], 125, "num.partitions"),
-        (["test", "--override", "num.partition=3", "--", "true"], 0, "no effect; did you mean num.partitions?"),
+        (
+            ["test", "--override", "num.partition=3", "--", "true"],
+            0,
+            "no effect; did you mean num.partitions?",
+        ),
         (["test", "--", "no-such-command"], 127, "there is no command 'no-such-command'"),
         (["test", "--", "/"], 126, "'/' cannot be run"),
         (
@@ -112,7 +118,8 @@ def test_each_end_has_its_exit_code(words: list[str], code: int, text: str, tmp_
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_signal_ends_all_of_it(number: signal.Signals, tmp_path: Path) -> None:
-    """kill -9 of `millrace test` ends broker and command, and its folder goes; SIGTERM is passed on to the command."""
+    """kill -9 of `millrace test` ends broker and command, and its folder goes; SIGTERM is passed on to the
+    command."""
     process = millrace("test", "--", "sh", "-c", "echo $$; exec sleep 1000", folder=tmp_path)
     assert process.stdout is not None
     command = int(next_line(process.stdout))
@@ -125,7 +132,8 @@ def test_a_signal_ends_all_of_it(number: signal.Signals, tmp_path: Path) -> None
 
 
 def test_dev_serves_until_a_signal(tmp_path: Path) -> None:
-    """With its topics and records, on the port it was told; a second one on that port says so and leaves nothing."""
+    """With its topics and records, on the port it was told; a second one on that port says so and leaves
+    nothing."""
     seed = tmp_path / "seed.jsonl"
     seed.write_text('{"topic": "orders", "value": 1}\n{"topic": "orders", "value": 2}\n')
     folder = Path(tempfile.mkdtemp(dir=tmp_path))
@@ -148,7 +156,8 @@ def test_dev_serves_until_a_signal(tmp_path: Path) -> None:
 
 
 def test_grandchildren_end_with_a_killed_runner(tmp_path: Path) -> None:
-    """kill -9 of `millrace test`: what its command started ends too, also what left its session; others go on."""
+    """kill -9 of `millrace test`: what its command started ends too, also what left its session; others go
+    on."""
     script = "sleep 1000 & echo $!; setsid sleep 1000 & echo $!; exec sh -c 'echo $$; sleep 1000; true'"
     other = subprocess.Popen(["sleep", "1000"])
     process = millrace("test", "--", "sh", "-c", script, folder=tmp_path)
@@ -223,7 +232,16 @@ def until(text: str, lines: TextIO) -> str:
 
 def test_a_hangup_that_is_ignored_stays_so(tmp_path: Path) -> None:
     """As under nohup: the command goes on."""
-    words = [sys.executable, "-m", "millrace.broker", "test", "--", "sh", "-c", "echo ready; read line; exit 4"]
+    words = [
+        sys.executable,
+        "-m",
+        "millrace.broker",
+        "test",
+        "--",
+        "sh",
+        "-c",
+        "echo ready; read line; exit 4",
+    ]
     process = subprocess.Popen(
         ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *words],
         stdin=subprocess.PIPE,

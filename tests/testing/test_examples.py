@@ -56,4 +56,6 @@ def test_an_example_passes(name: str) -> None:
 
 def test_each_example_is_run_somewhere() -> None:
     """A folder that nobody runs is not an example."""
-    assert {path.name for path in EXAMPLES.iterdir() if path.is_dir()} - {"__pycache__"} == CASES.keys() | ELSEWHERE
+    assert {path.name for path in EXAMPLES.iterdir() if path.is_dir()} - {
+        "__pycache__"
+    } == CASES.keys() | ELSEWHERE

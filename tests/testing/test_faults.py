@@ -1,4 +1,5 @@
-"""Faults on request, as the client under test meets them; the test's own requests are spared, and no other start can be asked for any."""
+"""Faults on request, as the client under test meets them; the test's own requests are spared, and no other
+start can be asked for any."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def producer_of(kafka: Broker, **settings: object) -> KafkaProducer:
 
 
 def test_a_request_is_refused_so_often(kafka: Broker) -> None:
-    """A producer without retries is told the code; one with retries gets through. What was refused is not there."""
+    """A producer without retries is told the code; one with retries gets through. What was refused is not
+    there."""
     kafka.create_topic("orders")
     strict = producer_of(kafka, retries=0, enable_idempotence=False)
     kafka.fail("Produce", "NOT_LEADER_OR_FOLLOWER")
@@ -72,14 +74,18 @@ def test_slow_answers_come_later_than_what_they_say(kafka: Broker) -> None:
     assert not waiting.is_done
     kafka.heal()
     kafka.drop_connections()
-    assert waiting.get(10).offset == 1, "it was sent again after the reset, and an idempotent producer's twin is known"
+    assert waiting.get(10).offset == 1, (
+        "it was sent again after the reset, and an idempotent producer's twin is known"
+    )
     producer.close()
 
 
 def test_dropped_connections_are_made_again(kafka: Broker) -> None:
     """They are resets, counted; a client goes on."""
     kafka.create_topic("orders")
-    consumer = KafkaConsumer("orders", bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest")
+    consumer = KafkaConsumer(
+        "orders", bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest"
+    )
     deadline = time.monotonic() + PATIENCE_S
     while not kafka.drop_connections() and time.monotonic() < deadline:
         consumer.poll(100)
@@ -92,7 +98,8 @@ def test_dropped_connections_are_made_again(kafka: Broker) -> None:
 
 
 def test_retention_runs_when_it_is_asked(kafka: Broker) -> None:
-    """As of any time: records that are old by then are gone on return, also from partitions that nobody has open; others stay."""
+    """As of any time: records that are old by then are gone on return, also from partitions that nobody has
+    open; others stay."""
     kafka.create_topic("short", config={"retention.ms": "60000"})
     kafka.create_topic("long", config={"retention.ms": "-1"})
     for topic in ("short", "long"):
@@ -114,7 +121,9 @@ def test_retention_runs_when_it_is_asked(kafka: Broker) -> None:
         ("Produce", 6, 0, "times=0 is no whole number from 1"),
     ],
 )
-def test_a_fault_that_cannot_be_is_refused(api: str, code: str | int, times: int, reason: str, kafka: Broker) -> None:
+def test_a_fault_that_cannot_be_is_refused(
+    api: str, code: str | int, times: int, reason: str, kafka: Broker
+) -> None:
     """With a sentence, and nothing is injected."""
     with pytest.raises(ValueError, match=reason):
         kafka.fail(api, code, times)
@@ -136,7 +145,11 @@ def test_each_fault_that_is_offered_can_be_asked_for(kafka: Broker) -> None:
 def test_control_takes_posts_alone(kafka: Broker) -> None:
     """Other methods, paths and bytes are answered or end their connection, and the broker goes on."""
     url = kafka.process.control_url
-    for path, method, status in (("fail", "GET", 405), ("nothing", "POST", 404), ("slow?api=Fetch", "POST", 400)):
+    for path, method, status in (
+        ("fail", "GET", 405),
+        ("nothing", "POST", 404),
+        ("slow?api=Fetch", "POST", 400),
+    ):
         with pytest.raises(urllib.error.HTTPError) as told:
             urllib.request.urlopen(urllib.request.Request(f"{url}/{path}", method=method), timeout=PATIENCE_S)
         assert told.value.code == status
@@ -151,7 +164,9 @@ def test_a_start_without_test_mode_has_no_faults(tmp_path: Path) -> None:
     """No control listener is in its ready line, and its admin listener takes no such thing."""
     with LiveBroker(tmp_path, wal="16MiB") as broker:
         assert "control" not in broker.log_path.read_text()
-        request = urllib.request.Request(f"http://127.0.0.1:{broker.admin_port}/fail?api=Produce&code=6", method="POST")
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{broker.admin_port}/fail?api=Produce&code=6", method="POST"
+        )
         with pytest.raises(urllib.error.HTTPError) as told:
             urllib.request.urlopen(request, timeout=PATIENCE_S)
         assert told.value.code == 405
@@ -183,7 +198,10 @@ def test_compaction_is_seen_where_it_is_asked_for() -> None:
         topic = CreatableTopic("a", configs=[CreatableTopicConfig("cleanup.policy", value)])
         change = AlterConfigsResource(2, "a", [AlterableConfig("cleanup.policy", 0, value)])
         assert bool(unserved_in(key["CreateTopics"], CreateTopicsRequest([topic]))) == is_told
-        assert bool(unserved_in(key["IncrementalAlterConfigs"], IncrementalAlterConfigsRequest([change]))) == is_told
+        assert (
+            bool(unserved_in(key["IncrementalAlterConfigs"], IncrementalAlterConfigsRequest([change])))
+            == is_told
+        )
 
 
 def test_a_request_of_a_feature_that_is_turned_off_is_seen() -> None:
@@ -201,7 +219,8 @@ def test_a_request_of_a_feature_that_is_turned_off_is_seen() -> None:
 
 
 def test_what_is_not_served_is_told(kafka: Broker) -> None:
-    """A transactional producer and a client that speaks TLS, each with its sentence; once taken, the test passes."""
+    """A transactional producer and a client that speaks TLS, each with its sentence; once taken, the test
+    passes."""
     from confluent_kafka import KafkaException, Producer
 
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "t"})

@@ -32,7 +32,8 @@ def test_what_came_with_a_test_goes_with_it() -> None:
 
 
 def test_what_a_client_left_running_makes_again_is_gone_for_the_next_test(kafka_broker: Broker) -> None:
-    """It did not exist before that test, neither the topic nor the group; what else was made between two tests stays."""
+    """It did not exist before that test, neither the topic nor the group; what else was made between two
+    tests stays."""
     snapshot = kafka_broker.snapshot()
     kafka_broker.create_topic("made")
     with joined(kafka_broker, "made", "workers", "left"):
@@ -52,7 +53,9 @@ def test_what_a_client_without_a_group_makes_again_is_gone_for_the_next_test(kaf
     """Its fetch of a topic that is gone makes it anew, as soon as the test is over."""
     before = kafka_broker.snapshot()
     kafka_broker.produce("made", "x")
-    consumer = KafkaConsumer("made", bootstrap_servers=kafka_broker.bootstrap_servers, auto_offset_reset="earliest")
+    consumer = KafkaConsumer(
+        "made", bootstrap_servers=kafka_broker.bootstrap_servers, auto_offset_reset="earliest"
+    )
     assert next(consumer).value == b"x"
     assert kafka_broker.restore(before) == [], "it is in no group, and may well be the application's"
     deadline = time.monotonic() + PATIENCE_S
@@ -65,7 +68,8 @@ def test_what_a_client_without_a_group_makes_again_is_gone_for_the_next_test(kaf
 
 
 def test_what_a_closed_client_asked_for_last_makes_no_topic(kafka_broker: Broker) -> None:
-    """Its request for metadata stands behind its long poll, which ends when the topic is deleted: by then both are over."""
+    """Its request for metadata stands behind its long poll, which ends when the topic is deleted: by then
+    both are over."""
     snapshot = kafka_broker.snapshot()
     kafka_broker.create_topic("made")
     with joined(kafka_broker, "made", "workers", "closed"):
@@ -102,7 +106,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize("how", ["running", "paused", "left"])
 def test_nothing_is_left_of_whoever_started_it(how: str) -> None:
-    """Killed with kill -9 while the broker runs or is paused, or ended without closing it: neither a process nor a folder stays."""
+    """Killed with kill -9 while the broker runs or is paused, or ended without closing it: neither a process
+    nor a folder stays."""
     owner = subprocess.run(
         [sys.executable, "-c", OWNER, how], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )

@@ -97,8 +97,8 @@ def test_leaves_a_client(kafka):
 
 
 def test_fixtures_isolate_and_warn(tmp_path: Path) -> None:
-    """Settings are overridden by a fixture, each test starts clean, a client that a test did not close is named, and what is not served fails the
-    test with a sentence, unless it says that it may."""
+    """Settings are overridden by a fixture, each test starts clean, a client that a test did not close is
+    named, and what is not served fails the test with a sentence, unless it says that it may."""
     (tmp_path / "test_it.py").write_text(TESTS)
     words = [
         sys.executable,
@@ -123,7 +123,9 @@ def test_fixtures_isolate_and_warn(tmp_path: Path) -> None:
     assert "4 failed, 9 passed" in done.stdout, done.stdout + done.stderr
     assert "1 error" in done.stdout
     sentence = "log compaction is not done by Millrace yet: a compacted topic keeps everything"
-    assert done.stdout.count(sentence) == 5, "two tests failed with it, two others and a fixture have it as a note"
+    assert done.stdout.count(sentence) == 5, (
+        "two tests failed with it, two others and a fixture have it as a note"
+    )
     assert "the test left a client running: forgotten in group g" in done.stdout
 
 
@@ -137,7 +139,8 @@ def installed_files(setup: dict[str, Any]) -> list[str]:
 
 
 def test_an_installed_plugin_warns_of_nothing(tmp_path: Path) -> None:
-    """By the list of files that its wheel has: pytest looks for modules there whose asserts it may rewrite, and warns of one that runs already."""
+    """By the list of files that its wheel has: pytest looks for modules there whose asserts it may rewrite,
+    and warns of one that runs already."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     setup, plugins = project["tool"]["setuptools"], project["project"]["entry-points"]["pytest11"]
     site = tmp_path / "site"
@@ -148,11 +151,26 @@ def test_an_installed_plugin_warns_of_nothing(tmp_path: Path) -> None:
         (site / f"{module}.py").symlink_to(ROOT / f"{module}.py")
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: millrace-kafka\nVersion: 0\n")
     (info / "RECORD").write_text("".join(f"{name},,\n" for name in installed_files(setup)))
-    (info / "entry_points.txt").write_text("[pytest11]\n" + "".join(f"{k} = {v}\n" for k, v in plugins.items()))
+    (info / "entry_points.txt").write_text(
+        "[pytest11]\n" + "".join(f"{k} = {v}\n" for k, v in plugins.items())
+    )
     test = tmp_path / "test_a.py"
     test.write_text("def test_a(request):\n    assert request.config.pluginmanager.has_plugin('millrace')\n")
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", tmp_path]
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        "/dev/null",
+        "--rootdir",
+        tmp_path,
+    ]
     env = {**os.environ, "PYTHONPATH": str(site)}
-    done = subprocess.run([*words, test], capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=env)
+    done = subprocess.run(
+        [*words, test], capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=env
+    )
     assert "1 passed" in done.stdout, done.stdout
     assert "warning" not in done.stdout, done.stdout

@@ -24,7 +24,10 @@ from millrace.testing.seed import RECORDS_A_BATCH, read_seed
             '{"topic": "a", "timestamp": 9223372036854775808}',
             'line 2: "timestamp" is no whole number from 0 to 9223372036854775807',
         ),
-        ('{"topic": "a", "partition": 2147483648}', 'line 2: "partition" is no whole number from 0 to 2147483647'),
+        (
+            '{"topic": "a", "partition": 2147483648}',
+            'line 2: "partition" is no whole number from 0 to 2147483647',
+        ),
         ('{"topic": "a", "value": ' + "[" * 100_000 + "]" * 100_000 + "}", "line 2: is nested too deeply"),
         ('{"topic": "\\ud800"}', "line 2: holds half a letter"),
         ('{"topic": "a", "value": "\\ud800"}', "line 2: holds half a letter"),
@@ -64,7 +67,10 @@ def test_a_file_of_windows_is_read(tmp_path: Path) -> None:
     with written.open(encoding="utf-8") as lines:
         assert [(each.line, each.record.value) for each in read_seed(lines)] == [(1, b"1"), (3, b"2")]
     written.write_bytes(text.encode("utf-16"))
-    with written.open(encoding="utf-8") as lines, pytest.raises(ValueError, match="line 1 or near it: is not UTF-8"):
+    with (
+        written.open(encoding="utf-8") as lines,
+        pytest.raises(ValueError, match="line 1 or near it: is not UTF-8"),
+    ):
         list(read_seed(lines))
 
 
@@ -72,7 +78,10 @@ def test_a_file_of_windows_is_read(tmp_path: Path) -> None:
     ("line", "reason"),
     [
         ('{"topic": "a b"}', "line 2: topic a b: INVALID_TOPIC_EXCEPTION"),
-        ('{"topic": "a", "partition": 9}', "records from line 2 on: produce to a-9: UNKNOWN_TOPIC_OR_PARTITION"),
+        (
+            '{"topic": "a", "partition": 9}',
+            "records from line 2 on: produce to a-9: UNKNOWN_TOPIC_OR_PARTITION",
+        ),
     ],
 )
 def test_a_record_that_the_broker_refuses_is_named(line: str, reason: str, kafka: Broker) -> None:
@@ -82,7 +91,8 @@ def test_a_record_that_the_broker_refuses_is_named(line: str, reason: str, kafka
 
 
 def test_lines_are_read_as_they_are_written(kafka: Broker) -> None:
-    """A long file is never in memory: when its last line is read, all batches but the one that waits have been written."""
+    """A long file is never in memory: when its last line is read, all batches but the one that waits have
+    been written."""
     count = 3 * RECORDS_A_BATCH + 1
 
     def lines() -> Iterator[str]:

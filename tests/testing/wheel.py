@@ -1,8 +1,10 @@
 """The wheel as a stranger uses it: `python -m tests.testing.wheel` (make test-wheel).
 
-Builds the wheel from what is committed, installs it into a fresh environment beside pytest and client libraries from the registry, and runs there the
-examples, two hundred tests with a topic each, one after the other and by four workers, asynchronous tests, a Node client (npm) and a Java one (the
-jars of `make jars`) through `millrace test`, a test run that is killed, and a type checker over a test. Some minutes, mostly pip's.
+Builds the wheel from what is committed, installs it into a fresh environment beside pytest and client
+libraries from the registry, and runs there the examples, two hundred tests with a topic each, one after the
+other and by four workers, asynchronous tests, a Node client (npm) and a Java one (the jars of `make jars`)
+through `millrace test`, a test run that is killed, and a type checker over a test. Some minutes, mostly
+pip's.
 """
 
 from __future__ import annotations
@@ -92,10 +94,14 @@ class Stranger:
         self.bin = folder / "venv" / "bin"
         self.projects = folder / "examples"  # away from this repository's settings of pytest
 
-    def run(self, name: str, *words: str | Path, cwd: Path, env: dict[str, str] | None = None, code: int = 0) -> str:
+    def run(
+        self, name: str, *words: str | Path, cwd: Path, env: dict[str, str] | None = None, code: int = 0
+    ) -> str:
         began = time.monotonic()
         known = {name: text for name, text in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
-        done = subprocess.run(words, cwd=cwd, env={**known, **(env or {})}, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            words, cwd=cwd, env={**known, **(env or {})}, capture_output=True, text=True, check=False
+        )
         if done.returncode != code:
             sys.exit(f"{name}: exit code {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
         print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
@@ -117,7 +123,14 @@ class Stranger:
         for name in PYTHON_EXAMPLES:
             out = self.run(name, self.bin / "pytest", "-q", cwd=self.projects / name)
             assert "passed" in out, out
-        self.run("unittest_orders", self.bin / "python", "-m", "unittest", "-q", cwd=self.projects / "unittest_orders")
+        self.run(
+            "unittest_orders",
+            self.bin / "python",
+            "-m",
+            "unittest",
+            "-q",
+            cwd=self.projects / "unittest_orders",
+        )
 
     def project(self, name: str, text: str) -> Path:
         """A folder with one file of tests."""
@@ -138,7 +151,9 @@ class Stranger:
             (project / "brokers").unlink()
 
     def asynchronous(self) -> None:
-        out = self.run("pytest-asyncio", self.bin / "pytest", "-q", cwd=self.project("asynchronous", ASYNCHRONOUS))
+        out = self.run(
+            "pytest-asyncio", self.bin / "pytest", "-q", cwd=self.project("asynchronous", ASYNCHRONOUS)
+        )
         assert re.search(r"\b1 passed", out), out
 
     def hints(self) -> None:

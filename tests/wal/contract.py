@@ -1,4 +1,5 @@
-"""What every write-ahead log must do, whatever it is made of: checks to run against a `Yard`, which knows how to make and to kill one.
+"""What every write-ahead log must do, whatever it is made of: checks to run against a `Yard`, which knows how
+to make and to kill one.
 
 A check takes a yard and owns it. Not here: what only one kind does (its own folder's tests).
 """
@@ -50,7 +51,9 @@ async def recovered(yard: Yard, epoch: int, wal_id: bytes = NO_WAL_ID) -> tuple[
     return wal, [bytes(record.payload) async for record in wal.recover()]
 
 
-async def started(yard: Yard, epoch: int, wal_id: bytes = NO_WAL_ID) -> tuple[WriteAheadLog, list[bytes], Journal]:
+async def started(
+    yard: Yard, epoch: int, wal_id: bytes = NO_WAL_ID
+) -> tuple[WriteAheadLog, list[bytes], Journal]:
     wal, found = await recovered(yard, epoch, wal_id)
     journal = Journal()
     wal.start(journal.on_confirmed, journal.on_failed)
@@ -74,7 +77,8 @@ async def records_come_back_in_order_after_a_close(yard: Yard) -> None:
 
 
 async def what_is_confirmed_survives_a_crash(yard: Yard) -> None:
-    """At every turn of the loop, what was confirmed is there for the next owner, in order, and nothing that was never sent."""
+    """At every turn of the loop, what was confirmed is there for the next owner, in order, and nothing that
+    was never sent."""
     wal, _, journal = await started(yard, 1)
     sent = []
     for number in range(30):
@@ -88,7 +92,8 @@ async def what_is_confirmed_survives_a_crash(yard: Yard) -> None:
 
 
 async def owners_continue_one_log(yard: Yard) -> None:
-    """Through crashes and closes positions only grow, and each owner finds what those before it left, in order."""
+    """Through crashes and closes positions only grow, and each owner finds what those before it left, in
+    order."""
     live: list[bytes] = []
     last = 0
     for epoch in range(1, 7):
@@ -110,7 +115,8 @@ async def owners_continue_one_log(yard: Yard) -> None:
 
 
 async def confirmed_ends_only_grow(yard: Yard) -> None:
-    """Whatever is appended when, the confirmed end grows in order and reaches the last record; the log's word and the callback agree."""
+    """Whatever is appended when, the confirmed end grows in order and reaches the last record; the log's word
+    and the callback agree."""
     wal, _, journal = await started(yard, 1)
     for number in range(60):
         record = wal.append(payload(number, 200 + number * 37 % 2000))
@@ -121,7 +127,8 @@ async def confirmed_ends_only_grow(yard: Yard) -> None:
 
 
 async def room_is_never_a_promise_that_breaks(yard: Yard) -> None:
-    """Whatever fits `room_bytes` is taken, in records of any sizes from 64 bytes up; trimmed, there is room again, for ever."""
+    """Whatever fits `room_bytes` is taken, in records of any sizes from 64 bytes up; trimmed, there is room
+    again, for ever."""
     rand = Rand(b"room")
     wal, _, journal = await started(yard, 1)
     for number in range(120):
@@ -139,7 +146,8 @@ async def room_is_never_a_promise_that_breaks(yard: Yard) -> None:
 
 
 async def full_takes_nothing_and_a_trim_gives_room_again(yard: Yard) -> None:
-    """WalFull leaves the log as it was; after a trim the same append succeeds; what was there is still whole."""
+    """WalFull leaves the log as it was; after a trim the same append succeeds; what was there is still
+    whole."""
     wal, _, journal = await started(yard, 1)
     records = []
     while wal.room_bytes >= 5000:
@@ -159,7 +167,8 @@ async def full_takes_nothing_and_a_trim_gives_room_again(yard: Yard) -> None:
 
 
 async def sizes_at_the_edges(yard: Yard) -> None:
-    """A payload of no bytes is a record; one of the maximum is taken; one beyond is a ValueError, and changes nothing."""
+    """A payload of no bytes is a record; one of the maximum is taken; one beyond is a ValueError, and changes
+    nothing."""
     wal, _, journal = await started(yard, 1)
     wal.append()
     wal.append(b"", b"x")
@@ -172,7 +181,8 @@ async def sizes_at_the_edges(yard: Yard) -> None:
 
 
 async def a_checksum_is_carried_on(yard: Yard) -> None:
-    """A record whose tail's CRC was handed in reads back like any other, with and without bytes before the tail."""
+    """A record whose tail's CRC was handed in reads back like any other, with and without bytes before the
+    tail."""
     wal, _, journal = await started(yard, 1)
     head, tail = payload(1, 61), payload(2, 5000)
     wal.append(head, tail, tail_crc=crc32c(tail))
@@ -183,7 +193,8 @@ async def a_checksum_is_carried_on(yard: Yard) -> None:
 
 
 async def a_trim_is_exact(yard: Yard) -> None:
-    """Records appended together are trimmed one by one; a lower trim does not undo a higher one; the next owner gets exactly the rest."""
+    """Records appended together are trimmed one by one; a lower trim does not undo a higher one; the next
+    owner gets exactly the rest."""
     wal, _, journal = await started(yard, 1)
     records = [wal.append(payload(number)) for number in range(10)]
     await journal.reach(records[-1].end)
@@ -258,12 +269,17 @@ async def another_cluster_is_refused(yard: Yard) -> None:
     await wal.close()
     with pytest.raises(WalMismatch) as mismatch:
         await yard.open(owner(9, cluster_id="other"))
-    assert (mismatch.value.field, mismatch.value.expected, mismatch.value.found) == ("cluster", "other", "cluster")
+    assert (mismatch.value.field, mismatch.value.expected, mismatch.value.found) == (
+        "cluster",
+        "other",
+        "cluster",
+    )
     assert (await recovered(yard, 2))[1] == [payload(1)]
 
 
 async def a_closed_log_takes_nothing(yard: Yard) -> None:
-    """After a close an append is refused and a second close does nothing; a log that was only opened closes too."""
+    """After a close an append is refused and a second close does nothing; a log that was only opened closes
+    too."""
     wal, _, _ = await started(yard, 1)
     wal.append(payload(1))
     await wal.close()
@@ -276,7 +292,8 @@ async def a_closed_log_takes_nothing(yard: Yard) -> None:
 
 
 async def metadata_is_named_through_crashes_and_owners(yard: Yard) -> None:
-    """Once a record is durable that came after a mark, the log names that metadata, before and after it has other owners, who may know less."""
+    """Once a record is durable that came after a mark, the log names that metadata, before and after it has
+    other owners, who may know less."""
     mark = NO_MARK
     for epoch in range(1, 5):
         wal, _, journal = await started(yard, epoch, SOME_ID)
@@ -296,7 +313,8 @@ async def metadata_is_named_through_crashes_and_owners(yard: Yard) -> None:
 
 
 async def a_durable_trim_names_the_metadata_that_allowed_it(yard: Yard) -> None:
-    """At every turn of the loop: where a record is forgotten, the log names the commit after which it was trimmed, or a later one."""
+    """At every turn of the loop: where a record is forgotten, the log names the commit after which it was
+    trimmed, or a later one."""
     wal, _, journal = await started(yard, 1, SOME_ID)
     for number in range(1, 5):
         records = [wal.append(payload(10 * number + one)) for one in range(3)]

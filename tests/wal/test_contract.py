@@ -1,4 +1,5 @@
-"""The contract, kept by each kind of log: a ring on a disk, objects fenced in either way, and a third kind made for this test."""
+"""The contract, kept by each kind of log: a ring on a disk, objects fenced in either way, and a third kind
+made for this test."""
 
 from __future__ import annotations
 
@@ -144,7 +145,8 @@ async def _run(check: Callable[[Yard], Awaitable[None]], yard: Yard) -> None:
 
 
 def test_a_third_kind_is_one_folder_and_one_line() -> None:
-    """A scheme added to the table is opened by its address, as every other is; without the line the address is refused by name."""
+    """A scheme added to the table is opened by its address, as every other is; without the line the address
+    is refused by name."""
 
     async def run() -> None:
         here = place(f"0@shelf://third {next(ShelfYard.numbers)}")
@@ -172,7 +174,8 @@ class Unclosed(MemoryObjectStore):
 
 
 def test_an_address_says_which_kind_it_is() -> None:
-    """A file is a ring; a folder, by its slash or by name, a bucket and memory hold objects and nothing else; any other `kind` is refused."""
+    """A file is a ring; a folder, by its slash or by name, a bucket and memory hold objects and nothing else;
+    any other `kind` is refused."""
     for text, kind in (
         ("0@file:///wal", BLOCK),
         ("0@file:///wal/", OBJECT),
@@ -199,7 +202,8 @@ def test_an_address_says_which_kind_it_is() -> None:
     ],
 )
 def test_a_directory_is_not_written_twice_unasked(text: str, hedge: str, is_on: bool) -> None:
-    """A second write to the same disk would be late for the same reason; over a network both are independent."""
+    """A second write to the same disk would be late for the same reason; over a network both are
+    independent."""
 
     async def run() -> None:
         here = place(text, Unclosed(StillClock()))

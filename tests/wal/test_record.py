@@ -1,4 +1,5 @@
-"""The record's 24-byte header: round trip, truncation at every byte, every flipped bit, foreign epochs and places."""
+"""The record's 24-byte header: round trip, truncation at every byte, every flipped bit, foreign epochs and
+places."""
 
 from __future__ import annotations
 
@@ -7,7 +8,13 @@ import itertools
 import pytest
 
 from millrace.protocol.crc32c import crc32c
-from millrace.wal.record import RECORD_HEADER_BYTES, decode_record, encode_record_header, epoch_seed, put_record
+from millrace.wal.record import (
+    RECORD_HEADER_BYTES,
+    decode_record,
+    encode_record_header,
+    epoch_seed,
+    put_record,
+)
 
 SEED = epoch_seed(7)
 
@@ -37,8 +44,8 @@ def test_the_layout_is_fixed() -> None:
 @pytest.mark.parametrize("cuts", [(), (40,), (40, 61), (0,), (700,)])
 @pytest.mark.parametrize("is_summed", [False, True])
 def test_a_record_is_put_in_place_from_parts(cuts: tuple[int, ...], is_summed: bool) -> None:
-    """However a payload is cut, and whether its tail's checksum is known or not, what stands in the arena is read back, and nothing beside it
-    is touched."""
+    """However a payload is cut, and whether its tail's checksum is known or not, what stands in the arena is
+    read back, and nothing beside it is touched."""
     body = bytes(range(256)) * 3
     edges = (0, *cuts, len(body))
     parts = tuple(body[start:end] for start, end in itertools.pairwise(edges))

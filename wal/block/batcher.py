@@ -1,15 +1,23 @@
-"""Group commit: records are copied into the block that is open, and a closed block is one aligned write. Pure; hot.
+"""Group commit: records are copied into the block that is open, and a closed block is one aligned write.
+Pure; hot.
 
-The memory is handed in by the caller, arena by arena; the batcher fills it from front to back. It neither writes
-nor waits, and does not know whether the ring has room: the caller opens each block with a limit it has worked out.
+The memory is handed in by the caller, arena by arena; the batcher fills it from front to back. It neither
+writes nor waits, and does not know whether the ring has room: the caller opens each block with a limit it has
+worked out.
 
-Invariant: a record lies in one block, a block in one arena and in one lap; nothing is changed once `close_block`
-has given a block away.
+Invariant: a record lies in one block, a block in one arena and in one lap; nothing is changed once
+`close_block` has given a block away.
 """
 
 from __future__ import annotations
 
-from millrace.wal.block.layout import BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, align_up, encode_block_header
+from millrace.wal.block.layout import (
+    BLOCK_BYTES,
+    BLOCK_HEADER_BYTES,
+    BlockHeader,
+    align_up,
+    encode_block_header,
+)
 from millrace.wal.log import WalRecord
 from millrace.wal.record import RECORD_HEADER_BYTES, epoch_seed, put_record
 
@@ -17,7 +25,8 @@ _ZEROS = bytes(BLOCK_BYTES)
 
 
 class ClosedBlock:
-    """One write: the aligned bytes and their place. Its header is stamped at the last moment, with what is confirmed then."""
+    """One write: the aligned bytes and their place. Its header is stamped at the last moment, with what is
+    confirmed then."""
 
     __slots__ = ("content_end", "count", "end", "epoch", "position", "previous_end", "view")
 
@@ -39,9 +48,21 @@ class ClosedBlock:
 
 
 class Batcher:
-    """The open block. `fill` and `limit` are offsets in the arena; while no block is open, limit is 0 and nothing fits."""
+    """The open block. `fill` and `limit` are offsets in the arena; while no block is open, limit is 0 and
+    nothing fits."""
 
-    __slots__ = ("_arena", "_base", "_count", "_epoch", "_origin", "_previous_end", "_seed", "fill", "limit", "tail")
+    __slots__ = (
+        "_arena",
+        "_base",
+        "_count",
+        "_epoch",
+        "_origin",
+        "_previous_end",
+        "_seed",
+        "fill",
+        "limit",
+        "tail",
+    )
 
     def __init__(self, epoch: int, tail: int) -> None:
         self._epoch = epoch
@@ -94,7 +115,8 @@ class Batcher:
     def add(
         self, parts: tuple[bytes | bytearray | memoryview, ...], length: int, tail_crc: int | None = None
     ) -> WalRecord:
-        """Copies a payload of `length` bytes in. The caller has compared with `limit`. `tail_crc`: of the last part, when it is known."""
+        """Copies a payload of `length` bytes in. The caller has compared with `limit`. `tail_crc`: of the
+        last part, when it is known."""
         at = self.fill
         position = self._origin + at
         payload = put_record(self._arena, at, parts, length, position, tail_crc, self._seed)
@@ -107,7 +129,9 @@ class Batcher:
         self._arena[self.fill : end] = _ZEROS[: end - self.fill]
         position = self._origin + self._base
         view = self._arena[self._base : end]
-        block = ClosedBlock(view, self._epoch, position, self._previous_end, self._origin + self.fill, self._count)
+        block = ClosedBlock(
+            view, self._epoch, position, self._previous_end, self._origin + self.fill, self._count
+        )
         self.fill = end
         self.limit = 0
         self._count = 0

@@ -1,9 +1,11 @@
-"""Whether a file or device holds nothing, so that a log may be made there. Pure: `looks` says what to read, `find_content` what it shows.
+"""Whether a file or device holds nothing, so that a log may be made there. Pure: `looks` says what to read,
+`find_content` what it shows.
 
-A place counts as blank when all that is looked at reads as zeros: its beginning and its end, where partition tables, file systems, volume
-managers and RAID keep what they are known by, and single blocks all over the rest. A name or a missing header proves nothing: a
-partition table leaves the second header's place empty. The one thing that may lie there is what a power cut leaves of the first copy of a
-header that formatting writes: a copy of ours, whole or with zeros in it, for a log that nobody has owned yet.
+A place counts as blank when all that is looked at reads as zeros: its beginning and its end, where partition
+tables, file systems, volume managers and RAID keep what they are known by, and single blocks all over the
+rest. A name or a missing header proves nothing: a partition table leaves the second header's place empty. The
+one thing that may lie there is what a power cut leaves of the first copy of a header that formatting writes:
+a copy of ours, whole or with zeros in it, for a log that nobody has owned yet.
 
 Not here: reading (device.py), what a sound header says (layout.py).
 """
@@ -47,8 +49,9 @@ SIGNATURES = (
 
 
 def looks(size_bytes: int) -> Iterator[tuple[int, int]]:
-    """(byte, length) of each read, in whole blocks. All of what is small; of the rest the beginning, the end, and between them a block at each
-    power of two, where second copies are kept, and some at even distances."""
+    """(byte, length) of each read, in whole blocks. All of what is small; of the rest the beginning, the end,
+    and between them a block at each power of two, where second copies are kept, and some at even
+    distances."""
     end = align_down(size_bytes)
     head_end = min(end, HEAD_BYTES)
     tail_start = max(head_end, end - TAIL_BYTES)
@@ -64,7 +67,8 @@ def looks(size_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def find_content(data: bytes, place: int) -> WalCorrupt | None:
-    """What is to be told of the bytes at `place`, which is a multiple of a block; None where they are blank."""
+    """What is to be told of the bytes at `place`, which is a multiple of a block; None where they are
+    blank."""
     if place == 0 and is_begun_copy(data[BLOCK_BYTES : 2 * BLOCK_BYTES]):
         data = data[:BLOCK_BYTES] + bytes(BLOCK_BYTES) + data[2 * BLOCK_BYTES :]
     if data == bytes(len(data)):
@@ -85,25 +89,34 @@ def _ours(data: bytes, place: int) -> WalHeaderLost | None:
     for at in range(0, len(data), BLOCK_BYTES):
         if data.startswith(DEVICE_MAGIC, at):
             return WalHeaderLost(place + at, "what was a header of a log")
-        if data.startswith(BLOCK_MAGIC_BYTES, at) and decode_block_header(view[at : at + BLOCK_HEADER_BYTES], 0):
+        if data.startswith(BLOCK_MAGIC_BYTES, at) and decode_block_header(
+            view[at : at + BLOCK_HEADER_BYTES], 0
+        ):
             return WalHeaderLost(place + at, "a block of a log")
     return None
 
 
 # The fields of a header that are a place's own; all others are the same wherever a log is made.
-_OWN_FIELDS = ((10, 16), (32, 40), (104, 168), (296, 300))  # name's length and node, capacity, cluster id, checksum
+_OWN_FIELDS = (
+    (10, 16),
+    (32, 40),
+    (104, 168),
+    (296, 300),
+)  # name's length and node, capacity, cluster id, checksum
 
 
 def _expected_copy() -> bytes:
     """The first copy that formatting writes, but for the own fields."""
     return DeviceHeader(
-        cluster_id="", node_id=0, epoch=-1, epoch_start=0, capacity_bytes=0, trim=0, head=0, confirmed=0, block_bytes_max=0,
+        cluster_id="", node_id=0, epoch=-1, epoch_start=0, capacity_bytes=0, trim=0, head=0, confirmed=0,
+        block_bytes_max=0,
         window_bytes=0, filled_bytes=0, closed_end=0, sequence=1,
     ).encode()  # fmt: skip
 
 
 def is_begun_copy(page: bytes) -> bool:
-    """Whether a page is what formatting may have left of its first copy: it begins as one, and each byte is that copy's or zero."""
+    """Whether a page is what formatting may have left of its first copy: it begins as one, and each byte is
+    that copy's or zero."""
     magic = page[: len(DEVICE_MAGIC)].rstrip(b"\0")
     if len(page) < BLOCK_BYTES or not magic or not DEVICE_MAGIC.startswith(magic):
         return False

@@ -1,10 +1,13 @@
-"""How large a block WAL is where nobody says it: as it is, or, where there is none yet, by the room on its disk.
+"""How large a block WAL is where nobody says it: as it is, or, where there is none yet, by the room on its
+disk.
 
-    new, in a file      the largest power of two that is no more than a tenth of the free bytes, from 64 MiB to 2 GiB
+    new, in a file      the largest power of two that is no more than a tenth of the free bytes, from 64 MiB
+                        to 2 GiB
     new, on a device    all of it, up to 2 GiB
     not new             as it is: what was chosen once stays, however much is free by now
 
-Not here: making the file (device.py), what was said (kind.py). The rule stands in docs/settings.md at s3.wal.capacity.
+Not here: making the file (device.py), what was said (kind.py). The rule stands in docs/settings.md at
+s3.wal.capacity.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ PARTS: Final = 10  # of the free bytes, one goes to the log
 
 
 def choose_capacity(free_bytes: int) -> int:
-    """Of a new log in a file on a disk with so much free. It may be more than is free: then there is no room for a log."""
+    """Of a new log in a file on a disk with so much free. It may be more than is free: then there is no room
+    for a log."""
     part_bytes = max(free_bytes // PARTS, 1)
     return max(LEAST_BYTES, min(MOST_BYTES, 1 << part_bytes.bit_length() - 1))
 
@@ -54,9 +58,11 @@ class Settled:
         )
 
 
-async def settle_capacity(disk: Disk, path: str, settings: BlockWalSettings, beside_bytes: int = 0) -> Settled:
-    """With the capacity that holds at this place. Changes nothing. Raises DiskFull where a new log has no room, or leaves less than `beside_bytes`
-    to what else goes to its disk, and as opening a log does."""
+async def settle_capacity(
+    disk: Disk, path: str, settings: BlockWalSettings, beside_bytes: int = 0
+) -> Settled:
+    """With the capacity that holds at this place. Changes nothing. Raises DiskFull where a new log has no
+    room, or leaves less than `beside_bytes` to what else goes to its disk, and as opening a log does."""
     file = await open_present(disk, path)
     if file is not None:
         try:
@@ -71,7 +77,11 @@ async def settle_capacity(disk: Disk, path: str, settings: BlockWalSettings, bes
     settings = _or_given(settings, choose_capacity(free_bytes))
     size_bytes = settings.capacity_bytes
     if size_bytes + beside_bytes > free_bytes:
-        parts = f" for {size_bytes} bytes of log and {beside_bytes} of metadata and objects" if beside_bytes else ""
+        parts = (
+            f" for {size_bytes} bytes of log and {beside_bytes} of metadata and objects"
+            if beside_bytes
+            else ""
+        )
         raise DiskFull(path, os.strerror(errno.ENOSPC) + parts, size_bytes + beside_bytes, free_bytes)
     return Settled(settings, free_bytes)
 

@@ -1,17 +1,19 @@
 """The device under a block WAL: opens it, formats a new one, keeps its header.
 
-The header has two copies, written in turn, so that one is always whole. What holds for as long as an owner lives
-(its epoch and where it began) is written to both before its first block. Deciding which records count is
-recovery's work; which space is free is the log's.
+The header has two copies, written in turn, so that one is always whole. What holds for as long as an owner
+lives (its epoch and where it began) is written to both before its first block. Deciding which records count
+is recovery's work; which space is free is the log's.
 
 A replaced owner cannot acknowledge, since it acknowledges after its write, and its write fails:
 
-  * On a device with persistent reservations the new owner reserves it before it reads the log. That aborts the old one's writes under
-    way and refuses all later ones; a failed write is the last thing an owner does.
-  * On one machine the lock of the open file keeps a second owner out until the first one's process, and its writes, have ended.
-  * Where neither holds (a volume attached to two machines that has no reservations) the old owner's blocks are void, by their epoch, but it
-    could still acknowledge them: `reservation=require` refuses such a place. Before an owner writes its header it looks whether the header
-    is still its own, so that it ends there at the latest and never writes over the new owner's.
+  * On a device with persistent reservations the new owner reserves it before it reads the log. That aborts
+    the old one's writes under way and refuses all later ones; a failed write is the last thing an owner does.
+  * On one machine the lock of the open file keeps a second owner out until the first one's process, and its
+    writes, have ended.
+  * Where neither holds (a volume attached to two machines that has no reservations) the old owner's blocks
+    are void, by their epoch, but it could still acknowledge them: `reservation=require` refuses such a place.
+    Before an owner writes its header it looks whether the header is still its own, so that it ends there at
+    the latest and never writes over the new owner's.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ class BlockDevice:
 
     @staticmethod
     async def open(disk: Disk, path: str, settings: BlockWalSettings, owner: WalOwner) -> BlockDevice:
-        """Formats what is blank. Raises WalMismatch, WalFenced, WalForeign, WalHeaderLost; DiskFull, DiskFailed, DiskLocked. A refused device is
-        left untouched."""
+        """Formats what is blank. Raises WalMismatch, WalFenced, WalForeign, WalHeaderLost; DiskFull,
+        DiskFailed, DiskLocked. A refused device is left untouched."""
         capacity_bytes = align_down(settings.capacity_bytes)
         file = await disk.open_block(path, capacity_bytes, direct=settings.direct)
         try:
@@ -53,22 +55,28 @@ class BlockDevice:
             if header is None:
                 return await BlockDevice._format(file, capacity_bytes, owner, is_reserved)
             if header.wal_id == NO_WAL_ID:
-                header = dataclasses.replace(header, wal_id=owner.new_wal_id)  # durable with the owner's first header
+                header = dataclasses.replace(
+                    header, wal_id=owner.new_wal_id
+                )  # durable with the owner's first header
             return BlockDevice(file, header, is_reserved)
         except BaseException:
             await file.close()
             raise
 
     @staticmethod
-    async def _format(file: BlockFile, capacity_bytes: int, owner: WalOwner, is_reserved: bool) -> BlockDevice:
+    async def _format(
+        file: BlockFile, capacity_bytes: int, owner: WalOwner, is_reserved: bool
+    ) -> BlockDevice:
         """An empty log at position 0, of an epoch below every owner's."""
         if file.size_bytes < capacity_bytes:
             await file.resize(capacity_bytes)
         if file.size_bytes < capacity_bytes:
             raise WalMismatch("capacity", capacity_bytes, file.size_bytes)
         header = DeviceHeader(
-            cluster_id=owner.cluster_id, node_id=owner.node_id, epoch=-1, epoch_start=0, capacity_bytes=capacity_bytes,
-            trim=0, head=0, confirmed=0, block_bytes_max=0, window_bytes=0, filled_bytes=0, closed_end=0, sequence=0,
+            cluster_id=owner.cluster_id, node_id=owner.node_id, epoch=-1, epoch_start=0,
+            capacity_bytes=capacity_bytes,
+            trim=0, head=0, confirmed=0, block_bytes_max=0, window_bytes=0, filled_bytes=0, closed_end=0,
+            sequence=0,
             wal_id=owner.new_wal_id,
         )  # fmt: skip
         device = BlockDevice(file, header, is_reserved)
@@ -76,7 +84,8 @@ class BlockDevice:
         return device
 
     async def write(self, **changes: Any) -> None:
-        """Durable on return. One at a time: the caller sees to that. Raises WalFenced when a later owner's header is there."""
+        """Durable on return. One at a time: the caller sees to that. Raises WalFenced when a later owner's
+        header is there."""
         if not self.is_reserved:
             await self._check_still_ours()
         header = dataclasses.replace(self.header, sequence=self.header.sequence + 1, **changes)
@@ -96,9 +105,9 @@ class BlockDevice:
         await self.write()
 
     async def resize(self, capacity_bytes: int, **changes: Any) -> None:
-        """For an empty log. The file is never smaller than either copy says; a device only uses more or less of itself. What a power cut between
-        two steps leaves is a file that is too long: `cut_off` follows. Raises WalMismatch on too small a
-        device."""
+        """For an empty log. The file is never smaller than either copy says; a device only uses more or less
+        of itself. What a power cut between two steps leaves is a file that is too long: `cut_off` follows.
+        Raises WalMismatch on too small a device."""
         if capacity_bytes > self.file.size_bytes:
             await self.file.resize(capacity_bytes)
         if capacity_bytes > self.file.size_bytes:
@@ -112,8 +121,9 @@ class BlockDevice:
 
 
 async def identify(disk: Disk, path: str) -> WalIdentity | None:
-    """What the log there says of itself, of whatever owner it is. None where a file or device is blank, or not there at all. Raises DiskLocked
-    where another process has it open, WalForeign and WalHeaderLost for what is neither."""
+    """What the log there says of itself, of whatever owner it is. None where a file or device is blank, or
+    not there at all. Raises DiskLocked where another process has it open, WalForeign and WalHeaderLost for
+    what is neither."""
     file = await open_present(disk, path)
     if file is None:
         return None
@@ -141,8 +151,8 @@ def reservation_key(epoch: int) -> int:
 
 
 async def read_header(file: BlockFile) -> DeviceHeader | None:
-    """None where neither copy is sound. A copy that cannot be read is as one that rotted, as long as the other one is sound; else nobody knows
-    what it said: raises DiskFailed."""
+    """None where neither copy is sound. A copy that cannot be read is as one that rotted, as long as the
+    other one is sound; else nobody knows what it said: raises DiskFailed."""
     if file.size_bytes < RING_START:
         return None
     copies, failure = [], None
@@ -159,8 +169,8 @@ async def read_header(file: BlockFile) -> DeviceHeader | None:
 
 
 async def _check_blank(disk: Disk, path: str, file: BlockFile) -> None:
-    """Raises WalForeign or WalHeaderLost for a place without a header that holds anything else. A file that is too short for a header is one
-    whose making a power cut met, or not ours: it is read whole."""
+    """Raises WalForeign or WalHeaderLost for a place without a header that holds anything else. A file that
+    is too short for a header is one whose making a power cut met, or not ours: it is read whole."""
     if file.size_bytes < RING_START:
         data = await disk.read_file(path) or b""
         content = find_content(data, 0)

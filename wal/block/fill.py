@@ -1,9 +1,9 @@
 """Writes zeros ahead of the log on its first lap, so that the log meets extents that were written before.
 
-A file that was only preallocated is as large and as safe; its first write to each extent is slower, for the file
-system must note that it is no longer empty. Filling all of it before the first start would make that start wait for
-seconds. So a task keeps a stretch ahead of the log filled, and steps aside where the log catches up with it: a block is
-never written where zeros are on their way.
+A file that was only preallocated is as large and as safe; its first write to each extent is slower, for the
+file system must note that it is no longer empty. Filling all of it before the first start would make that
+start wait for seconds. So a task keeps a stretch ahead of the log filled, and steps aside where the log
+catches up with it: a block is never written where zeros are on their way.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from millrace.wal.block.writer import BlockWriter
 _CHUNK_BYTES = 1024 * 1024
 
 
-def plan_fill(geometry: Geometry, filled_bytes: int, tail: int, stop: int, ahead_bytes: int) -> tuple[int, int] | None:
-    """Position and length of the next zeros, or None when enough lies ahead. `stop` is where live records begin again."""
+def plan_fill(
+    geometry: Geometry, filled_bytes: int, tail: int, stop: int, ahead_bytes: int
+) -> tuple[int, int] | None:
+    """Position and length of the next zeros, or None when enough lies ahead. `stop` is where live records
+    begin again."""
     offset = tail % geometry.ring_bytes
     start = tail - offset + max(filled_bytes, offset)
     end = min(start + _CHUNK_BYTES, geometry.lap_end(tail), stop)
@@ -41,7 +44,8 @@ class ZeroFill:
         ahead_bytes: int,
         reach: Callable[[], tuple[int, int]],
     ) -> None:
-        """`reach()` gives the end of what was appended, the open block included, and where live records begin again."""
+        """`reach()` gives the end of what was appended, the open block included, and where live records begin
+        again."""
         self.filled_bytes = filled_bytes
         self._file = file
         self._geometry = geometry

@@ -1,4 +1,5 @@
-"""The block WAL as a kind: a ring in a file or on a device. Not here: the ring (log.py), which is imported when one is opened."""
+"""The block WAL as a kind: a ring in a file or on a device. Not here: the ring (log.py), which is imported
+when one is opened."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""The bytes of a block WAL: the device header in two copies, the ring's geometry, the header of a block. Pure.
+"""The bytes of a block WAL: the device header in two copies, the ring's geometry, the header of a block.
+Pure.
 
     file      | header copy 0 | header copy 1 | ring ...                                       |
               0             4096            8192                                       capacity
 
     block     | block header, 64 bytes | record | record | ... | zeros up to a multiple of 4096 |
 
-A *position* is endless; its place in the file is 8192 + position mod ring_bytes. Blocks start at multiples of 4096
-and never cross the ring's end. Each names the end of the one before it: its own position, or, where the rest of a
-lap was too short for it, the place at which that rest began. Numbers are big-endian.
+A *position* is endless; its place in the file is 8192 + position mod ring_bytes. Blocks start at multiples of
+4096 and never cross the ring's end. Each names the end of the one before it: its own position, or, where the
+rest of a lap was too short for it, the place at which that rest began. Numbers are big-endian.
 docs/formats/block_wal.md draws every field and says what recovery believes.
 """
 
@@ -41,7 +42,9 @@ BLOCK_MAGIC_BYTES = BLOCK_MAGIC.to_bytes(4, "big")
 _BLOCK = struct.Struct(">IHHqqqqII12x")
 BLOCK_HEADER_BYTES = _BLOCK.size + _CRC.size
 assert BLOCK_HEADER_BYTES == 64
-assert _DEVICE.size + _IDENTITY.size + _CRC.size < 512, "one sector, so that a copy is written whole or not at all"
+assert _DEVICE.size + _IDENTITY.size + _CRC.size < 512, (
+    "one sector, so that a copy is written whole or not at all"
+)
 
 
 def align_up(position: int) -> int:
@@ -86,13 +89,16 @@ class DeviceHeader:
     cluster_id: str
     node_id: int
     epoch: int  # the last owner that recovered the log to its end
-    epoch_start: int  # where that owner began: below it lies what it accepted, at or above it only its own blocks count
+    # where that owner began: below it lies what it accepted, at or above it only its own blocks count
+    epoch_start: int
     capacity_bytes: int
     trim: int  # records that end at or below it are forgotten
     head: int  # where recovery begins: the end of the last block that is wholly forgotten
     confirmed: int  # a position known to be durable when this copy was written
     block_bytes_max: int  # no block of this epoch is larger
-    window_bytes: int  # writes under way never reach further than this beyond what is confirmed, but for a single one
+    window_bytes: (
+        int  # writes under way never reach further than this beyond what is confirmed, but for a single one
+    )
     filled_bytes: int  # this much of the ring was written at least once
     closed_end: int  # the end of the log when it was closed in order; -1 while it is in use
     sequence: int  # grows with each write of a copy; the higher of two sound copies holds
@@ -100,7 +106,9 @@ class DeviceHeader:
         Reign, ...
     ] = ()  # owners before this one whose blocks may be needed still, oldest first, REIGNS_MAX at most
     wal_id: bytes = NO_WAL_ID  # drawn at format; without one the copy is written in version 1
-    mark: MetadataMark = NO_MARK  # the highest committed metadata offset that the owner knew when it wrote this copy
+    mark: MetadataMark = (
+        NO_MARK  # the highest committed metadata offset that the owner knew when it wrote this copy
+    )
 
     def reign_at(self, position: int) -> Reign | None:
         """The owner whose block may lie there. None: one that was before all who are known."""
@@ -109,8 +117,11 @@ class DeviceHeader:
         return next((reign for reign in reversed(self.earlier) if reign.start <= position), None)
 
     def earlier_than(self, start: int) -> tuple[Reign, ...]:
-        """`earlier` for an owner that begins at `start`: those who wrote between `head` and there. Beyond the bound the oldest go."""
-        reigns = [reign for reign in (*self.earlier, Reign(self.epoch, self.epoch_start)) if reign.start < start]
+        """`earlier` for an owner that begins at `start`: those who wrote between `head` and there. Beyond the
+        bound the oldest go."""
+        reigns = [
+            reign for reign in (*self.earlier, Reign(self.epoch, self.epoch_start)) if reign.start < start
+        ]
         ends = [*(reign.start for reign in reigns), start][1:]
         return tuple(reign for reign, end in zip(reigns, ends, strict=True) if end > self.head)[-REIGNS_MAX:]
 
@@ -122,7 +133,8 @@ class DeviceHeader:
         version = VERSION_IDENTITY if has_identity else VERSION
         body = _DEVICE.pack(
             DEVICE_MAGIC, version, len(name), self.node_id, self.epoch, self.epoch_start, self.capacity_bytes,
-            self.trim, self.head, self.confirmed, self.block_bytes_max, self.window_bytes, self.filled_bytes, self.closed_end,
+            self.trim, self.head, self.confirmed, self.block_bytes_max, self.window_bytes, self.filled_bytes,
+            self.closed_end,
             self.sequence, name, *self._reign_fields(),
         )  # fmt: skip
         if has_identity:
@@ -136,7 +148,8 @@ class DeviceHeader:
 
 
 def decode_device_header(copy: bytes) -> DeviceHeader | None:
-    """None when the copy is torn or is no header at all. Raises WalMismatch for a sound one of a later version."""
+    """None when the copy is torn or is no header at all. Raises WalMismatch for a sound one of a later
+    version."""
     if copy[:8] != DEVICE_MAGIC:
         return None
     fields = _DEVICE.unpack_from(copy)
@@ -160,8 +173,11 @@ def _reigns_of(values: tuple[int, ...]) -> tuple[Reign, ...]:
 
 
 def choose_device_header(first: bytes, second: bytes) -> DeviceHeader | None:
-    """The header that holds, or None where neither copy can be read: a log may be made there if nothing else lies there (blank.py)."""
-    found = [header for header in (decode_device_header(first), decode_device_header(second)) if header is not None]
+    """The header that holds, or None where neither copy can be read: a log may be made there if nothing else
+    lies there (blank.py)."""
+    found = [
+        header for header in (decode_device_header(first), decode_device_header(second)) if header is not None
+    ]
     return max(found, key=lambda header: header.sequence, default=None)
 
 

@@ -1,11 +1,13 @@
 """The block WAL: a ring on a raw device or a preallocated file, one aligned write for whatever waits.
 
-An append copies into the open block and returns its place. The block is closed and written at once when the device is
-idle; while writes are under way, records gather in it. No timer is on this path: a flush is scheduled with `call_soon`,
-at most once a loop iteration, so that the requests of one iteration share a write. (A limit on operations, `iops`, has the only one.)
+An append copies into the open block and returns its place. The block is closed and written at once when the
+device is idle; while writes are under way, records gather in it. No timer is on this path: a flush is
+scheduled with `call_soon`, at most once a loop iteration, so that the requests of one iteration share a
+write. (A limit on operations, `iops`, has the only one.)
 
-It wires the parts: `batcher.py` gathers, `writer.py` writes and confirms, `space.py` says what fits, `device.py` keeps the
-header, `recovery.py` reads. It keeps `wal/log.py`'s contract. It does not know what a payload means.
+It wires the parts: `batcher.py` gathers, `writer.py` writes and confirms, `space.py` says what fits,
+`device.py` keeps the header, `recovery.py` reads. It keeps `wal/log.py`'s contract. It does not know what a
+payload means.
 """
 
 from __future__ import annotations
@@ -62,8 +64,9 @@ class BlockWal:
 
     @staticmethod
     async def open(disk: Disk, path: str, settings: BlockWalSettings, owner: WalOwner) -> BlockWal:
-        """Opens or formats. Raises WalMismatch for another cluster's or node's log, WalFenced unless the owner's epoch is
-        higher than every one before, WalCorrupt for an unreadable header; the disk's own errors."""
+        """Opens or formats. Raises WalMismatch for another cluster's or node's log, WalFenced unless the
+        owner's epoch is higher than every one before, WalCorrupt for an unreadable header; the disk's own
+        errors."""
         return BlockWal(await BlockDevice.open(disk, path, settings, owner), settings, owner)
 
     def _build(self, tail: int) -> None:
@@ -71,13 +74,17 @@ class BlockWal:
         header, settings = self._device.header, self._settings
         geometry = Geometry.of(header.capacity_bytes)
         self.capacity_bytes = geometry.ring_bytes
-        self.max_record_bytes = min(settings.max_record_bytes, align_down(geometry.ring_bytes // 3) - _OVERHEAD_BYTES)
+        self.max_record_bytes = min(
+            settings.max_record_bytes, align_down(geometry.ring_bytes // 3) - _OVERHEAD_BYTES
+        )
         soft_bytes = min(settings.block_soft_bytes, align_down(geometry.ring_bytes // 4))
         self._soft_bytes = align_up(soft_bytes)
         block_bytes_max = max(self._soft_bytes, align_up(self.max_record_bytes + _OVERHEAD_BYTES))
         self._block_bytes_max = block_bytes_max
         self._block_bytes_declared = header.block_bytes_max
-        self._space = RingSpace(geometry, header.head, block_bytes_max, self._soft_bytes, settings.arena_bytes)
+        self._space = RingSpace(
+            geometry, header.head, block_bytes_max, self._soft_bytes, settings.arena_bytes
+        )
         self._batcher = Batcher(self._owner.epoch, tail)
         self._writer = BlockWriter(
             self._device.file,
@@ -93,7 +100,12 @@ class BlockWal:
             iops=settings.iops,
         )
         self._fill = ZeroFill(
-            self._device.file, geometry, self._writer, header.filled_bytes, settings.fill_ahead_bytes, self._reach
+            self._device.file,
+            geometry,
+            self._writer,
+            header.filled_bytes,
+            settings.fill_ahead_bytes,
+            self._reach,
         )
 
     @property
@@ -122,8 +134,8 @@ class BlockWal:
         return ""
 
     async def recover(self) -> AsyncGenerator[WalRecord, None]:
-        """As the contract says. When it ends, this owner's epoch is durable in the header; where there was damage, nothing is changed
-        before `reset` or `trim`, for what it made of the log may be refused."""
+        """As the contract says. When it ends, this owner's epoch is durable in the header; where there was
+        damage, nothing is changed before `reset` or `trim`, for what it made of the log may be refused."""
         assert not self._is_recovered, "recover() is for once"
         scan = RecoveryScan(self._device.header, policy=self._settings.corruption)
         reads = RingReads(self._device.file, self._space.geometry)
@@ -160,7 +172,8 @@ class BlockWal:
             await self._take_over()
 
     async def _take_over(self) -> None:
-        """Ends what other owners may have written: only this one's blocks count from here on. Durable on return."""
+        """Ends what other owners may have written: only this one's blocks count from here on. Durable on
+        return."""
         tail = self._batcher.tail
         await self._device.write_both(
             trim=self._trim_asked,
@@ -180,9 +193,11 @@ class BlockWal:
         self.damages = damages
         for damage in damages:
             log.error(
-                "the WAL is damaged at position %d (byte %d of the file): %s. As wal.corruption=%s says, recovery goes on without positions "
+                "the WAL is damaged at position %d (byte %d of the file): %s. As wal.corruption=%s says, "
+                "recovery goes on without positions "
                 "%d to %d, and so without %d records there that are sound",
-                damage.start, damage.place, damage.reason, self._settings.corruption, damage.start, damage.end, damage.sound_count,
+                damage.start, damage.place, damage.reason, self._settings.corruption, damage.start,
+                damage.end, damage.sound_count,
             )  # fmt: skip
 
     def start(self, on_confirmed: Callable[[int], None], on_failed: Callable[[BaseException], None]) -> None:
@@ -243,7 +258,8 @@ class BlockWal:
             self._declare(len(block.view))
 
     def _flush(self) -> None:
-        """Writes the open block when the device is idle, or has a slot and the block is worth a write of its own."""
+        """Writes the open block when the device is idle, or has a slot and the block is worth a write of its
+        own."""
         self._is_flush_due = False
         batcher, writer = self._batcher, self._writer
         if (
@@ -264,9 +280,12 @@ class BlockWal:
             self._drained.set_result(None)
 
     def _declare(self, block_bytes: int) -> None:
-        """The first block beyond what the header speaks of waits for the header: recovery looks no further than that says.
-        So a log without large records is searched quickly after a crash; with them, the bound doubles a few times."""
-        self._block_bytes_declared = min(self._block_bytes_max, max(2 * self._block_bytes_declared, block_bytes))
+        """The first block beyond what the header speaks of waits for the header: recovery looks no further
+        than that says. So a log without large records is searched quickly after a crash; with them, the bound
+        doubles a few times."""
+        self._block_bytes_declared = min(
+            self._block_bytes_max, max(2 * self._block_bytes_declared, block_bytes)
+        )
         self._start_header_write()
 
     async def trim(self, end: int) -> None:
@@ -295,15 +314,17 @@ class BlockWal:
             await asyncio.shield(self._start_header_write())
 
     def _start_header_write(self) -> asyncio.Task[None]:
-        """The header write that is under way, or a new one. Its failure is told through `on_failed`, whoever waits."""
+        """The header write that is under way, or a new one. Its failure is told through `on_failed`, whoever
+        waits."""
         if self._header_write is None:
             self._header_write = asyncio.create_task(self._write_asked(), name="wal-header")
             self._header_write.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._header_write
 
     async def _write_asked(self) -> None:
-        """Writes what was asked for by now: the trim, and the size of blocks that must be declared. Into both copies: what is free by the new header
-        is written over, and the copy before it would look for blocks there."""
+        """Writes what was asked for by now: the trim, and the size of blocks that must be declared. Into both
+        copies: what is free by the new header is written over, and the copy before it would look for blocks
+        there."""
         trim, declared = self._trim_asked, self._block_bytes_declared
         try:
             head = self._ends.head_for(trim, self._space.head)
@@ -319,7 +340,10 @@ class BlockWal:
     async def _write_header(self, write: Callable[..., Awaitable[None]], **changes: Any) -> None:
         try:
             await write(
-                confirmed=self._writer.confirmed, filled_bytes=self._fill.filled_bytes, mark=self._mark, **changes
+                confirmed=self._writer.confirmed,
+                filled_bytes=self._fill.filled_bytes,
+                mark=self._mark,
+                **changes,
             )
         except Exception as error:
             self._writer.fail(error)
@@ -329,14 +353,17 @@ class BlockWal:
         self._fill.on_trimmed()
 
     async def reset(self) -> None:
-        """A capacity that was changed in the settings takes effect here, where the log is empty, and before `start` only."""
+        """A capacity that was changed in the settings takes effect here, where the log is empty, and before
+        `start` only."""
         await self.trim(self._writer.confirmed)
         if self._is_started:
             return
         capacity_bytes = align_down(self._settings.capacity_bytes)
         if capacity_bytes != self._device.header.capacity_bytes:
             assert self._device.header.head == self._batcher.tail
-            await self._device.resize(capacity_bytes, filled_bytes=min(self._fill.filled_bytes, capacity_bytes))
+            await self._device.resize(
+                capacity_bytes, filled_bytes=min(self._fill.filled_bytes, capacity_bytes)
+            )
             self._build(self._batcher.tail)
         await self._device.cut_off()
 

@@ -1,11 +1,13 @@
-"""How many writes are worth having under way, and how many a device gives a second. Pure: time is handed in. Hot.
+"""How many writes are worth having under way, and how many a device gives a second. Pure: time is handed in.
+Hot.
 
-`Depth` climbs a hill: while the log is busy it looks at the bytes a second of a stretch of writes, tries one write more, and keeps it only if
-that carried more; now and then it tries one fewer, and keeps that if it carried as much. So a disk that works on one write at a time is not
-given four, which would only wait in its queue and make blocks smaller, and a device that works in parallel is.
+`Depth` climbs a hill: while the log is busy it looks at the bytes a second of a stretch of writes, tries one
+write more, and keeps it only if that carried more; now and then it tries one fewer, and keeps that if it
+carried as much. So a disk that works on one write at a time is not given four, which would only wait in its
+queue and make blocks smaller, and a device that works in parallel is.
 
-`IopsLimit` is a bucket of tokens for volumes that are sold by operations: whoever comes after its last token is told how long to wait.
-It is the only reason for a timer on the append path.
+`IopsLimit` is a bucket of tokens for volumes that are sold by operations: whoever comes after its last token
+is told how long to wait. It is the only reason for a timer on the append path.
 """
 
 from __future__ import annotations
@@ -21,7 +23,18 @@ BURST_S = 0.1
 class Depth:
     """`value` is how many writes may be under way now, 1 to `most`."""
 
-    __slots__ = ("_before", "_bytes", "_hold", "_holds", "_is_up_next", "_since_s", "_step", "_writes", "most", "value")
+    __slots__ = (
+        "_before",
+        "_bytes",
+        "_hold",
+        "_holds",
+        "_is_up_next",
+        "_since_s",
+        "_step",
+        "_writes",
+        "most",
+        "value",
+    )
 
     def __init__(self, most: int, at_first: int) -> None:
         self.most = most
@@ -39,7 +52,8 @@ class Depth:
         self._since_s = now_s
 
     def on_written(self, writes: int, size_bytes: int, under_way: int, now_s: float) -> None:
-        """Writes are done; `under_way` counts them. A stretch in which the log was not busy tells nothing and begins anew."""
+        """Writes are done; `under_way` counts them. A stretch in which the log was not busy tells nothing and
+        begins anew."""
         if under_way < self.value:
             self._begin(now_s, False)
             return
@@ -81,7 +95,8 @@ class Depth:
 
 
 class IopsLimit:
-    """`rate` operations a second, 0 for no limit. A large write counts as the operations that a volume makes of it."""
+    """`rate` operations a second, 0 for no limit. A large write counts as the operations that a volume makes
+    of it."""
 
     __slots__ = ("_burst", "_left", "_then_s", "rate")
 
@@ -100,5 +115,6 @@ class IopsLimit:
         return 0.0 if self._left > 0 else (1e-9 - self._left) / self.rate
 
     def spend(self, size_bytes: int) -> None:
-        """A write begins. What cannot wait, a header or zeros, spends as well, and the next block waits the longer."""
+        """A write begins. What cannot wait, a header or zeros, spends as well, and the next block waits the
+        longer."""
         self._left -= -(-size_bytes // IO_BYTES)

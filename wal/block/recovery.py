@@ -1,20 +1,22 @@
-"""Finds the records of a block WAL, and its end, in bytes that it asks for. Pure: `wanted` says what to read next.
+"""Finds the records of a block WAL, and its end, in bytes that it asks for. Pure: `wanted` says what to read
+next.
 
     while (asked := scan.wanted()) is not None:
         records = scan.feed(<the bytes there>)
 
-It walks block by block from the header's head. A block counts when its place, its link to the block before it, its
-epoch and every checksum fit. The header knows which owner wrote where, and only that one's blocks count there, so what
-older owners left behind a hole is void for ever, also where the block that was written over it is damaged or never
-reached the device. Below `epoch_start` lies what the last owner accepted, and everything must be sound. The first block
-that does not count ends the log, unless something proves that it had been durable: a
-header or a later block that says so, or that the device cannot read it: a block that was never written can be read. Then it is damage,
-and the policy says what follows:
+It walks block by block from the header's head. A block counts when its place, its link to the block before
+it, its epoch and every checksum fit. The header knows which owner wrote where, and only that one's blocks
+count there, so what older owners left behind a hole is void for ever, also where the block that was written
+over it is damaged or never reached the device. Below `epoch_start` lies what the last owner accepted, and
+everything must be sound. The first block that does not count ends the log, unless something proves that it
+had been durable: a header or a later block that says so, or that the device cannot read it: a block that was
+never written can be read. Then it is damage, and the policy says what follows:
 
     refuse      WalCorrupt names the place
-    skip        the walk goes on at the next block that is sound and lawful; records between are lost. Where that leaves a hole in a
-                stream that its objects do not fill, the stream engine refuses it
-    truncate    the log ends before the damage; all that lies behind it is lost. The walk goes on as for `skip`, to say what that is
+    skip        the walk goes on at the next block that is sound and lawful; records between are lost. Where
+                that leaves a hole in a stream that its objects do not fill, the stream engine refuses it
+    truncate    the log ends before the damage; all that lies behind it is lost. The walk goes on as for
+                `skip`, to say what that is
 
 Whoever skips or truncates finds the places in `damages`.
 """
@@ -49,8 +51,8 @@ REFUSE, SKIP, TRUNCATE = "refuse", "skip", "truncate"
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Nothing sound from `start` on, though it was durable; `end` is where the walk went on, or the end of what is known to have been there: all
-    between is given up."""
+    """Nothing sound from `start` on, though it was durable; `end` is where the walk went on, or the end of
+    what is known to have been there: all between is given up."""
 
     start: int
     end: int
@@ -60,7 +62,8 @@ class Damage:
 
 
 class RecoveryScan:
-    """`tail` is the end of the log once `wanted` gives None; `ends` are the blocks found, for a later trim."""
+    """`tail` is the end of the log once `wanted` gives None; `ends` are the blocks found, for a later
+    trim."""
 
     def __init__(self, header: DeviceHeader, read_bytes: int = READ_BYTES, policy: str = REFUSE) -> None:
         self._header = header
@@ -71,14 +74,18 @@ class RecoveryScan:
         # Everything below this was durable once.
         self._certain = max(header.confirmed, header.epoch_start, header.trim)
         self._epoch = -1  # of the block before
-        self._oldest_epoch = header.earlier[0].epoch if header.earlier else header.epoch  # of those who are known
+        self._oldest_epoch = (
+            header.earlier[0].epoch if header.earlier else header.epoch
+        )  # of those who are known
         self.tail = header.head  # the end of the last block that counts
         self.ends = BlockEnds()
         self.damages: list[Damage] = []
         self._policy = policy
         self._found: Damage | None = None  # the one behind which the next sound block is looked for
         self._cut: Damage | None = (
-            None  # where the log ends, when it is to be truncated; all that the walk meets from there on is given up
+            # where the log ends, when it is to be truncated; all that the walk meets from there on is given
+            # up
+            None
         )
         self._at = header.head  # the place that is looked at
         self._rest = b""  # bytes from there on that were read before, the beginning of a block
@@ -94,12 +101,14 @@ class RecoveryScan:
         return None if self._is_done else self.following(self._at + len(self._rest))
 
     def following(self, position: int) -> tuple[int, int] | None:
-        """What would be read from `position` on: the next read, most likely, if that is where the last one ended."""
+        """What would be read from `position` on: the next read, most likely, if that is where the last one
+        ended."""
         length = min(self._read_bytes, self._geometry.lap_end(position) - position, self._stop - position)
         return (position, length) if length > 0 else None
 
     def feed(self, data: bytes, unreadable: Sequence[int] = ()) -> list[WalRecord]:
-        """Takes the bytes that `wanted` named, with zeros for blocks that cannot be read; gives the records found in them. Raises WalCorrupt."""
+        """Takes the bytes that `wanted` named, with zeros for blocks that cannot be read; gives the records
+        found in them. Raises WalCorrupt."""
         self._unreadable.update(dict.fromkeys(unreadable))
         self._read_bytes = min(2 * self._read_bytes, self._read_bytes_max)
         whole = self._rest + data if self._rest else data
@@ -163,7 +172,11 @@ class RecoveryScan:
 
     def _is_lawful(self, header: BlockHeader) -> bool:
         reign = self._header.reign_at(header.position)
-        return header.epoch == reign.epoch if reign is not None else self._epoch <= header.epoch < self._oldest_epoch
+        return (
+            header.epoch == reign.epoch
+            if reign is not None
+            else self._epoch <= header.epoch < self._oldest_epoch
+        )
 
     def _records(self, data: memoryview, header: BlockHeader) -> list[WalRecord] | None:
         return block_records(data, header)
@@ -178,14 +191,22 @@ class RecoveryScan:
         found.extend(record for record in records if record.end > self._header.trim)
 
     def _note_unreadable(self, end: int) -> None:
-        """Whether the device was what kept a block from being sound. At a lap's end only where a block may have been too long for the rest."""
+        """Whether the device was what kept a block from being sound. At a lap's end only where a block may
+        have been too long for the rest."""
         rest = self._geometry.lap_end(self.tail) - self.tail
-        if self._at != self.tail and self.tail >= self._header.epoch_start and rest >= self._header.block_bytes_max:
+        if (
+            self._at != self.tail
+            and self.tail >= self._header.epoch_start
+            and rest >= self._header.block_bytes_max
+        ):
             return
-        self._is_unread = self._is_unread or any(at in self._unreadable for at in range(self._at, end, BLOCK_BYTES))
+        self._is_unread = self._is_unread or any(
+            at in self._unreadable for at in range(self._at, end, BLOCK_BYTES)
+        )
 
     def _on_bad_block(self) -> None:
-        """Nothing sound at `_at`: perhaps the rest of the lap was skipped; else this is the end, or damage."""
+        """Nothing sound at `_at`: perhaps the rest of the lap was skipped; else this is the end, or
+        damage."""
         lap_end = self._geometry.lap_end(self.tail)
         if self._at < lap_end < self._search_end and self.tail % self._geometry.ring_bytes:
             self._at = lap_end
@@ -205,14 +226,14 @@ class RecoveryScan:
 
     @property
     def _reach_end(self) -> int:
-        """A block that was begun once the bad one was confirmed begins below it: within the window, or, when it was alone, behind the bad one and
-        whatever it skipped at a lap's end."""
+        """A block that was begun once the bad one was confirmed begins below it: within the window, or, when
+        it was alone, behind the bad one and whatever it skipped at a lap's end."""
         reach = self._header.window_bytes + 2 * self._header.block_bytes_max
         return min(self._stop, self.tail + reach + BLOCK_BYTES)
 
     def _look_for_evidence(self, data: memoryview) -> list[WalRecord]:
-        """A later block of the same owner that was written when the bad one had been confirmed makes it damage. So does one that cannot be read,
-        where the bad one had been begun."""
+        """A later block of the same owner that was written when the bad one had been confirmed makes it
+        damage. So does one that cannot be read, where the bad one had been begun."""
         for offset in range(0, len(data), BLOCK_BYTES):
             if data[offset : offset + 4] != BLOCK_MAGIC_BYTES:
                 continue
@@ -220,7 +241,9 @@ class RecoveryScan:
             if header is None or header.position != self._at + offset or header.epoch != self._header.epoch:
                 continue
             if header.confirmed > self.tail:
-                self._on_damage(header.position, f"no sound block, though one at {header.position} says it was durable")
+                self._on_damage(
+                    header.position, f"no sound block, though one at {header.position} says it was durable"
+                )
                 return []
         end = min(self._at + len(data), self._evidence_end)
         if self._is_begun and any(self._at <= at < end for at in self._unreadable):
@@ -249,14 +272,16 @@ class RecoveryScan:
         return self._stop if self._header.closed_end < 0 else self._header.closed_end
 
     def _give_up(self) -> None:
-        """Nothing sound follows: the log ends where the damage begins. What cannot be read and may have been of it is told with it."""
+        """Nothing sound follows: the log ends where the damage begins. What cannot be read and may have been
+        of it is told with it."""
         assert self._found is not None
         last = max((at for at in self._unreadable if at < self._reach_end), default=0)
         self.damages.append(replace(self._found, end=max(self._found.end, last + BLOCK_BYTES)))
         self._is_done = True
 
     def _look_for_next(self, data: memoryview) -> list[WalRecord]:
-        """Goes on at the first block behind the damage that is whole, sound and lawful, wherever the ones before it ended."""
+        """Goes on at the first block behind the damage that is whole, sound and lawful, wherever the ones
+        before it ended."""
         assert self._found is not None
         for offset in range(0, len(data), BLOCK_BYTES):
             header = self._possible_header(data, offset)

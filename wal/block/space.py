@@ -1,7 +1,8 @@
 """How much of the ring is taken, and what a trim gives back. Pure arithmetic on positions.
 
-`head` is the oldest position whose bytes must stay, as the durable device header has it; `tail` is where the next block
-goes. tail - head never exceeds the ring. Blocks are remembered by the end of their content alone, 8 bytes each.
+`head` is the oldest position whose bytes must stay, as the durable device header has it; `tail` is where the
+next block goes. tail - head never exceeds the ring. Blocks are remembered by the end of their content alone,
+8 bytes each.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class BlockEnds:
 
 
 class RingSpace:
-    """Places for blocks, and the room that is left. `head` is moved by its owner when a header became durable."""
+    """Places for blocks, and the room that is left. `head` is moved by its owner when a header became
+    durable."""
 
     __slots__ = ("_payload_scale", "_slack_bytes", "block_bytes_max", "geometry", "head", "ring_bytes")
 
@@ -60,9 +62,10 @@ class RingSpace:
         self._set_scale(block_soft_bytes, arena_bytes)
 
     def _set_scale(self, block_soft_bytes: int, arena_bytes: int) -> None:
-        """What a payload byte may cost at worst: records of the least size, each with a header, in blocks that were closed
-        early. Of two neighbouring blocks (arenas) the second began because the first could not hold its first record, so
-        together they hold more than one block (arena) may: hence the factors of two."""
+        """What a payload byte may cost at worst: records of the least size, each with a header, in blocks
+        that were closed early. Of two neighbouring blocks (arenas) the second began because the first could
+        not hold its first record, so together they hold more than one block (arena) may: hence the factors of
+        two."""
         per_block = BLOCK_HEADER_BYTES + BLOCK_BYTES - 1
         blocks_per_byte = 2 / (block_soft_bytes - 2 * BLOCK_HEADER_BYTES) + 2 / arena_bytes
         per_record = (PAYLOAD_BYTES_MIN + RECORD_HEADER_BYTES) / PAYLOAD_BYTES_MIN
@@ -70,7 +73,8 @@ class RingSpace:
         self._slack_bytes = 6 * per_block
 
     def place(self, tail: int, block_bytes: int) -> int | None:
-        """Where a block of this many bytes (aligned) goes when `tail` is free: there, or on the next lap, or nowhere yet."""
+        """Where a block of this many bytes (aligned) goes when `tail` is free: there, or on the next lap, or
+        nowhere yet."""
         lap_end = self.geometry.lap_end(tail)
         position = tail if tail + block_bytes <= lap_end else lap_end
         return position if position + block_bytes <= self.head + self.ring_bytes else None
@@ -84,6 +88,7 @@ class RingSpace:
         free = self.head + self.ring_bytes - tail
         to_lap_end = self.geometry.lap_end(tail) - tail
         if free > to_lap_end:
-            # The rest of the lap may be wasted on a record that is too long for it, but not more than such a record.
+            # The rest of the lap may be wasted on a record that is too long for it, but not more than such a
+            # record.
             free = max(to_lap_end, free - min(to_lap_end, self.block_bytes_max))
         return max(0, int((free - self._slack_bytes) * self._payload_scale))

@@ -1,16 +1,18 @@
 """Carries closed blocks to the file, a few writes at a time, and confirms them in order.
 
-It decides nothing about batching, nor how many writes are worth having under way (pace.py). The window, from what is confirmed on:
+It decides nothing about batching, nor how many writes are worth having under way (pace.py). The window, from
+what is confirmed on:
 
     confirmed                      begun                       given
         | in flight, some done      | closed, in order          |
         +---------------------------+---------------------------+
         |<--- window_bytes, or one block alone --->|
 
-Asserted at every step: blocks come and begin in order of position; what is in flight begins at `confirmed` and is held together by each
-block's previous end; no more than the window is under way, unless it is a single block; no block names as confirmed what is not. Writes
-may complete in any order; `confirmed` moves only over a run of completed ones, so everything below it is durable. The first failure is the last
-word: `on_failed` is called once and nothing is confirmed after it, since the outcome of that write is unknown.
+Asserted at every step: blocks come and begin in order of position; what is in flight begins at `confirmed`
+and is held together by each block's previous end; no more than the window is under way, unless it is a single
+block; no block names as confirmed what is not. Writes may complete in any order; `confirmed` moves only over
+a run of completed ones, so everything below it is durable. The first failure is the last word: `on_failed` is
+called once and nothing is confirmed after it, since the outcome of that write is unknown.
 """
 
 from __future__ import annotations
@@ -76,7 +78,11 @@ class BlockWriter:
 
     def put(self, block: ClosedBlock) -> None:
         """Takes a block, in order of position; begins its write as soon as the window allows."""
-        assert block.previous_end == self._given <= block.position, (self._given, block.previous_end, block.position)
+        assert block.previous_end == self._given <= block.position, (
+            self._given,
+            block.previous_end,
+            block.position,
+        )
         self._given = block.end
         self._closed.append(block)
         self.pump()
@@ -175,7 +181,8 @@ class BlockWriter:
                 self.fail(raised)
 
     def _fail_soon(self, error: BaseException) -> None:
-        """A block that never began would hold up all behind it without a word. Told on the next turn: an append may be under way."""
+        """A block that never began would hold up all behind it without a word. Told on the next turn: an
+        append may be under way."""
         self.has_failed = True
         self._closed.clear()
         self.stop()

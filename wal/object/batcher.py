@@ -1,15 +1,17 @@
 """Which records share an object, and when that object is closed: by bytes or age. Pure; `add` is hot.
 
-The memory is handed in by the caller, arena by arena; records are packed from front to back, and a batch goes on in the next arena
-where one ends: its object is the list of those stretches behind a header. Nothing is changed once `close` has given a batch away.
+The memory is handed in by the caller, arena by arena; records are packed from front to back, and a batch goes
+on in the next arena where one ends: its object is the list of those stretches behind a header. Nothing is
+changed once `close` has given a batch away.
 
-When: with a batch interval, uploads begin that far apart, so that requests, and what they cost, are bounded whatever comes;
-after as long without an upload the first record goes out at once. With an interval of 0 latency comes first: at once if no
-upload is under way, else the store is the clock. With n uploads under way the next one begins GATHER_MS * n after the last, so
-that few go side by side while the store is quick, and batches grow when it is slow: n settles near the root of (time of an
-upload / GATHER_MS). Shorter steps buy requests and no latency: each acknowledgement waits for the slowest upload before it.
-Where objects are put twice (hedging.py), an upload takes its time with less chance, and the steps are shorter.
-A full batch never waits.
+When: with a batch interval, uploads begin that far apart, so that requests, and what they cost, are bounded
+whatever comes; after as long without an upload the first record goes out at once. With an interval of 0
+latency comes first: at once if no upload is under way, else the store is the clock. With n uploads under way
+the next one begins GATHER_MS * n after the last, so that few go side by side while the store is quick, and
+batches grow when it is slow: n settles near the root of (time of an upload / GATHER_MS). Shorter steps buy
+requests and no latency: each acknowledgement waits for the slowest upload before it. Where objects are put
+twice (hedging.py), an upload takes its time with less chance, and the steps are shorter. A full batch never
+waits.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ def wait_ms(
     batch_interval_ms: int,
     hedged_gather_ms: float | None = None,
 ) -> float:
-    """How long the open batch still waits: 0 when it is to be closed now. `since_last_ms`: since the last upload began.
-    `hedged_gather_ms`: what hedging.py says, where there is hedging; asked only with an interval of 0."""
+    """How long the open batch still waits: 0 when it is to be closed now. `since_last_ms`: since the last
+    upload began. `hedged_gather_ms`: what hedging.py says, where there is hedging; asked only with an
+    interval of 0."""
     if open_bytes >= batch_bytes_max:
         return 0.0
     if batch_interval_ms:
@@ -44,7 +47,8 @@ def wait_ms(
 
 
 class ClosedBatch:
-    """One object but for its header: stretches of memory, and the place in the log. `parts` are views that keep their arenas from reuse."""
+    """One object but for its header: stretches of memory, and the place in the log. `parts` are views that
+    keep their arenas from reuse."""
 
     __slots__ = ("body_bytes", "end", "parts", "position", "record_count", "slot")
 
@@ -58,10 +62,21 @@ class ClosedBatch:
 
 
 class Batcher:
-    """The open batch. `fill` and `limit` are offsets in the arena: a record fits that ends at or below `limit`, which is 0 at first and after
-    each close."""
+    """The open batch. `fill` and `limit` are offsets in the arena: a record fits that ends at or below
+    `limit`, which is 0 at first and after each close."""
 
-    __slots__ = ("_arena", "_base", "_count", "_origin", "_parts", "_seed", "fill", "limit", "position", "slot")
+    __slots__ = (
+        "_arena",
+        "_base",
+        "_count",
+        "_origin",
+        "_parts",
+        "_seed",
+        "fill",
+        "limit",
+        "position",
+        "slot",
+    )
 
     def __init__(self, epoch: int, position: int) -> None:
         self._seed = epoch_seed(epoch)
@@ -103,7 +118,8 @@ class Batcher:
     def add(
         self, parts: tuple[bytes | bytearray | memoryview, ...], length: int, tail_crc: int | None = None
     ) -> WalRecord:
-        """Copies a payload of `length` bytes in. The caller has compared with `limit`. `tail_crc`: of the last part, when it is known."""
+        """Copies a payload of `length` bytes in. The caller has compared with `limit`. `tail_crc`: of the
+        last part, when it is known."""
         at = self.fill
         position = self._origin + at
         payload = put_record(self._arena, at, parts, length, position, tail_crc, self._seed)

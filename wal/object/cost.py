@@ -1,10 +1,11 @@
 """What an object WAL asks of its store, and what that is a month: by its settings and what comes. Pure.
 
-    uploads a second   none without records; with an interval one each, fewer where records are; never fewer than full batches
+    uploads a second   none without records; with an interval one each, fewer where records are; never fewer
+                       than full batches
     puts an upload     1; of those that are late (hedging.py) another one
 
-An estimate of steady sends, held against measured requests in tests/wal/object/test_cost.py. Not here: uploads of data, which go by
-age and size whatever the log is, and marks for trims, one in some seconds.
+An estimate of steady sends, held against measured requests in tests/wal/object/test_cost.py. Not here:
+uploads of data, which go by age and size whatever the log is, and marks for trims, one in some seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from millrace.wal.object.hedging import DUPLICATES_BYTES_MAX, GATHER_PART
 MONTH_S = 30 * 86_400
 # S3 Standard's first tier at list price.
 DOLLARS_A_PUT = 0.005 / 1000
-# Of puts as they are in a region: the part that takes twice as long as usual, and how long the better one of two takes.
+# Of puts as they are in a region: the part that takes twice as long as usual, and how long the better one of
+# two takes.
 LATE_SHARE = 0.13
 BETTER_OF_TWO = 0.75
 
@@ -52,7 +54,9 @@ class Cost:
         return self.puts_a_second * MONTH_S * DOLLARS_A_PUT
 
 
-def monthly_costs(settings: ObjectWalSettings, put_ms: float, streams: Sequence[Stream] = STREAMS) -> list[Cost]:
+def monthly_costs(
+    settings: ObjectWalSettings, put_ms: float, streams: Sequence[Stream] = STREAMS
+) -> list[Cost]:
     """`put_ms`: what a put takes at the median."""
     return [Cost(stream.name, puts_a_second(settings, put_ms, stream)) for stream in streams]
 

@@ -1,47 +1,60 @@
-"""Takes an object WAL from whoever had it, so that they can never acknowledge again; and puts an owner's objects, as long as it is one.
+"""Takes an object WAL from whoever had it, so that they can never acknowledge again; and puts an owner's
+objects, as long as it is one.
 
-The rule with conditional writes. An owner writes slots 0, 1, 2, ... of its own epoch with If-None-Match, several at once, and acknowledges
-slot n when its own puts of 0..n have succeeded. A new owner finds the first slot that is empty (after it, uploads under way may have left
-others) and puts a *seal* into it, on the same condition. Then it may read. The argument:
+The rule with conditional writes. An owner writes slots 0, 1, 2, ... of its own epoch with If-None-Match,
+several at once, and acknowledges slot n when its own puts of 0..n have succeeded. A new owner finds the first
+slot that is empty (after it, uploads under way may have left others) and puts a *seal* into it, on the same
+condition. Then it may read. The argument:
 
-  1. A slot holds one object for ever: the first put wins, all others lose. So slot S holds either the old owner's object or the seal.
-  2. If it is the seal, the old owner's put of S fails, whenever it arrives, and it never acknowledges S or anything after it, for it
-     acknowledges without gaps. What it acknowledges later than that lies below S and is part of the log that the new owner reads.
-  3. If it is the old owner's object, the new owner has lost, looks again, and tries further on. It seals ever more slots at once, the farthest
-     first, so that an old owner who writes without pause cannot outrun it; the lowest seal counts.
-     It looks again when it has won, too: where the old owner filled slot S, trimmed and deleted it between the look and the seal, the seal
-     lies below the head and shuts nobody out. Then a listing that begins after it shows a newer object, whose owner had confirmed S.
-     A seal that is found at the end of the log is one that counts.
-  4. The seal names its owner's epoch. The one after it begins there: it seals that epoch's slot 0 if nothing was written yet, else the first
-     empty one. So owners form one chain in which epochs only grow, each link decided by one conditional put; of two that race, one loses
-     it and finds either a higher epoch (it is fenced) or a lower one (whose log it then seals in turn).
-  5. Whether an attempt with an unknown outcome succeeded is told by content: the bytes hold the owner's token, drawn at each opening, so the
-     store's "exists" with our own bytes is success and with others' is loss. Retries send the same bytes.
-  6. A seal is never deleted while the owner it shuts out may live: its slot would be free again for a put of the past. It is deleted when that
-     owner had said that it writes no more (CLOSING), and nothing it wrote is needed. So a crash costs one object of 208 bytes, for ever.
-  7. Deleted slots below the head may be filled again by a late duplicate. It has the bytes that were there, it lies below what any
-     later header calls the head, and nobody reads it; the next opening deletes it.
-  8. Two puts of one slot may be under way at once (a late one is sent again, a given up one may still arrive). Nothing above counts puts:
-     they are one owner's, of the same bytes, and what is known is known of the slot. If either succeeds, or is answered by "exists" with
-     our own bytes read back, the slot holds them, or held them until somebody trimmed it who had them: it is acknowledged once. If either
-     finds another's, or, told "exists", finds nothing there any more, while no put of this slot has been answered by success, then a newer owner
-     sealed the slot (2), or has taken the log with it and trimmed it: for we delete only below what we confirmed. Either way we are
-     fenced, and whether the other put says success before that makes no difference to what the new owner has read. What a loser says
-     after the first answer is not listened to: by then the slot may be trimmed, deleted, and by (3) hold a late seal.
-     A duplicate that arrives behind all that finds its slot (a) with its own bytes: nothing happens; (b) sealed: it is refused; (c)
-     deleted: as in 7. (c) is a slot below the head or void, never the tip or beyond it: the tip's seal stays (6), an owner that said CLOSING has
-     no slot under way but those up to its closing, and these are all its own; and a void one that comes back is void by the same links.
+  1. A slot holds one object for ever: the first put wins, all others lose. So slot S holds either the old
+     owner's object or the seal.
+  2. If it is the seal, the old owner's put of S fails, whenever it arrives, and it never acknowledges S or
+     anything after it, for it acknowledges without gaps. What it acknowledges later than that lies below S
+     and is part of the log that the new owner reads.
+  3. If it is the old owner's object, the new owner has lost, looks again, and tries further on. It seals ever
+     more slots at once, the farthest first, so that an old owner who writes without pause cannot outrun it;
+     the lowest seal counts. It looks again when it has won, too: where the old owner filled slot S, trimmed
+     and deleted it between the look and the seal, the seal lies below the head and shuts nobody out. Then a
+     listing that begins after it shows a newer object, whose owner had confirmed S. A seal that is found at
+     the end of the log is one that counts.
+  4. The seal names its owner's epoch. The one after it begins there: it seals that epoch's slot 0 if nothing
+     was written yet, else the first empty one. So owners form one chain in which epochs only grow, each link
+     decided by one conditional put; of two that race, one loses it and finds either a higher epoch (it is
+     fenced) or a lower one (whose log it then seals in turn).
+  5. Whether an attempt with an unknown outcome succeeded is told by content: the bytes hold the owner's
+     token, drawn at each opening, so the store's "exists" with our own bytes is success and with others' is
+     loss. Retries send the same bytes.
+  6. A seal is never deleted while the owner it shuts out may live: its slot would be free again for a put of
+     the past. It is deleted when that owner had said that it writes no more (CLOSING), and nothing it wrote
+     is needed. So a crash costs one object of 208 bytes, for ever.
+  7. Deleted slots below the head may be filled again by a late duplicate. It has the bytes that were there,
+     it lies below what any later header calls the head, and nobody reads it; the next opening deletes it.
+  8. Two puts of one slot may be under way at once (a late one is sent again, a given up one may still
+     arrive). Nothing above counts puts: they are one owner's, of the same bytes, and what is known is known
+     of the slot. If either succeeds, or is answered by "exists" with our own bytes read back, the slot holds
+     them, or held them until somebody trimmed it who had them: it is acknowledged once. If either finds
+     another's, or, told "exists", finds nothing there any more, while no put of this slot has been answered
+     by success, then a newer owner sealed the slot (2), or has taken the log with it and trimmed it: for we
+     delete only below what we confirmed. Either way we are fenced, and whether the other put says success
+     before that makes no difference to what the new owner has read. What a loser says after the first answer
+     is not listened to: by then the slot may be trimmed, deleted, and by (3) hold a late seal. A duplicate
+     that arrives behind all that finds its slot (a) with its own bytes: nothing happens; (b) sealed: it is
+     refused; (c) deleted: as in 7. (c) is a slot below the head or void, never the tip or beyond it: the
+     tip's seal stays (6), an owner that said CLOSING has no slot under way but those up to its closing, and
+     these are all its own; and a void one that comes back is void by the same links.
 
-Without conditional writes (`fence=reservation`): each owner puts a claim under its epoch before it lists the log, and acknowledges a group of
-slots when a listing that began after their puts shows nothing of a higher epoch. What an old owner acknowledged was put before a
-listing without the new claim, so before the new claim, so it is in the new owner's listing. Claims are added and never changed, and only
-higher epochs count: whatever arrives late, an owner that was shut out once stays shut out, and a stale process that starts late finds
-the higher claim. (One object that each owner overwrites and reads back was refused: a lower epoch that looks before and writes after a
-higher one's name is acknowledged, and then voided by what the higher one had under way.) It is weaker in this: every acknowledgement
-waits for a listing as well, at the price of a put; the store must list what was just put; and a replaced owner learns of it only
-when it asks, so that what it wrote meanwhile is litter. A second put of a slot writes the bytes that are there, or those of a slot that was
-deleted, which is below the head or void. The two fences do not stop each other's owners, so the setting changes only after a
-close in order; a log whose last owner may live under the other one is refused.
+Without conditional writes (`fence=reservation`): each owner puts a claim under its epoch before it lists the
+log, and acknowledges a group of slots when a listing that began after their puts shows nothing of a higher
+epoch. What an old owner acknowledged was put before a listing without the new claim, so before the new claim,
+so it is in the new owner's listing. Claims are added and never changed, and only higher epochs count:
+whatever arrives late, an owner that was shut out once stays shut out, and a stale process that starts late
+finds the higher claim. (One object that each owner overwrites and reads back was refused: a lower epoch that
+looks before and writes after a higher one's name is acknowledged, and then voided by what the higher one had
+under way.) It is weaker in this: every acknowledgement waits for a listing as well, at the price of a put;
+the store must list what was just put; and a replaced owner learns of it only when it asks, so that what it
+wrote meanwhile is litter. A second put of a slot writes the bytes that are there, or those of a slot that was
+deleted, which is below the head or void. The two fences do not stop each other's owners, so the setting
+changes only after a close in order; a log whose last owner may live under the other one is refused.
 """
 
 from __future__ import annotations
@@ -101,12 +114,13 @@ class Fence(Protocol):
     is_verified_after: bool  # `verify` stands between a put and its acknowledgement
 
     async def take(self) -> Taken:
-        """On return no owner before this one can acknowledge anything that is not in the extent. Raises WalFenced, WalMismatch, WalCorrupt,
-        and StoreContradicts after a bounded number of rounds."""
+        """On return no owner before this one can acknowledge anything that is not in the extent. Raises
+        WalFenced, WalMismatch, WalCorrupt, and StoreContradicts after a bounded number of rounds."""
         ...
 
     async def put(self, place: Place, parts: Sequence[Buffer]) -> None:
-        """One attempt. Raises WalFenced when the slot is another's, and what the store raises when it does not answer."""
+        """One attempt. Raises WalFenced when the slot is another's, and what the store raises when it does
+        not answer."""
         ...
 
     async def verify(self) -> None:
@@ -118,7 +132,8 @@ class Fence(Protocol):
         ...
 
     async def check_replaced(self) -> None:
-        """For an owner that has written nothing yet and misses something: raises WalFenced if a newer one has come, who may have trimmed it."""
+        """For an owner that has written nothing yet and misses something: raises WalFenced if a newer one has
+        come, who may have trimmed it."""
         ...
 
 
@@ -147,7 +162,9 @@ class _Names:
     def _draw_token(self) -> bytes:
         return self._rand.uuid()[:8]
 
-    def _header(self, kind: Kind, place: Place, token: bytes, stamp: Stamp, link: Place | None) -> ObjectHeader:
+    def _header(
+        self, kind: Kind, place: Place, token: bytes, stamp: Stamp, link: Place | None
+    ) -> ObjectHeader:
         owner = self._owner
         return ObjectHeader(
             kind, self.kind, owner.cluster_id, owner.node_id, owner.epoch, token, place, 0, 0, 0, stamp, link
@@ -167,7 +184,9 @@ class _Names:
             epoch = await self._root_epoch()  # somebody takes it at this moment
             self._is_root_damaged |= epoch is None and self._reader.is_lenient
             if epoch is None and not self._is_root_damaged:
-                raise WalCorrupt(0, f"the object {root_key(self._owner.node_id)} is gone, where the log begins")
+                raise WalCorrupt(
+                    0, f"the object {root_key(self._owner.node_id)} is gone, where the log begins"
+                )
         if self._is_root_damaged:
             if listing.newest_object() is None:
                 raise WalCorrupt(
@@ -193,12 +212,15 @@ class _Names:
     async def _find_tip(self, listing: Listing, first_epoch: int) -> Tip | ObjectMissing:
         """What is missing, when the log moved on under the listing."""
         try:
-            return await self._reader.search(find_tip(listing, first_epoch, self.epoch, self.token, self.kind))
+            return await self._reader.search(
+                find_tip(listing, first_epoch, self.epoch, self.token, self.kind)
+            )
         except ObjectMissing as missing:
             return missing
 
     async def _epoch_in(self, key: str) -> int | None:
-        """Whose object lies in a slot that should be ours; None: it is gone. NO_EPOCH for one that cannot be read: it is not ours, whosever it is."""
+        """Whose object lies in a slot that should be ours; None: it is gone. NO_EPOCH for one that cannot be
+        read: it is not ours, whosever it is."""
         try:
             found = await self._reader.named(key)
         except WalCorrupt:
@@ -206,8 +228,8 @@ class _Names:
         return None if found is None else found.epoch
 
     async def _go_round(self, rounds: Rounds, key: str, said: str) -> None:
-        """Returns for a further round, after a pause. Raises StoreContradicts behind the last one: `said` is what the store said of the
-        key, but for a read."""
+        """Returns for a further round, after a pause. Raises StoreContradicts behind the last one: `said` is
+        what the store said of the key, but for a read."""
         if await rounds.again():
             return
         found = await self._epoch_in(key)
@@ -216,7 +238,9 @@ class _Names:
         error.store = WAL_STORE
         raise error
 
-    async def _take(self, listing: Listing, tip: Tip | None, check_replaced: Callable[[], Awaitable[None]]) -> Taken:
+    async def _take(
+        self, listing: Listing, tip: Tip | None, check_replaced: Callable[[], Awaitable[None]]
+    ) -> Taken:
         """`tip`: None where nobody ever took the log."""
         link, passed, found_mark = (None, (), NO_MARK) if tip is None else (tip.link, tip.passed, tip.mark)
         extent = await self._extent(listing, link, passed, check_replaced)
@@ -261,7 +285,9 @@ class ConditionalFence(_Names):
             is_won = await self._seal(tip, seal_count)
             if not is_won:
                 seal_count = min(SEALS_MAX, SEALS_GROWTH * seal_count)
-            await self._go_round(rounds, object_key(self._reader.prefix, tip.place), WAS_PUT if is_won else EXISTS)
+            await self._go_round(
+                rounds, object_key(self._reader.prefix, tip.place), WAS_PUT if is_won else EXISTS
+            )
 
     async def put(self, place: Place, parts: Sequence[Buffer]) -> None:
         """Raises WalFenced where another owner's object is in the place."""
@@ -290,8 +316,9 @@ class ConditionalFence(_Names):
         return True
 
     async def _seal(self, tip: Tip, count: int) -> bool:
-        """Tries to seal so many slots from the tip on; whether a seal of ours lies in the tip's. The farthest goes first: an owner who writes
-        faster than we seal would fill one after the other just before we come to it."""
+        """Tries to seal so many slots from the tip on; whether a seal of ours lies in the tip's. The farthest
+        goes first: an owner who writes faster than we seal would fill one after the other just before we come
+        to it."""
         slots = range(tip.place.slot + count - 1, tip.place.slot - 1, -1)
         won = await asyncio.gather(*(self._seal_one(tip, slot) for slot in slots))
         return won[-1]
@@ -313,7 +340,8 @@ class ReservationFence(_Names):
     is_verified_after = True
 
     async def take(self) -> Taken:
-        """A claim shuts out whoever has the log, so it is looked at before: who is to be refused puts none."""
+        """A claim shuts out whoever has the log, so it is looked at before: who is to be refused puts
+        none."""
         await self._look()
         await self._claim()
         rounds = Rounds()

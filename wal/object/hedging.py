@@ -1,12 +1,14 @@
-"""When an object of the log is put a second time at once, so that one slow answer does not hold up all that stands behind it. Pure; in milliseconds.
+"""When an object of the log is put a second time at once, so that one slow answer does not hold up all that
+stands behind it. Pure; in milliseconds.
 
     put --early, when somebody waits behind it; late, when nobody does--> put again --either answers--> done
 
-Acknowledgements come in order, so each waits for the slowest of the puts before it. The store's slowness is chance more often
-than load: of two puts of the same bytes the better one is seldom slow. Eager hedging, for a log that favours latency, sends the
-second put almost at once, and batches begin half an upload apart. Sparing hedging, for a log with a batch interval, sends it
-when a put takes twice as long as usual: one in eight, which cuts the slowest hundredth. By simulation over puts of 60 ms, 250 ms
-at 99 of 100, in parts of that median and that 99th percentile, with puts a second:
+Acknowledgements come in order, so each waits for the slowest of the puts before it. The store's slowness is
+chance more often than load: of two puts of the same bytes the better one is seldom slow. Eager hedging, for a
+log that favours latency, sends the second put almost at once, and batches begin half an upload apart. Sparing
+hedging, for a log with a batch interval, sends it when a put takes twice as long as usual: one in eight,
+which cuts the slowest hundredth. By simulation over puts of 60 ms, 250 ms at 99 of 100, in parts of that
+median and that 99th percentile, with puts a second:
 
     batches begun every 25 ms, put again after  5 ms   1.08 and 0.63   80
                         50 ms                   5 ms   1.23 and 0.67   40
@@ -14,12 +16,13 @@ at 99 of 100, in parts of that median and that 99th percentile, with puts a seco
                        250 ms                 120 ms   3.25 and 1.54    4.5
                        100 ms, never                   1.97 and 1.29   10
 
-What uploads take is measured from the first put to the first answer, hedged or not: that is known of each, while what the loser
-would have taken is not; it lies between 0.7 and 1 of the put's own median.
+What uploads take is measured from the first put to the first answer, hedged or not: that is known of each,
+while what the loser would have taken is not; it lies between 0.7 and 1 of the put's own median.
 
-Bounds: one duplicate an upload; so many bytes of duplicates under way; none for a while after the store refused anything; none below some
-milliseconds; and where they do not win (a store that is slow by load, or always equally) only a probe now and then. Not here: what makes
-two puts of one slot harmless (fence.py), who sends them (writer.py).
+Bounds: one duplicate an upload; so many bytes of duplicates under way; none for a while after the store
+refused anything; none below some milliseconds; and where they do not win (a store that is slow by load, or
+always equally) only a probe now and then. Not here: what makes two puts of one slot harmless (fence.py), who
+sends them (writer.py).
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ GATHER_PART = 0.6
 EARLY_MS_MIN = 5.0
 DUPLICATES_BYTES_MAX = 4 << 20
 QUIET_MS = 5_000.0
-# Of so many duplicates one in ten must have won; else one in sixteen is sent, to see whether that has changed.
+# Of so many duplicates one in ten must have won; else one in sixteen is sent, to see whether that has
+# changed.
 OUTCOMES_MAX = 64
 WON_PART_MIN = 0.1
 PROBE_EVERY = 16
@@ -94,7 +98,11 @@ class Hedging:
 
     def begin(self, size_bytes: int, now_ms: float) -> bool:
         """Whether a duplicate goes out now; then `end` follows."""
-        if not self._is_on or self._is_pausing(now_ms) or self.under_way_bytes + size_bytes > DUPLICATES_BYTES_MAX:
+        if (
+            not self._is_on
+            or self._is_pausing(now_ms)
+            or self.under_way_bytes + size_bytes > DUPLICATES_BYTES_MAX
+        ):
             return False
         if not self._is_paying:
             self._skipped += 1

@@ -1,8 +1,10 @@
-"""Looks at an object WAL without taking it: what lies there and of which kind, and whether what counts is sound. It writes nothing.
+"""Looks at an object WAL without taking it: what lies there and of which kind, and whether what counts is
+sound. It writes nothing.
 
-The owner may be at work meanwhile: objects come and go. What is damaged is therefore looked at once more when all else was read, and what has been
-trimmed by then is left out. An object of the current owner behind the end of the log is under way, or lies behind one that is; only
-the owner knows. Memory: a name and a size for each object of the log, and what is read ahead. Not here: what counts (recovery.py), what is printed.
+The owner may be at work meanwhile: objects come and go. What is damaged is therefore looked at once more when
+all else was read, and what has been trimmed by then is left out. An object of the current owner behind the
+end of the log is under way, or lies behind one that is; only the owner knows. Memory: a name and a size for
+each object of the log, and what is read ahead. Not here: what counts (recovery.py), what is printed.
 """
 
 from __future__ import annotations
@@ -82,7 +84,8 @@ class Held:
 
 @dataclass(slots=True)
 class Inspected:
-    """`faults` are sentences about what keeps a start from finding the log at all; `damages` are what wal.corruption speaks of."""
+    """`faults` are sentences about what keeps a start from finding the log at all; `damages` are what
+    wal.corruption speaks of."""
 
     cluster_id: str
     node_id: int
@@ -126,7 +129,9 @@ class Inspected:
             "trim": self.trim,
             "tail": self.end,
             "metadata": None if self.mark == NO_MARK else self.mark._asdict(),
-            "objects": {kind: {"count": count, "bytes": size} for kind, (count, size) in self.counts().items()},
+            "objects": {
+                kind: {"count": count, "bytes": size} for kind, (count, size) in self.counts().items()
+            },
             "listed": [asdict(one) for one in self.listed],
             "damages": [asdict(damage) for damage in self.damages],
             "faults": self.faults,
@@ -143,11 +148,14 @@ class Inspected:
         about = [f"{who}, epoch {self.epoch}; {state}", reach]
         if self.mark != NO_MARK:
             about.append(
-                f"written when metadata was committed up to offset {self.mark.offset} of epoch {self.mark.epoch}"
+                f"written when metadata was committed up to offset {self.mark.offset} of epoch "
+                f"{self.mark.epoch}"
             )
         rows = [(kind, count, size) for kind, (count, size) in self.counts().items()]
         harms = [
-            f"{fault}; the log was found by its other objects" if self.is_found else f"the log cannot be found: {fault}"
+            f"{fault}; the log was found by its other objects"
+            if self.is_found
+            else f"the log cannot be found: {fault}"
             for fault in self.faults
         ]
         harms += [damage_line(damage) for damage in self.damages]
@@ -155,7 +163,9 @@ class Inspected:
 
     def _notes(self) -> list[str]:
         listed = self.listed
-        notes = [f"{one.kind}: {one.key}" + (f" ({one.what})" if one.what else "") for one in listed[:LISTED_MAX]]
+        notes = [
+            f"{one.kind}: {one.key}" + (f" ({one.what})" if one.what else "") for one in listed[:LISTED_MAX]
+        ]
         if len(listed) > LISTED_MAX:
             notes.append(f"... and {len(listed) - LISTED_MAX} more: --json lists all")
         if any(one.kind is Kind.LITTER for one in listed):
@@ -165,7 +175,10 @@ class Inspected:
 
 def damage_line(damage: Damage) -> str:
     place = damage.place
-    return f"damaged from position {damage.start} to {damage.end}, from epoch {place.epoch}, slot {place.slot} on: {damage.reason}"
+    return (
+        f"damaged from position {damage.start} to {damage.end}, from epoch {place.epoch}, slot "
+        f"{place.slot} on: {damage.reason}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +192,13 @@ class _Look:
 
 
 async def nodes_of(store: ObjectStore) -> list[tuple[int, str]]:
-    """Nodes that have a log in the store, and their clusters: by their roots, and by its objects where a root is gone or cannot be read. "" where
-    nothing names the cluster."""
+    """Nodes that have a log in the store, and their clusters: by their roots, and by its objects where a root
+    is gone or cannot be read. "" where nothing names the cluster."""
     roots = {node_id: cluster_id async for node_id, cluster_id in _roots(store)}
     found = [(node_id, cluster_id) for node_id, cluster_id in roots.items() if cluster_id]
-    found += [(node_id, cluster_id) async for node_id, cluster_id in _folders(store) if not roots.get(node_id)]
+    found += [
+        (node_id, cluster_id) async for node_id, cluster_id in _folders(store) if not roots.get(node_id)
+    ]
     known = [node_id for node_id, _ in found]
     return sorted([*found, *((node_id, "") for node_id in roots if node_id not in known)])
 
@@ -202,7 +217,8 @@ async def _roots(store: ObjectStore) -> AsyncIterator[tuple[int, str]]:
 
 
 async def _folders(store: ObjectStore) -> AsyncIterator[tuple[int, str]]:
-    """Nodes and clusters under whose keys objects of a log lie. A listing for each cluster and log, and no more."""
+    """Nodes and clusters under whose keys objects of a log lie. A listing for each cluster and log, and no
+    more."""
     after = ""
     for _ in range(FOLDERS_MAX):
         key = await _first_key(store, "", after)
@@ -238,8 +254,9 @@ class LogInspection:
     async def run(
         self, on_record: Callable[[WalRecord], None] = lambda record: None, *, reads_data: bool = True
     ) -> Inspected:
-        """`reads_data` False: what lies there and what is gone, without reading any object. Raises what the store raises when it does not answer,
-        WalMismatch for another cluster's log or one of another version."""
+        """`reads_data` False: what lies there and what is gone, without reading any object. Raises what the
+        store raises when it does not answer, WalMismatch for another cluster's log or one of another
+        version."""
         found = self._found
         root = await self._root()
         if root is None and not found.faults:
@@ -315,11 +332,14 @@ class LogInspection:
         gone = [place for place in extent.places() if look.listing.size(place) is None]
         if not extent.is_head_certain:
             gone = []
-        damages = [Damage(extent.position, extent.end, place, f"the object {place} is gone") for place in gone]
+        damages = [
+            Damage(extent.position, extent.end, place, f"the object {place} is gone") for place in gone
+        ]
         return damages + damages_behind(extent)
 
     async def _still_damaged(self, root: ObjectHeader | None, damages: list[Damage]) -> list[Damage]:
-        """An owner at work may have trimmed the log while it was read: what lies below its head now is no loss."""
+        """An owner at work may have trimmed the log while it was read: what lies below its head now is no
+        loss."""
         extent = (await self._look(root)).extent
         places = {*extent.places(), *(place for place, _ in extent.behind)}
         return [damage for damage in damages if damage.place in places]
@@ -329,7 +349,12 @@ class LogInspection:
         assert tip is not None, "it was found"
         found.is_found = listing.newest_object() is not None
         found.epoch = max([tip.place.epoch, *listing.claims, *listing.sizes])
-        found.is_closed, found.trim, found.position, found.end = tip.is_closed, extent.trim, extent.position, extent.end
+        found.is_closed, found.trim, found.position, found.end = (
+            tip.is_closed,
+            extent.trim,
+            extent.position,
+            extent.end,
+        )
         found.mark = tip.mark
         garbage = dict.fromkeys(find_garbage(listing, extent, tip.place.epoch))
         live = dict.fromkeys(extent.places())
@@ -337,11 +362,15 @@ class LogInspection:
         for epoch, slots in listing.sizes.items():
             for slot, size_bytes in slots.items():
                 place = Place(epoch, slot)
-                kind, what = _kind_of(place, size_bytes, tip, ends, is_live=place in live, is_garbage=place in garbage)
+                kind, what = _kind_of(
+                    place, size_bytes, tip, ends, is_live=place in live, is_garbage=place in garbage
+                )
                 found.held.append(Held(object_key(self._prefix, place), kind, size_bytes, what))
         for claim in listing.claims:
             kind = Kind.LITTER if claim < found.epoch else Kind.CLAIM
-            found.held.append(Held(claim_key(self._prefix, claim), kind, HEADER_BYTES, f"claim of epoch {claim}"))
+            found.held.append(
+                Held(claim_key(self._prefix, claim), kind, HEADER_BYTES, f"claim of epoch {claim}")
+            )
         found.held += look.strange
 
 

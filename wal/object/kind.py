@@ -1,4 +1,5 @@
-"""The object WAL as a kind: objects in a store. Not here: the log (log.py) and looking at it (inspection.py), imported when they are needed."""
+"""The object WAL as a kind: objects in a store. Not here: the log (log.py) and looking at it (inspection.py),
+imported when they are needed."""
 
 from __future__ import annotations
 
@@ -58,25 +59,32 @@ async def _open(place: WalPlace, owner: WalOwner) -> WriteAheadLog:
 
 
 def settle(settings: ObjectWalSettings, address: StoreAddress) -> ObjectWalSettings:
-    """What was left to the place: requests to a directory cost nothing, and a second write to the same disk is late for the same reason."""
+    """What was left to the place: requests to a directory cost nothing, and a second write to the same disk
+    is late for the same reason."""
     if address.scheme != "file":
         return replace(settings, batch_interval_ms=settings.interval_ms)
     interval_ms = 0 if settings.batch_interval_ms is None else settings.batch_interval_ms
-    return replace(settings, batch_interval_ms=interval_ms, hedge="off" if settings.hedge == "auto" else settings.hedge)
+    return replace(
+        settings, batch_interval_ms=interval_ms, hedge="off" if settings.hedge == "auto" else settings.hedge
+    )
 
 
 async def _check_conditions(place: WalPlace) -> None:
-    """The fence stands on conditional puts, and there are stores that take the header and ignore it. Waits for one that does not answer."""
+    """The fence stands on conditional puts, and there are stores that take the header and ignore it. Waits
+    for one that does not answer."""
     from millrace.runtime.objectstore.probe import conditional_put_fault
 
     store = await _open_patiently(place)
     try:
-        fault = await conditional_put_fault(store, f"millrace-test-{place.rand.split('wal conditions').uuid().hex()}/")
+        fault = await conditional_put_fault(
+            store, f"millrace-test-{place.rand.split('wal conditions').uuid().hex()}/"
+        )
     finally:
         await store.close()
     if fault is not None:
         raise WalStoreUnfit(
-            f"the store of the WAL {place.address} {fault}, so a replaced owner could not be kept from acknowledging: "
+            f"the store of the WAL {place.address} {fault}, so a replaced owner could not be kept from "
+            "acknowledging: "
             "add fence=reservation to s3.wal.path, or keep the WAL on a disk"
         )
 

@@ -1,15 +1,19 @@
-"""The bytes and names of an object WAL: the header every object begins with, and keys by epoch and slot. Pure.
+"""The bytes and names of an object WAL: the header every object begins with, and keys by epoch and slot.
+Pure.
 
     {cluster id}/wal/{node id}/{epoch, 20 digits}/{slot, 20 digits}
 
     object    | header, 200 bytes | record | record | ...                     nothing behind the last record
-    mark      | header |                                                      no records: carries a trim, or a closing
-    seal      | header | 8 or 16 zeros |                                      a newer owner's, where an older one would write next
+    mark      | header |                                                      no records: carries a trim, or a
+                                                                              closing
+    seal      | header | 8 or 16 zeros |                                      a newer owner's, where an older
+                                                                              one would write next
 
-Each owner writes to the slots of its own epoch, 0, 1, 2, ... without a gap. A *position* counts bytes of the endless log, headers
-included: an object begins where the one before it in the log ends, whoever wrote that. Seals take no room in it. A seal's size is
-one that no other object can have, so that a listing alone tells seals from records. Numbers are big-endian.
-docs/formats/object_wal.md draws every field and says what recovery believes.
+Each owner writes to the slots of its own epoch, 0, 1, 2, ... without a gap. A *position* counts bytes of the
+endless log, headers included: an object begins where the one before it in the log ends, whoever wrote that.
+Seals take no room in it. A seal's size is one that no other object can have, so that a listing alone tells
+seals from records. Numbers are big-endian. docs/formats/object_wal.md draws every field and says what
+recovery believes.
 """
 
 from __future__ import annotations
@@ -25,12 +29,15 @@ from millrace.wal.identity import NO_MARK, MetadataMark
 VERSION = 1  # of a header that names no metadata
 VERSION_METADATA = 2  # of one that does; in a cluster of millrace.version 1 or above
 MAGIC = b"MROBJWAL"
-# magic, version, kind, fence, node, epoch, token, log epoch, slot, position, body, records, confirmed slot, trim, head (epoch, slot,
-# position), link (epoch, slot end), cluster
+# magic, version, kind, fence, node, epoch, token, log epoch, slot, position, body, records, confirmed slot,
+# trim, head (epoch, slot, position), link (epoch, slot end), cluster
 _HEADER = struct.Struct(">8sHBBiq8sqqqqQqqqqqqq64s")
-# As before up to the position; body, records, slots before it that are not confirmed, quorum epoch, metadata offset; then as before from the trim on
+# As before up to the position; body, records, slots before it that are not confirmed, quorum epoch, metadata
+# offset; then as before from the trim on
 _HEADER_METADATA = struct.Struct(">8sHBBiq8sqqqIIIiqqqqqqq64s")
-assert _HEADER_METADATA.size == _HEADER.size, "positions count headers, and a listing tells seals by their size"
+assert _HEADER_METADATA.size == _HEADER.size, (
+    "positions count headers, and a listing tells seals by their size"
+)
 _CRC = struct.Struct(">I")
 CLUSTER_ID_BYTES_MAX = 64
 HEADER_BYTES = 200
@@ -108,8 +115,10 @@ class ObjectHeader:
             pending_count = self.place.slot - stamp.confirmed_slot
             middle = self.body_bytes, self.record_count, pending_count, stamp.mark.epoch, stamp.mark.offset
         body = form.pack(
-            MAGIC, version, self.kind, self.fence, self.node_id, self.epoch, self.token, self.place.epoch, self.place.slot,
-            self.position, *middle, stamp.trim, stamp.head.epoch, stamp.head.slot, stamp.head_position, link.epoch, link.slot,
+            MAGIC, version, self.kind, self.fence, self.node_id, self.epoch, self.token, self.place.epoch,
+            self.place.slot,
+            self.position, *middle, stamp.trim, stamp.head.epoch, stamp.head.slot, stamp.head_position,
+            link.epoch, link.slot,
             encode_cluster_id(self.cluster_id),
         )  # fmt: skip
         return body + _CRC.pack(crc32c(body)) + _PADDING
@@ -124,7 +133,8 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 
 
 def decode_header(data: bytes | memoryview, position: int) -> ObjectHeader:
-    """Raises WalCorrupt, naming `position`, where the header is due; WalMismatch for a version that is not ours."""
+    """Raises WalCorrupt, naming `position`, where the header is due; WalMismatch for a version that is not
+    ours."""
     if len(data) < HEADER_BYTES or bytes(data[:8]) != MAGIC:
         raise WalCorrupt(position, "the object has no header")
     if _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(bytes(data[: _HEADER.size])):
@@ -134,7 +144,8 @@ def decode_header(data: bytes | memoryview, position: int) -> ObjectHeader:
         raise WalMismatch("version", VERSION_METADATA, version)
     form = _HEADER if version == VERSION else _HEADER_METADATA
     (
-        _, _, kind, fence, node_id, epoch, token, log_epoch, slot, stored_position, body_bytes, record_count, *middle,
+        _, _, kind, fence, node_id, epoch, token, log_epoch, slot, stored_position, body_bytes, record_count,
+        *middle,
         trim, head_epoch, head_slot, head_position, link_epoch, link_slot, cluster_id,
     ) = form.unpack_from(data)  # fmt: skip
     mark = NO_MARK if version == VERSION else MetadataMark(middle[2], middle[1])

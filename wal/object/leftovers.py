@@ -1,4 +1,5 @@
-"""Deletes objects that no recovery needs, in bulk and in the background. What is not deleted is only litter, and the next opening sees it again."""
+"""Deletes objects that no recovery needs, in bulk and in the background. What is not deleted is only litter,
+and the next opening sees it again."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """The object WAL: records gathered into objects of a store, several on their way at once, confirmed in order.
 
-An append copies into the open batch and returns its place. Uploads begin a batch interval apart, and what comes between them
-gathers; after a pause the batch is closed and put at once, on the next turn of the loop, so that the requests of one turn share an
-object (batcher.py has the rule, and another for a log that favours latency). A trim rides in the header of the next object; only an
-idle log makes one for it.
+An append copies into the open batch and returns its place. Uploads begin a batch interval apart, and what
+comes between them gathers; after a pause the batch is closed and put at once, on the next turn of the loop,
+so that the requests of one turn share an object (batcher.py has the rule, and another for a log that favours
+latency). A trim rides in the header of the next object; only an idle log makes one for it.
 
-It wires the parts: `batcher.py` gathers, `writer.py` puts and confirms, `fence.py` takes the log from its last owner and keeps it ours,
-`recovery.py` decides what counts, `reader.py` reads, `space.py` counts, `leftovers.py` deletes. It keeps `wal/log.py`'s contract. It does
-not know what a payload means.
+It wires the parts: `batcher.py` gathers, `writer.py` puts and confirms, `fence.py` takes the log from its
+last owner and keeps it ours, `recovery.py` decides what counts, `reader.py` reads, `space.py` counts,
+`leftovers.py` deletes. It keeps `wal/log.py`'s contract. It does not know what a payload means.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ log = logging.getLogger(__name__)
 
 FENCES = {"conditional": FenceKind.CONDITIONAL, "reservation": FenceKind.RESERVATION}
 TIMER_SLACK_S = 0.001
-# uvloop's timers go in whole milliseconds: a shorter wait is none there, and would turn the loop until it is over.
+# uvloop's timers go in whole milliseconds: a shorter wait is none there, and would turn the loop until it is
+# over.
 LEAST_WAIT_MS = 0.5
 DAMAGES_LOGGED_MAX = 50
 LATER_EPOCH = 1 << 62  # above every owner's
@@ -118,9 +119,10 @@ class ObjectWal:
 
     @staticmethod
     async def open(store: ObjectStore, settings: ObjectWalSettings, owner: WalOwner, rand: Rand) -> ObjectWal:
-        """On return no owner before this one can acknowledge any more. Raises WalMismatch for another cluster's or node's log, WalFenced
-        unless the owner's epoch is higher than every one before, WalCorrupt. Waits for a store that does not answer. The store is
-        closed with the log, and when this raises."""
+        """On return no owner before this one can acknowledge any more. Raises WalMismatch for another
+        cluster's or node's log, WalFenced unless the owner's epoch is higher than every one before,
+        WalCorrupt. Waits for a store that does not answer. The store is closed with the log, and when this
+        raises."""
         try:
             encode_cluster_id(owner.cluster_id)
             reader = LogReader(store, owner, rand, is_lenient=settings.corruption != REFUSE)
@@ -136,7 +138,8 @@ class ObjectWal:
             self._mark = mark
 
     async def mark_metadata(self) -> None:
-        """Leaves it to the next object, whose header is paid for anyway: until then nothing is durable that depends on it."""
+        """Leaves it to the next object, whose header is paid for anyway: until then nothing is durable that
+        depends on it."""
 
     @property
     def has_given_up(self) -> bool:
@@ -162,17 +165,22 @@ class ObjectWal:
     @property
     def _raw_room(self) -> int:
         unflushed_bytes = self._batcher.next_position - self._writer.confirmed
-        return min(self.capacity_bytes - self.used_bytes, self._settings.unflushed_bytes_max - unflushed_bytes)
+        return min(
+            self.capacity_bytes - self.used_bytes, self._settings.unflushed_bytes_max - unflushed_bytes
+        )
 
     async def recover(self) -> AsyncGenerator[WalRecord, None]:
-        """As the contract says. When it ends, the log has an object of its own if it never had one; where there was damage, nothing of the log
-        is deleted before `reset`, for what recovery made of it may be refused."""
+        """As the contract says. When it ends, the log has an object of its own if it never had one; where
+        there was damage, nothing of the log is deleted before `reset`, for what recovery made of it may be
+        refused."""
         assert not self._is_recovered, "recover() is for once"
         extent, listing = self._taken.extent, self._taken.listing
         if extent.end < self._owner.committed_end:
             raise WalOutdated(extent.end, self._owner.committed_end)
         scan = ObjectScan(extent, self._settings.corruption)
-        async with aclosing(self._reader.objects(extent.places(), listing, self._settings.ahead_bytes)) as objects:
+        async with aclosing(
+            self._reader.objects(extent.places(), listing, self._settings.ahead_bytes)
+        ) as objects:
             async for place, data in objects:
                 if data is None:
                     await self._fence.check_replaced()
@@ -192,14 +200,16 @@ class ObjectWal:
             self._check_open()
 
     def _clean(self, scan: ObjectScan, listing: Listing, extent: Extent) -> None:
-        """Deletes what no recovery needs; where there was damage, that and what was given up wait for the reset."""
+        """Deletes what no recovery needs; where there was damage, that and what was given up wait for the
+        reset."""
         epoch = self._owner.epoch
         keys = [self._key(place) for place in find_garbage(listing, extent, epoch)]
         keys += (claim_key(self._reader.prefix, claim) for claim in listing.claims if claim < epoch)
         self.damages = scan.damages
         if self._taken.is_root_damaged:
             log.warning(
-                "the WAL's object %s, where the log begins, is gone or cannot be read. As wal.corruption=%s says, the log was found by its other "
+                "the WAL's object %s, where the log begins, is gone or cannot be read. As wal.corruption=%s "
+                "says, the log was found by its other "
                 "objects; it is put anew when they are recovered",
                 root_key(self._owner.node_id), self._settings.corruption,
             )  # fmt: skip
@@ -211,7 +221,8 @@ class ObjectWal:
         self._kept = keys + [self._key(place) for place in lost]
         for damage in self.damages[:DAMAGES_LOGGED_MAX]:
             log.error(
-                "the WAL is damaged at position %d: %s. As wal.corruption=%s says, recovery goes on without positions %d to %d",
+                "the WAL is damaged at position %d: %s. As wal.corruption=%s says, recovery goes on without "
+                "positions %d to %d",
                 damage.start, damage.reason, self._settings.corruption, damage.start, damage.end,
             )  # fmt: skip
 
@@ -241,7 +252,8 @@ class ObjectWal:
         return record
 
     def _turn_over(self, length: int) -> None:
-        """Finds room for a record of this length, in the open batch or the next one, or changes nothing and raises."""
+        """Finds room for a record of this length, in the open batch or the next one, or changes nothing and
+        raises."""
         self._check_open()
         assert self._is_started, "start() comes before append()"
         if length > self.max_record_bytes:
@@ -300,7 +312,8 @@ class ObjectWal:
             if self._timer_at <= now + wait_s + TIMER_SLACK_S:
                 return
             self._timer.cancel()
-        # A handle's own time is not asked: uvloop's call_later gives one without for waits that it rounds to 0.
+        # A handle's own time is not asked: uvloop's call_later gives one without for waits that it rounds to
+        # 0.
         self._timer, self._timer_at = self._loop.call_later(wait_s, self._on_timer), now + wait_s
 
     def _on_timer(self) -> None:
@@ -345,7 +358,8 @@ class ObjectWal:
         self._pulse()
 
     async def trim(self, end: int) -> None:
-        """Many trims share an object, and ride with records where there are any. Cancelling the wait does not undo the trim."""
+        """Many trims share an object, and ride with records where there are any. Cancelling the wait does not
+        undo the trim."""
         assert self._is_recovered, "recover() to its end comes first"
         assert end <= self._writer.confirmed, (end, self._writer.confirmed)
         self._trim_asked = max(self._trim_asked, end)
@@ -369,9 +383,12 @@ class ObjectWal:
     async def reset(self) -> None:
         """As the contract says; and ends what damage there was."""
         is_damaged = bool(self.damages) or self._taken.is_root_damaged
-        await self.trim(self._writer.confirmed if is_damaged else min(self._appended_end, self._writer.confirmed))
+        await self.trim(
+            self._writer.confirmed if is_damaged else min(self._appended_end, self._writer.confirmed)
+        )
         if self._fence.kind is FenceKind.RESERVATION and not self._batcher.slot:
-            # No seal stands behind what was read, so only an object of ours, by its link, makes void what arrives there late.
+            # No seal stands behind what was read, so only an object of ours, by its link, makes void what
+            # arrives there late.
             self._close_batch()
             await self._wait_idle()
             self._check_open()
@@ -382,8 +399,8 @@ class ObjectWal:
         self._kept = []
 
     async def close(self) -> None:
-        """As the contract says, but waits no longer than the settings allow for a store that does not answer: what was not confirmed by then
-        never is."""
+        """As the contract says, but waits no longer than the settings allow for a store that does not answer:
+        what was not confirmed by then never is."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -396,7 +413,9 @@ class ObjectWal:
                 await self._say_goodbye()
                 await self._leftovers.finish()
         except TimeoutError:
-            log.warning("the WAL was closed before its store had answered; the next start looks at what arrived")
+            log.warning(
+                "the WAL was closed before its store had answered; the next start looks at what arrived"
+            )
         await self._writer.stop()
         self._pulse()
         await self._leftovers.stop()
@@ -441,8 +460,8 @@ class ObjectWal:
 
 
 async def identify(store: ObjectStore, node_id: int, rand: Rand) -> WalIdentity | None:
-    """What the log of this node id says of itself, whichever cluster's; without an id where its root cannot be read. One listing and a few
-    headers, as an opening needs."""
+    """What the log of this node id says of itself, whichever cluster's; without an id where its root cannot
+    be read. One listing and a few headers, as an opening needs."""
     try:
         root = decode_header(await store.get_range(root_key(node_id), 0, HEADER_BYTES), 0)
     except ObjectMissing:
@@ -455,11 +474,12 @@ async def identify(store: ObjectStore, node_id: int, rand: Rand) -> WalIdentity 
 
 
 async def _last_owner(reader: LogReader, first_epoch: int) -> tuple[int | None, MetadataMark]:
-    """The epoch of whoever sealed or claimed the log last, or None where damage hides it, or an owner at work moves on too fast: opening it
-    tells more. And what metadata the log names. An owner's objects name ever more, and the first word of each later one, its seal or claim,
-    more than those before it, for its own start is in the metadata. So the newest says it, whether its object counts or not; a durable trim is
-    in that object or in one before it. A later owner's word counts alone: one that was replaced may have named a fork of the metadata until
-    it was sealed out."""
+    """The epoch of whoever sealed or claimed the log last, or None where damage hides it, or an owner at work
+    moves on too fast: opening it tells more. And what metadata the log names. An owner's objects name ever
+    more, and the first word of each later one, its seal or claim, more than those before it, for its own
+    start is in the metadata. So the newest says it, whether its object counts or not; a durable trim is in
+    that object or in one before it. A later owner's word counts alone: one that was replaced may have named a
+    fork of the metadata until it was sealed out."""
     for _ in range(LOOKS_MAX):
         try:
             listing = await reader.list()
@@ -478,5 +498,6 @@ async def _last_owner(reader: LogReader, first_epoch: int) -> tuple[int | None, 
 
 
 def wal_id_of(root_token: bytes) -> bytes:
-    """The root is put once in the life of a log, with a token that its first owner drew: that is the log's id."""
+    """The root is put once in the life of a log, with a token that its first owner drew: that is the log's
+    id."""
     return MAGIC + root_token

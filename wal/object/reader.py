@@ -1,7 +1,9 @@
-"""Reads an object WAL's store, however long it takes to answer: the listing, single headers, and whole objects some way ahead.
+"""Reads an object WAL's store, however long it takes to answer: the listing, single headers, and whole
+objects some way ahead.
 
-Decides nothing (recovery.py does) and writes nothing (fence.py does). Keeps true: a call that the store leaves unanswered is repeated for
-ever (who only looks may be less patient), a listing from the last key it gave; what is read ahead is bounded by bytes.
+Decides nothing (recovery.py does) and writes nothing (fence.py does). Keeps true: a call that the store
+leaves unanswered is repeated for ever (who only looks may be less patient), a listing from the last key it
+gave; what is read ahead is bounded by bytes.
 """
 
 from __future__ import annotations
@@ -89,8 +91,11 @@ class LogReader:
         self._check_owner(header)
         return header
 
-    async def search(self, search: Generator[Place, ObjectHeader | None, T], *, is_missing_damage: bool = False) -> T:
-        """Answers what a search asks for. Raises ObjectMissing when one of the objects is gone, unless that is to be damage as any other."""
+    async def search(
+        self, search: Generator[Place, ObjectHeader | None, T], *, is_missing_damage: bool = False
+    ) -> T:
+        """Answers what a search asks for. Raises ObjectMissing when one of the objects is gone, unless that
+        is to be damage as any other."""
         try:
             place = next(search)
             while True:
@@ -121,8 +126,8 @@ class LogReader:
     async def objects(
         self, places: Iterable[Place], listing: Listing, ahead_bytes: int
     ) -> AsyncGenerator[tuple[Place, bytes | None], None]:
-        """Whole objects in order, several on their way at once, as long as they are expected to be no more than `ahead_bytes` together.
-        None for one that is gone."""
+        """Whole objects in order, several on their way at once, as long as they are expected to be no more
+        than `ahead_bytes` together. None for one that is gone."""
         left = iter(places)
         under_way: deque[tuple[Place, int, asyncio.Task[bytes]]] = deque()
         held_bytes = 0
@@ -134,7 +139,9 @@ class LogReader:
                         break
                     size_bytes = listing.size(place) or 0
                     held_bytes += size_bytes
-                    read = asyncio.create_task(self.store.get(object_key(self.prefix, place)), name="wal-read")
+                    read = asyncio.create_task(
+                        self.store.get(object_key(self.prefix, place)), name="wal-read"
+                    )
                     under_way.append((place, size_bytes, read))
                 if not under_way:
                     return

@@ -1,28 +1,32 @@
-"""Finds an object WAL's end, its records and its leftovers in a listing and a few headers. Pure: searches are generators that ask for headers.
+"""Finds an object WAL's end, its records and its leftovers in a listing and a few headers. Pure: searches are
+generators that ask for headers.
 
-    place = next(search) ... place = search.send(header of the object there) ... until StopIteration brings the result
+    place = next(search) ... place = search.send(header of the object there) ... until StopIteration brings
+    the result
 
-What is believed. Within an epoch the objects count that stand in its slots without a gap from the first on, up to the first slot that is
-empty or sealed. An epoch's objects name the epoch before theirs in the log and how many of its slots count (`link`): so whatever an
-older owner wrote at or after the place where a newer one began is void, however late it arrives, and no place in the log is ever
-looked for by position. The newest object that is no seal is the anchor: its owner had taken the log, and what it is stamped with
-(trim, head, confirmed slots) was true when it was written and remains so.
+What is believed. Within an epoch the objects count that stand in its slots without a gap from the first on,
+up to the first slot that is empty or sealed. An epoch's objects name the epoch before theirs in the log and
+how many of its slots count (`link`): so whatever an older owner wrote at or after the place where a newer one
+began is void, however late it arrives, and no place in the log is ever looked for by position. The newest
+object that is no seal is the anchor: its owner had taken the log, and what it is stamped with (trim, head,
+confirmed slots) was true when it was written and remains so.
 
-Not here: reading and writing (reader.py, fence.py). Keeps true: what it calls garbage holds no record that counts, and none of the
-seals that keep a replaced owner from writing.
+Not here: reading and writing (reader.py, fence.py). Keeps true: what it calls garbage holds no record that
+counts, and none of the seals that keep a replaced owner from writing.
 
 What must be there and is not, or is damaged, is treated as the policy says:
 
     refuse      WalCorrupt names the place: position and object
-    skip        the walk goes on at the next record or object that is sound; what lies between is lost. Where that leaves a hole in a
-                stream that its objects do not fill, the stream engine refuses it
+    skip        the walk goes on at the next record or object that is sound; what lies between is lost. Where
+                that leaves a hole in a stream that its objects do not fill, the stream engine refuses it
     truncate    the log ends before the damage; all that lies behind it is lost
 
-Whoever skips or truncates finds the places in `damages`. A search that was started for them gets None for a header that cannot be read, and
-believes another object of the same owner: links are the same in all of them, and an older stamp is true still, but for the trim, which may be
-further on. An object whose header cannot be read, behind a slot that is empty (or sealed, as by a start that ended early), may
-have counted all the same: it is damage, too.
-Where no object of an owner can be read, or not the seal that the log ends with, every policy refuses: nobody could say what counts.
+Whoever skips or truncates finds the places in `damages`. A search that was started for them gets None for a
+header that cannot be read, and believes another object of the same owner: links are the same in all of them,
+and an older stamp is true still, but for the trim, which may be further on. An object whose header cannot be
+read, behind a slot that is empty (or sealed, as by a start that ended early), may have counted all the same:
+it is damage, too. Where no object of an owner can be read, or not the seal that the log ends with, every
+policy refuses: nobody could say what counts.
 """
 
 from __future__ import annotations
@@ -87,7 +91,9 @@ class Listing:
     def objects_before(self, epoch: int, end: int) -> list[int]:
         """Slots below `end`, the last first; no seals."""
         slots = self.sizes.get(epoch, {})
-        return sorted((slot for slot, size in slots.items() if slot < end and not is_seal_size(size)), reverse=True)
+        return sorted(
+            (slot for slot, size in slots.items() if slot < end and not is_seal_size(size)), reverse=True
+        )
 
     def first_seal(self, epoch: int, start: int = 0) -> int | None:
         """From the slot `start` on."""
@@ -106,14 +112,16 @@ class Tip:
     passed: tuple[
         Place, ...
     ] = ()  # objects of the anchor's owner behind the end of its log, whose headers cannot be read
-    mark: MetadataMark = NO_MARK  # the metadata that the last owner on the way named, who knew what those before it did
+    mark: MetadataMark = (
+        NO_MARK  # the metadata that the last owner on the way named, who knew what those before it did
+    )
 
 
 def find_tip(
     listing: Listing, first_epoch: int, own_epoch: int, own_token: bytes, fence: FenceKind | None
 ) -> HeaderSearch:
-    """Raises WalFenced when an owner is found that is not before us, WalMismatch when one may live that would not feel our fence; None: of who
-    only looks."""
+    """Raises WalFenced when an owner is found that is not before us, WalMismatch when one may live that would
+    not feel our fence; None: of who only looks."""
     anchor, is_closed = listing.newest_object(), False
     mark = NO_MARK
     link: Place | None = None
@@ -131,7 +139,9 @@ def find_tip(
         link, mark = tip if tip.slot else header.link, header.stamp.mark
         last = max(header.place.slot + 1, tip.slot)
         passed = tuple(
-            Place(anchor.epoch, slot) for slot in listing.objects_before(anchor.epoch, anchor.slot + 1) if slot >= last
+            Place(anchor.epoch, slot)
+            for slot in listing.objects_before(anchor.epoch, anchor.slot + 1)
+            if slot >= last
         )
         is_closed = header.kind is Kind.CLOSING and header.place.slot == tip.slot - 1
         if fence is not None and header.fence is not fence and not is_closed:
@@ -147,13 +157,17 @@ def find_tip(
             return Tip(tip, link, is_closed, is_ours=True, passed=passed, mark=mark)
         _check_older(own_epoch, seal.epoch)
         if seal.epoch <= tip.epoch:
-            raise WalCorrupt(seal.position, f"epoch {tip.epoch} is sealed by epoch {seal.epoch}, which is no later one")
+            raise WalCorrupt(
+                seal.position, f"epoch {tip.epoch} is sealed by epoch {seal.epoch}, which is no later one"
+            )
         tip, is_closed = Place(seal.epoch, 0), False
     _check_older(own_epoch, tip.epoch)
     return Tip(tip, link, is_closed, is_ours=False, passed=passed, mark=mark)
 
 
-def _last_readable(listing: Listing, epoch: int, end: int) -> Generator[Place, ObjectHeader | None, ObjectHeader]:
+def _last_readable(
+    listing: Listing, epoch: int, end: int
+) -> Generator[Place, ObjectHeader | None, ObjectHeader]:
     """Of the epoch's slots below `end`: the last, unless damage was stepped over."""
     last = Place(epoch, end - 1)
     header = yield last
@@ -164,12 +178,14 @@ def _last_readable(listing: Listing, epoch: int, end: int) -> Generator[Place, O
         if header is not None:
             return header
     raise WalCorrupt(
-        0, f"no header of the owner of epoch {epoch} can be read, and nobody can say what of its objects counts"
+        0,
+        f"no header of the owner of epoch {epoch} can be read, and nobody can say what of its objects counts",
     )
 
 
 def _refuse_fence(found: FenceKind, own: FenceKind) -> None:
-    """An owner that never closed may live: a claim does not stop one who trusts in slots, nor a seal one who looks for claims."""
+    """An owner that never closed may live: a claim does not stop one who trusts in slots, nor a seal one who
+    looks for claims."""
     raise WalMismatch("fence", own.name.lower(), found.name.lower())
 
 
@@ -179,7 +195,8 @@ def _check_older(own_epoch: int, found_epoch: int) -> None:
 
 
 def _check_never_written(listing: Listing) -> Generator[Place, ObjectHeader | None, None]:
-    """The newest object of a log is never deleted: where there is none, no seal may say that there was one."""
+    """The newest object of a log is never deleted: where there is none, no seal may say that there was
+    one."""
     for epoch in listing.sizes:
         slot = listing.first_seal(epoch)
         if slot is not None and slot > 0:
@@ -220,7 +237,8 @@ EMPTY = Extent(0, 0, 0, ())
 def find_extent(
     link: Place | None, listing: Listing, passed: Iterable[Place] = ()
 ) -> Generator[Place, ObjectHeader | None, Extent]:
-    """`link` and `passed` are those of the tip, once it is sealed. The last object that counts knows the trim; links lead back to the head."""
+    """`link` and `passed` are those of the tip, once it is sealed. The last object that counts knows the
+    trim; links lead back to the head."""
     extent = EMPTY if link is None else (yield from _walk_back(link, listing))
     return replace(extent, behind=tuple((place, listing.size(place) or 0) for place in passed))
 
@@ -234,7 +252,9 @@ def _walk_back(link: Place, listing: Listing) -> Generator[Place, ObjectHeader |
         segments.append(Segment(epoch, 0, end))
         before = header.link
         if before is None or before.epoch >= epoch or before.epoch < head.epoch:
-            raise WalCorrupt(header.position, f"epoch {epoch} continues {before}, and the log begins at {head}")
+            raise WalCorrupt(
+                header.position, f"epoch {epoch} continues {before}, and the log begins at {head}"
+            )
         if not is_certain and not listing.objects_before(before.epoch, before.slot):
             return _extent(last, link, listing, segments, is_certain)
         epoch, end = before.epoch, before.slot
@@ -243,11 +263,15 @@ def _walk_back(link: Place, listing: Listing) -> Generator[Place, ObjectHeader |
     return _extent(last, link, listing, segments, is_certain)
 
 
-def _extent(last: ObjectHeader, link: Place, listing: Listing, segments: list[Segment], is_certain: bool) -> Extent:
+def _extent(
+    last: ObjectHeader, link: Place, listing: Listing, segments: list[Segment], is_certain: bool
+) -> Extent:
     """Of objects behind the last one that could be read the sizes are known."""
     left = (listing.size(Place(link.epoch, slot)) or 0 for slot in range(last.place.slot + 1, link.slot))
     stamp = last.stamp
-    return Extent(stamp.trim, stamp.head_position, last.end + sum(left), tuple(reversed(segments)), is_certain)
+    return Extent(
+        stamp.trim, stamp.head_position, last.end + sum(left), tuple(reversed(segments)), is_certain
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,14 +289,18 @@ def damages_behind(extent: Extent) -> list[Damage]:
     words = "its header cannot be read, and a slot before it is empty or sealed: it may have counted"
     return [
         Damage(
-            extent.end, extent.end + size_bytes, place, f"the object of epoch {place.epoch}, slot {place.slot}: {words}"
+            extent.end,
+            extent.end + size_bytes,
+            place,
+            f"the object of epoch {place.epoch}, slot {place.slot}: {words}",
         )
         for place, size_bytes in extent.behind
     ]
 
 
 class ObjectScan:
-    """Takes the objects of an extent in order and gives their records. `ends` are the objects found, for a later trim: place, start, end."""
+    """Takes the objects of an extent in order and gives their records. `ends` are the objects found, for a
+    later trim: place, start, end."""
 
     def __init__(self, extent: Extent, policy: str = REFUSE) -> None:
         self._extent = extent
@@ -285,8 +313,8 @@ class ObjectScan:
         self.is_done = False
 
     def feed(self, place: Place, data: memoryview | None) -> list[WalRecord]:
-        """The records of the object at `place` that are not trimmed; None: it is gone. Raises WalCorrupt, where the policy refuses: what counts was
-        durable whole, there is no torn tail."""
+        """The records of the object at `place` that are not trimmed; None: it is gone. Raises WalCorrupt,
+        where the policy refuses: what counts was durable whole, there is no torn tail."""
         if self.is_done or (data is None and not self.ends and not self._extent.is_head_certain):
             return []
         header = self._header(place, data)
@@ -331,7 +359,9 @@ class ObjectScan:
     def _records(self, header: ObjectHeader, data: memoryview) -> list[WalRecord]:
         size_bytes = HEADER_BYTES + header.body_bytes
         if len(data) > size_bytes:
-            self._on_damage(header.place, header.position, f"it has {len(data)} bytes; {size_bytes} were written")
+            self._on_damage(
+                header.place, header.position, f"it has {len(data)} bytes; {size_bytes} were written"
+            )
             self._close(header.position)
             if self.is_done:
                 return []
@@ -351,7 +381,9 @@ class ObjectScan:
             at = end
             self._close(header.position + at)
         if at != size_bytes:
-            self._on_damage(header.place, header.position + at, "its last record does not end where the object does")
+            self._on_damage(
+                header.place, header.position + at, "its last record does not end where the object does"
+            )
         return found
 
     def _on_damage(self, place: Place, start: int, reason: str) -> None:
@@ -376,9 +408,10 @@ class ObjectScan:
 
 
 def find_garbage(listing: Listing, extent: Extent, own_epoch: int) -> list[Place]:
-    """What no recovery needs and no owner minds: objects below the head, and what replaced owners wrote behind their seals. The first seal
-    behind what counts of an epoch stays, for its owner may live. Where nothing counts any more it cannot be told from one that came
-    late into a slot that had been deleted: all stay, unless that owner had closed."""
+    """What no recovery needs and no owner minds: objects below the head, and what replaced owners wrote
+    behind their seals. The first seal behind what counts of an epoch stays, for its owner may live. Where
+    nothing counts any more it cannot be told from one that came late into a slot that had been deleted: all
+    stay, unless that owner had closed."""
     live = {segment.epoch: segment for segment in extent.segments}
     found = []
     for epoch, slots in listing.sizes.items():

@@ -16,7 +16,9 @@ class LiveObjects:
 
     def __init__(self, position: int) -> None:
         self._end = position
-        self._objects: deque[tuple[Place, int, int]] = deque()  # place, position, end; between two may lie damage
+        self._objects: deque[tuple[Place, int, int]] = (
+            deque()
+        )  # place, position, end; between two may lie damage
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -37,6 +39,9 @@ class LiveObjects:
 
 
 def payload_room(raw_bytes: int, batch_bytes_max: int) -> int:
-    """Payload bytes that surely fit, in however many records of at least 64 bytes and in the objects these make."""
+    """Payload bytes that surely fit, in however many records of at least 64 bytes and in the objects these
+    make."""
     header_bytes = (4 + raw_bytes // batch_bytes_max) * HEADER_BYTES
-    return max(0, (raw_bytes - header_bytes) * LEAST_PAYLOAD_BYTES // (LEAST_PAYLOAD_BYTES + RECORD_HEADER_BYTES))
+    return max(
+        0, (raw_bytes - header_bytes) * LEAST_PAYLOAD_BYTES // (LEAST_PAYLOAD_BYTES + RECORD_HEADER_BYTES)
+    )

@@ -1,11 +1,13 @@
 """Carries closed batches to the store, several at a time, and confirms them strictly in order of slot.
 
-An upload is repeated for as long as it takes: a timeout or a refusal leaves its outcome unknown, every attempt sends the same bytes under
-one sum (BytesChanged where they are others by now), and the store knows them again. So a slow store makes producers wait and fails nothing.
-What ends the log is a newer owner's object in one of our slots (WalFenced), or an error that no repetition mends. `on_failed` is called once
-and nothing is confirmed after it. An upload that is late is put a second time, the same bytes in the same slot; the first answer counts
-and the other put is given up, its outcome unknown, as after a time-out. Not here: what keeps a replaced owner from writing, and why a late
-duplicate does no harm (fence.py), when a batch is closed (batcher.py), when an upload is late (hedging.py).
+An upload is repeated for as long as it takes: a timeout or a refusal leaves its outcome unknown, every
+attempt sends the same bytes under one sum (BytesChanged where they are others by now), and the store knows
+them again. So a slow store makes producers wait and fails nothing. What ends the log is a newer owner's
+object in one of our slots (WalFenced), or an error that no repetition mends. `on_failed` is called once and
+nothing is confirmed after it. An upload that is late is put a second time, the same bytes in the same slot;
+the first answer counts and the other put is given up, its outcome unknown, as after a time-out. Not here:
+what keeps a replaced owner from writing, and why a late duplicate does no harm (fence.py), when a batch is
+closed (batcher.py), when an upload is late (hedging.py).
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ log = logging.getLogger(__name__)
 NOT_NOW = (TimeoutError, Unavailable, Exhausted, StoreDenied, ObjectMissing)
 RETRY_PAUSE_MS_MIN = 50
 RETRY_PAUSE_MS_MAX = 5_000
-# The first attempt is given up after this; each later one gets twice the time, so that a large object passes a thin line in the end.
+# The first attempt is given up after this; each later one gets twice the time, so that a large object passes
+# a thin line in the end.
 ATTEMPT_MS_MIN = 10_000
 ATTEMPT_MS_MAX = 160_000
 
@@ -51,7 +54,8 @@ class Upload:
 
 
 class BatchWriter:
-    """`confirmed` is the end of the last slot of which all before are durable and ours; `confirmed_slot` the one after it."""
+    """`confirmed` is the end of the last slot of which all before are durable and ours; `confirmed_slot` the
+    one after it."""
 
     def __init__(
         self,
@@ -65,8 +69,8 @@ class BatchWriter:
         on_group: Callable[[list[Upload]], None],
         on_failed: Callable[[BaseException], None],
     ) -> None:
-        """`has_more`: records gather behind what is given. `stamp` gives a batch's last word, and its bytes; `on_group` is told of those just
-        confirmed, in order."""
+        """`has_more`: records gather behind what is given. `stamp` gives a batch's last word, and its bytes;
+        `on_group` is told of those just confirmed, in order."""
         self._fence = fence
         self._hedging = hedging
         self._uploads_max = uploads_max
@@ -132,7 +136,9 @@ class BatchWriter:
             upload = Upload(batch, stamp)
             self._under_way.append(upload)
             self._active_count += 1
-            upload.task = asyncio.create_task(self._upload(upload, body_of(parts)), name=f"wal-slot-{batch.slot}")
+            upload.task = asyncio.create_task(
+                self._upload(upload, body_of(parts)), name=f"wal-slot-{batch.slot}"
+            )
 
     def hedge_now(self) -> None:
         """A record waits behind what is under way."""
@@ -187,7 +193,8 @@ class BatchWriter:
             log.info("the WAL goes on")
 
     async def _attempt(self, upload: Upload, body: Body) -> None:
-        """One put, or two at once; raises what the first answer was, or the last refusal where both were refused."""
+        """One put, or two at once; raises what the first answer was, or the last refusal where both were
+        refused."""
         early_ms = self._hedging.early_ms
         if early_ms is None or upload.is_hedged:
             return await self._fence.put(Place(self._fence.epoch, upload.batch.slot), body)
@@ -244,7 +251,8 @@ class BatchWriter:
         return self._hedging.begin(upload.size_bytes, now_ms())
 
     async def _first_answer(self, puts: Sequence[asyncio.Future[None]]) -> asyncio.Future[None]:
-        """The first that is no refusal; the last one, where all are refused. In the order of the puts when both are done."""
+        """The first that is no refusal; the last one, where all are refused. In the order of the puts when
+        both are done."""
         left = list(puts)
         while True:
             await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
@@ -272,7 +280,8 @@ class BatchWriter:
         return count
 
     async def _verify(self) -> None:
-        """For stores without conditional writes: what is done now is confirmed if we are the owner after that."""
+        """For stores without conditional writes: what is done now is confirmed if we are the owner after
+        that."""
         try:
             while (count := self._done_count()) and not self.has_failed:
                 await self._fence.verify()
@@ -295,7 +304,8 @@ class BatchWriter:
             self.fail(error)
 
     def _fail_soon(self, error: BaseException) -> None:
-        """A batch that never began would hold up all behind it without a word. Told on the next turn: an append may be under way."""
+        """A batch that never began would hold up all behind it without a word. Told on the next turn: an
+        append may be under way."""
         self.has_failed = True
         self._closed.clear()
         asyncio.get_running_loop().call_soon(self._on_failed, error)

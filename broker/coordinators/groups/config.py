@@ -1,4 +1,5 @@
-"""Settings of the group coordinator, under the names that the broker's configuration gives them, and its topic. Values only."""
+"""Settings of the group coordinator, under the names that the broker's configuration gives them, and its
+topic. Values only."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
-    """All take a restart. Each field's sentence is in the broker's table of keys; the key stands beside it."""
+    """All take a restart. Each field's sentence is in the broker's table of keys; the key stands beside
+    it."""
 
     initial_rebalance_delay_ms: int = 3000  # group.initial.rebalance.delay.ms
     session_timeout_min_ms: int = 6000  # group.min.session.timeout.ms

@@ -1,6 +1,8 @@
-"""The coordinator of classic groups of one broker: GroupStateMachines over the partitions of __consumer_offsets.
+"""The coordinator of classic groups of one broker: GroupStateMachines over the partitions of
+__consumer_offsets.
 
-Not here: loading, appending, timers (coordinators/runtime), what is decided (state_machine.py), what clients ask (handlers).
+Not here: loading, appending, timers (coordinators/runtime), what is decided (state_machine.py), what clients
+ask (handlers).
 """
 
 from __future__ import annotations
@@ -30,21 +32,23 @@ R = TypeVar("R")
 GroupShard = ShardRuntime[GroupStateMachine]
 
 ORPHANED = "offsets of deleted topics"
-# A shard of so many offsets, or fewer, looks at them at once when a topic was deleted; a larger one waits its turn, since whoever tells of
-# topics (a commit to the metadata log) tells all shards within one turn of the loop.
+# A shard of so many offsets, or fewer, looks at them at once when a topic was deleted; a larger one waits its
+# turn, since whoever tells of topics (a commit to the metadata log) tells all shards within one turn of the
+# loop.
 FEW_OFFSETS = 100
 
 
 class CoordinatorRooms(Room, Protocol):
-    """The engine's room for data, and the part of it that coordinators have before data (s3stream/storage.py)."""
+    """The engine's room for data, and the part of it that coordinators have before data
+    (s3stream/storage.py)."""
 
     @property
     def coordinator_room(self) -> Room: ...
 
 
 class GroupCoordinator:
-    """`memory` is charged for groups and offsets. `on_failed` is told of an error that must never happen: the process is to
-    end, and reads its logs again."""
+    """`memory` is charged for groups and offsets. `on_failed` is told of an error that must never happen: the
+    process is to end, and reads its logs again."""
 
     def __init__(
         self,
@@ -85,7 +89,8 @@ class GroupCoordinator:
         await self._shards.stop()
 
     def on_image(self, delta: MetadataDelta | None, image: MetadataImage) -> None:
-        """To be told of every image. Topics that were deleted take their offsets with them; without a delta, those that are gone do."""
+        """To be told of every image. Topics that were deleted take their offsets with them; without a delta,
+        those that are gone do."""
         self._shards.follow(image)
         if delta is None or delta.topics_removed:
             for shard in self._shards.loaded():
@@ -93,19 +98,24 @@ class GroupCoordinator:
 
     # -- asking
 
-    def ask(self, group_id: str, act: Callable[[GroupShard], Outcome[R]], refuse: Callable[[int], R]) -> Outcome[R]:
-        """What `act` gives of the group's shard, once that is loaded; or a refusal with an error code. A group that is being deleted
-        in steps is refused as if it were being loaded: clients ask again."""
+    def ask(
+        self, group_id: str, act: Callable[[GroupShard], Outcome[R]], refuse: Callable[[int], R]
+    ) -> Outcome[R]:
+        """What `act` gives of the group's shard, once that is loaded; or a refusal with an error code. A
+        group that is being deleted in steps is refused as if it were being loaded: clients ask again."""
         if group_id in self.deleting:
             return refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return self._shards.ask(group_id, act, refuse)
 
-    def ask_shard(self, index: int, act: Callable[[GroupShard], Outcome[R]], refuse: Callable[[int], R]) -> Outcome[R]:
+    def ask_shard(
+        self, index: int, act: Callable[[GroupShard], Outcome[R]], refuse: Callable[[int], R]
+    ) -> Outcome[R]:
         """As `ask`, of all groups of a partition."""
         return self._shards.ask_shard(index, act, refuse)
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
-        """An error code, at once. While the shard is loaded everybody is well, as in Kafka: sessions begin anew behind it."""
+        """An error code, at once. While the shard is loaded everybody is well, as in Kafka: sessions begin
+        anew behind it."""
         index = self._shards.partition_of(group_id)
         if index is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -115,7 +125,9 @@ class GroupCoordinator:
             return error.code
         if shard.is_loading:
             return ErrorCode.NONE
-        code, decision = shard.machine.on_heartbeat(group_id, member_id, instance_id, generation, shard.tick_ms())
+        code, decision = shard.machine.on_heartbeat(
+            group_id, member_id, instance_id, generation, shard.tick_ms()
+        )
         if decision is not None:
             shard.carry_out(decision)
         return code
@@ -144,8 +156,8 @@ class GroupCoordinator:
     # -- topics that are deleted
 
     def _delete_orphaned_offsets(self, shard: GroupShard) -> None:
-        """Of topics that are gone, some at a time; topics may have gone while the shard was not loaded, too. Whoever asks before it is done may
-        still be told an offset of a topic that there is not."""
+        """Of topics that are gone, some at a time; topics may have gone while the shard was not loaded, too.
+        Whoever asks before it is done may still be told an offset of a topic that there is not."""
         is_urgent = shard.machine.offsets.count <= FEW_OFFSETS
         shard.clean_up(ORPHANED, partial(self._orphaned_steps, shard), is_urgent=is_urgent)
 

@@ -1,13 +1,17 @@
-"""One classic consumer group: joining, syncing, leaving, expiring. Pure: time comes in as `now_ms`, what to do goes out as effects.
+"""One classic consumer group: joining, syncing, leaving, expiring. Pure: time comes in as `now_ms`, what to
+do goes out as effects.
 
-    Empty --join--> PreparingRebalance --all joined, or time is up--> CompletingRebalance --leader's assignment is durable--> Stable
-                            ^------------ somebody joins, leaves, expires or changes ------------------------|-----------------|
+    Empty --join--> PreparingRebalance --all joined, or time is up--> CompletingRebalance
+    CompletingRebalance --leader's assignment is durable--> Stable
+    CompletingRebalance, Stable --somebody joins, leaves, expires or changes--> PreparingRebalance
 
-Not responsible for who is in it (membership.py), offsets (offsets.py), timers and durability (state_machine.py), nor for wire forms.
-Protocol metadata and assignments are opaque bytes, so Connect and registries work as consumers do; only a consumer's topics are looked at.
+Not responsible for who is in it (membership.py), offsets (offsets.py), timers and durability
+(state_machine.py), nor for wire forms. Protocol metadata and assignments are opaque bytes, so Connect and
+registries work as consumers do; only a consumer's topics are looked at.
 
-Keeps true: a member holds an assignment of the current generation only once that assignment is durable; at most one generation has
-members that may commit; the generation never falls; a waiting JoinGroup or SyncGroup is answered by some `on_tick` at the latest.
+Keeps true: a member holds an assignment of the current generation only once that assignment is durable; at
+most one generation has members that may commit; the generation never falls; a waiting JoinGroup or SyncGroup
+is answered by some `on_tick` at the latest.
 """
 
 from __future__ import annotations
@@ -31,8 +35,12 @@ from millrace.protocol.error_codes import ErrorCode
 
 CONSUMER = "consumer"  # the protocol type of consumers
 NEW_MEMBER_JOIN_MS = 300_000  # a new member whose JoinGroup waits longer is dropped: its client may be gone
-AWAY_MS_MIN = 1000  # a rebalance timeout of zero or less, which members may say, would have it looked for all the time
-PENDING_MAX = 10_000  # ids given out and not used yet; beyond it the oldest is forgotten, its client asks for another
+AWAY_MS_MIN = (
+    1000  # a rebalance timeout of zero or less, which members may say, would have it looked for all the time
+)
+PENDING_MAX = (
+    10_000  # ids given out and not used yet; beyond it the oldest is forgotten, its client asks for another
+)
 
 
 # What a group takes in memory beside its members, offsets and record, and an id that was given out.
@@ -41,8 +49,9 @@ PENDING_BYTES = 300
 
 
 class Group:
-    """State of one group. Every event returns the effects in the order in which they must be carried out. `holder` is charged
-    for it (broker/state_memory.py), so far `charged_bytes`; both are the state machine's."""
+    """State of one group. Every event returns the effects in the order in which they must be carried out.
+    `holder` is charged for it (broker/state_memory.py), so far `charged_bytes`; both are the state
+    machine's."""
 
     __slots__ = (
         "_has_newcomer",
@@ -67,7 +76,9 @@ class Group:
         "subscribed",
     )
 
-    def __init__(self, group_id: str, *, initial_delay_ms: int, size_max: int, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, group_id: str, *, initial_delay_ms: int, size_max: int, new_id: Callable[[], str]
+    ) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY
         self.generation = 0
@@ -75,8 +86,12 @@ class Group:
         self.protocol: str | None = None
         self.membership = Membership()
         self.members = self.membership.members
-        self.subscribed: frozenset[str] | None = None  # topics of the current generation's consumers; None: not known
-        self.state_since_ms: int | None = None  # wall clock; written by the state machine, which is told the time
+        self.subscribed: frozenset[str] | None = (
+            None  # topics of the current generation's consumers; None: not known
+        )
+        self.state_since_ms: int | None = (
+            None  # wall clock; written by the state machine, which is told the time
+        )
         self._pending: dict[str, int] = {}  # member ids given out (MEMBER_ID_REQUIRED) -> deadline
         self._unsynced: dict[str, None] = {}  # members of this generation that have not sent SyncGroup yet
         self._phase_deadline_ms = NEVER_MS
@@ -96,7 +111,9 @@ class Group:
             for name, member in self.members.items()
         )
         pending = f" pending {' '.join(self._pending)}" if self._pending else ""
-        return f"{self.group_id} {self.state.value} g{self.generation} {self.protocol or '-'} [{names}]{pending}"
+        return (
+            f"{self.group_id} {self.state.value} g{self.generation} {self.protocol or '-'} [{names}]{pending}"
+        )
 
     @property
     def leader(self) -> str | None:
@@ -105,11 +122,13 @@ class Group:
     @property
     def size_bytes(self) -> int:
         """What it takes in memory, more or less: itself, its members, ids that were given out."""
-        return GROUP_BYTES + len(self.group_id) + self.membership.size_bytes + PENDING_BYTES * len(self._pending)
+        return (
+            GROUP_BYTES + len(self.group_id) + self.membership.size_bytes + PENDING_BYTES * len(self._pending)
+        )
 
     def growth_bytes(self, request: JoinRequest) -> int:
-        """How much larger it may be after this JoinGroup, with what its record and its assignment may take; 0 for a member
-        that asks for no more than it has."""
+        """How much larger it may be after this JoinGroup, with what its record and its assignment may take; 0
+        for a member that asks for no more than it has."""
         member = self.members.get(request.member_id or self.membership.static_id(request.instance_id) or "")
         asked_bytes = protocols_bytes(request.protocols)
         if member is not None:
@@ -142,8 +161,8 @@ class Group:
         return self._rejoin(self.members[member_id], request, token, now_ms)
 
     def _has_capacity(self, request: JoinRequest) -> bool:
-        """Kafka counts those who wait while a join phase runs (the last to come back are dropped), and members else. A static member
-        that comes back takes the place of its old self."""
+        """Kafka counts those who wait while a join phase runs (the last to come back are dropped), and
+        members else. A static member that comes back takes the place of its old self."""
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             return True
         member = self.members.get(request.member_id or self.membership.static_id(request.instance_id) or "")
@@ -182,8 +201,12 @@ class Group:
         member.join_token = token
         return [*released, *self._rebalance(now_ms)]
 
-    def _add_and_rebalance(self, request: JoinRequest, member_id: str, token: object, now_ms: int) -> list[Effect]:
-        member = Member(member_id, request.instance_id, request.client_id, request.client_host, 0, 0, [], is_new=True)
+    def _add_and_rebalance(
+        self, request: JoinRequest, member_id: str, token: object, now_ms: int
+    ) -> list[Effect]:
+        member = Member(
+            member_id, request.instance_id, request.client_id, request.client_host, 0, 0, [], is_new=True
+        )
         if not self.members:
             self.protocol_type = request.protocol_type
         self._has_newcomer = self._initial_delay_left_ms is not None
@@ -197,10 +220,13 @@ class Group:
     def _replace_static(
         self, old: Member, request: JoinRequest, member_id: str, token: object, now_ms: int
     ) -> list[Effect]:
-        """A static member came back: its new id takes the old one's place, without a rebalance when nothing changed."""
+        """A static member came back: its new id takes the old one's place, without a rebalance when nothing
+        changed."""
         code = ErrorCode.FENCED_INSTANCE_ID
         released = [*_release_join(old, code), *_release_sync(old, code)]
-        new = Member(member_id, old.instance_id, old.client_id, old.client_host, 0, 0, old.protocols, old.assignment)
+        new = Member(
+            member_id, old.instance_id, old.client_id, old.client_host, 0, 0, old.protocols, old.assignment
+        )
         was_leader = self.leader == old.member_id
         self.membership.replace(old, new)
         self._unsynced.pop(old.member_id, None)
@@ -236,7 +262,8 @@ class Group:
         return effects + self._end_join_if_complete(now_ms)
 
     def _begin_initial_delay(self, now_ms: int) -> list[Effect]:
-        """An empty group gives others time to come along; newcomers extend it, up to the rebalance timeout."""
+        """An empty group gives others time to come along; newcomers extend it, up to the rebalance
+        timeout."""
         if self._initial_delay_ms <= 0:
             return self._end_join(now_ms)
         self._initial_delay_left_ms = max(self.membership.rebalance_timeout_ms() - self._initial_delay_ms, 0)
@@ -285,7 +312,9 @@ class Group:
         return [Store(self.generation, {})]
 
     def _read_subscriptions(self) -> None:
-        self.subscribed = self.membership.subscriptions(self.protocol) if self.protocol_type == CONSUMER else None
+        self.subscribed = (
+            self.membership.subscriptions(self.protocol) if self.protocol_type == CONSUMER else None
+        )
 
     # syncing
 
@@ -300,7 +329,9 @@ class Group:
             self._phase_deadline_ms = NEVER_MS
         if self.state is GroupState.STABLE:
             return [Reply(token, self._sync_answer(member))]
-        effects: list[Effect] = [*_release_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)]  # its client asked again
+        effects: list[Effect] = [
+            *_release_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
+        ]  # its client asked again
         member.sync_token = token
         if member.member_id == self.leader and not self._is_storing:
             self._is_storing = True
@@ -322,11 +353,15 @@ class Group:
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING else ErrorCode.NONE
 
     def on_stored(self, store: Store, error: int, now_ms: int) -> list[Effect]:
-        """A Store effect is durable, or was refused (`error`). A late one, of a generation that is over, changes nothing but that nobody
-        waits for it any more."""
+        """A Store effect is durable, or was refused (`error`). A late one, of a generation that is over,
+        changes nothing but that nobody waits for it any more."""
         if store.returned is not None:
             resume_session_timer(store.returned, now_ms)
-        if self.state is not GroupState.COMPLETING or store.generation != self.generation or store.assignments is None:
+        if (
+            self.state is not GroupState.COMPLETING
+            or store.generation != self.generation
+            or store.assignments is None
+        ):
             return []
         if not error:
             self.state, self._is_storing = GroupState.STABLE, False
@@ -334,7 +369,9 @@ class Group:
         for member in self.members.values():
             member.assignment = b"" if error else store.assignments.get(member.member_id, b"")
             if member.sync_token is not None:
-                effects.append(Reply(member.sync_token, SyncAnswer(error) if error else self._sync_answer(member)))
+                effects.append(
+                    Reply(member.sync_token, SyncAnswer(error) if error else self._sync_answer(member))
+                )
                 member.sync_token = None
                 _restart_session(member, now_ms)
         return [*effects, *self._rebalance(now_ms)] if error else effects
@@ -354,7 +391,8 @@ class Group:
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING else ErrorCode.NONE
 
     def on_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> int:
-        """May these commit offsets? Without a generation only while the group has no members. A member's session is extended."""
+        """May these commit offsets? Without a generation only while the group has no members. A member's
+        session is extended."""
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if generation < 0 and self.state is GroupState.EMPTY:
@@ -370,16 +408,19 @@ class Group:
         return ErrorCode.NONE
 
     def pause_session_timer(self, member_id: str) -> Member | None:
-        """A commit of the member is in flight to the log: the heartbeats behind it on the connection are not handled before it is
-        answered (dispatch.py), so none is expected. `resume_session_timer` ends it; the count lives and dies with the member."""
+        """A commit of the member is in flight to the log: the heartbeats behind it on the connection are not
+        handled before it is answered (dispatch.py), so none is expected. `resume_session_timer` ends it; the
+        count lives and dies with the member."""
         member = self.members.get(member_id)
         if member is not None:
             member.in_flight_writes += 1
         return member
 
-    def on_leave(self, leaving: Iterable[tuple[str, str | None]], now_ms: int) -> tuple[list[int], list[Effect]]:
-        """(member id, instance id) of each; a code for each. A static member may be named by its instance id alone: how
-        administrators remove one. One rebalance, however many leave."""
+    def on_leave(
+        self, leaving: Iterable[tuple[str, str | None]], now_ms: int
+    ) -> tuple[list[int], list[Effect]]:
+        """(member id, instance id) of each; a code for each. A static member may be named by its instance id
+        alone: how administrators remove one. One rebalance, however many leave."""
         errors: list[int] = []
         effects: list[Effect] = []
         left_count = len(self.members)
@@ -400,7 +441,9 @@ class Group:
         for member_id in [name for name, deadline_ms in self._pending.items() if deadline_ms <= now_ms]:
             del self._pending[member_id]
         expired = [
-            member for member in self.members.values() if member.has_session_timer and member.deadline_ms <= now_ms
+            member
+            for member in self.members.values()
+            if member.has_session_timer and member.deadline_ms <= now_ms
         ]
         for member in expired:
             effects += self._drop(member)
@@ -457,8 +500,9 @@ class Group:
         return self.protocol_type == CONSUMER if self.subscribed is None else topic in self.subscribed
 
     def restore(self, members: Iterable[Member], leader: str | None, now_ms: int) -> None:
-        """Members as the log has them, after a restart (generation and protocol were set before): each gets a full session to be
-        heard from. If there are more than are allowed now, all join again, and the last to come are refused."""
+        """Members as the log has them, after a restart (generation and protocol were set before): each gets a
+        full session to be heard from. If there are more than are allowed now, all join again, and the last to
+        come are refused."""
         for member in members:
             self.membership.insert(member)
             _restart_session(member, now_ms)
@@ -486,11 +530,14 @@ class Group:
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
 
     def _join_answer(self, member: Member) -> JoinAnswer:
-        answer = JoinAnswer(ErrorCode.NONE, member.member_id, self.generation, self.protocol_type, self.protocol)
+        answer = JoinAnswer(
+            ErrorCode.NONE, member.member_id, self.generation, self.protocol_type, self.protocol
+        )
         answer.leader = self.leader or ""
         if member.member_id == self.leader:
             answer.members = [
-                (each.member_id, each.instance_id, each.metadata(self.protocol)) for each in self.members.values()
+                (each.member_id, each.instance_id, each.metadata(self.protocol))
+                for each in self.members.values()
             ]
         return answer
 
@@ -499,7 +546,8 @@ class Group:
 
 
 def resume_session_timer(member: Member, now_ms: int) -> None:
-    """A write of the member is durable and answered: its session starts anew, if it has not left or been replaced in the meantime."""
+    """A write of the member is durable and answered: its session starts anew, if it has not left or been
+    replaced in the meantime."""
     member.in_flight_writes -= 1
     _restart_session(member, now_ms)
 

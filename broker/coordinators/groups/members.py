@@ -1,4 +1,5 @@
-"""A member of a classic group, and the values that the group's events and answers carry. Values only; the rules are in group.py."""
+"""A member of a classic group, and the values that the group's events and answers carry. Values only; the
+rules are in group.py."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class GroupState(Enum):
 
 @dataclass(slots=True)
 class Member:
-    """`protocols` are (name, opaque metadata) in the member's order of preference. Tokens are the handlers': who waits for an answer."""
+    """`protocols` are (name, opaque metadata) in the member's order of preference. Tokens are the handlers':
+    who waits for an answer."""
 
     member_id: str
     instance_id: str | None
@@ -48,8 +50,8 @@ class Member:
 
     @property
     def has_session_timer(self) -> bool:
-        """Whether its session timer runs: it is paused while the coordinator owes the member a response, and a member that joins
-        for the first time has a deadline for the wait itself."""
+        """Whether its session timer runs: it is paused while the coordinator owes the member a response, and
+        a member that joins for the first time has a deadline for the wait itself."""
         return self.is_new or not (self.is_waiting or self.in_flight_writes)
 
     def metadata(self, protocol: str | None) -> bytes:
@@ -81,7 +83,9 @@ class JoinAnswer:
     protocol: str | None = None
     leader: str = ""
     skip_assignment: bool = False
-    members: list[tuple[str, str | None, bytes]] = field(default_factory=list)  # (member id, instance id, metadata)
+    members: list[tuple[str, str | None, bytes]] = field(
+        default_factory=list
+    )  # (member id, instance id, metadata)
     is_short_of_memory: bool = False  # memory for states is short: its client is throttled
 
 
@@ -106,10 +110,11 @@ class SyncAnswer:
 
 @dataclass(slots=True)
 class Store:
-    """An effect: make the group's state durable, then call `Group.on_stored`. Effects behind it wait for that.
+    """An effect: make the group's state durable, then call `Group.on_stored`. Effects behind it wait for
+    that.
 
-    `assignments` are the leader's, which members hold only once they are durable; None: as the members hold them already.
-    `returned` is who waits for nothing else: a static member that came back.
+    `assignments` are the leader's, which members hold only once they are durable; None: as the members hold
+    them already. `returned` is who waits for nothing else: a static member that came back.
     """
 
     generation: int

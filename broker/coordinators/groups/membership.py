@@ -1,7 +1,8 @@
-"""Who is in a classic group: members by id and by instance id, the leader, and which protocols they share. Pure.
+"""Who is in a classic group: members by id and by instance id, the leader, and which protocols they share.
+Pure.
 
-Not here: phases, generations, answers (group.py). Keeps true: an instance id names a member that is here; there is a leader when
-there are members; the count of a protocol is the number of members that have it.
+Not here: phases, generations, answers (group.py). Keeps true: an instance id names a member that is here;
+there is a leader when there are members; the count of a protocol is the number of members that have it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from millrace.broker.coordinators.groups.members import Member
 from millrace.protocol.coordinator_records import subscribed_topics
 from millrace.protocol.error_codes import ErrorCode
 
-# What a member takes in memory beside its protocols: itself, its names, its entries in the membership; and each protocol.
+# What a member takes in memory beside its protocols: itself, its names, its entries in the membership; and
+# each protocol.
 MEMBER_BYTES = 1000
 PROTOCOL_BYTES = 200
 
@@ -100,7 +102,8 @@ class Membership:
         return any(self._support.get(name, 0) == len(self.members) for name, _ in protocols)
 
     def choose_protocol(self) -> str:
-        """The shared protocol with most votes, each member voting for the first of its own that all have; ties by name."""
+        """The shared protocol with most votes, each member voting for the first of its own that all have;
+        ties by name."""
         votes: dict[str, int] = {}
         for member in self.members.values():
             vote = next(name for name, _ in member.protocols if self._support[name] == len(self.members))
@@ -119,5 +122,10 @@ class Membership:
 
 
 def _member_bytes(member: Member) -> int:
-    names = len(member.member_id) + len(member.instance_id or "") + len(member.client_id) + len(member.client_host)
+    names = (
+        len(member.member_id)
+        + len(member.instance_id or "")
+        + len(member.client_id)
+        + len(member.client_host)
+    )
     return MEMBER_BYTES + names + protocols_bytes(member.protocols)

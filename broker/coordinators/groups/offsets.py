@@ -1,8 +1,9 @@
-"""Committed offsets of one shard's groups: what is kept, what has expired. Pure; wall-clock milliseconds come in as arguments.
+"""Committed offsets of one shard's groups: what is kept, what has expired. Pure; wall-clock milliseconds come
+in as arguments.
 
-Not responsible for who may commit (group.py) nor for durability (state_machine.py applies a record here in the order of the log).
-Keeps true: a group, and a topic of a group, is present only while it has an offset; `live_bytes` is what all of it takes in the log, and
-what `apply` gives adds up to what it takes in memory.
+Not responsible for who may commit (group.py) nor for durability (state_machine.py applies a record here in
+the order of the log). Keeps true: a group, and a topic of a group, is present only while it has an offset;
+`live_bytes` is what all of it takes in the log, and what `apply` gives adds up to what it takes in memory.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from millrace.broker.coordinators.groups.group import CONSUMER, Group
 from millrace.broker.coordinators.groups.members import GroupState
 from millrace.protocol.declare import NO_UUID
 
-# What one record takes in the log beside the names and the client's text: key, value, and their frame; it errs upwards.
+# What one record takes in the log beside the names and the client's text: key, value, and their frame; it
+# errs upwards.
 OFFSET_RECORD_BYTES = 90
 # What a committed offset takes in memory beside its text, and the first of a topic in its group beside that.
 OFFSET_BYTES = 300
@@ -26,7 +28,8 @@ ORPHANS_A_STEP = 300
 
 
 class CommittedOffset(NamedTuple):
-    """`expires_ms` is the explicit retention of old clients, None for the broker's own rule. `leader_epoch` -1: not told."""
+    """`expires_ms` is the explicit retention of old clients, None for the broker's own rule. `leader_epoch`
+    -1: not told."""
 
     offset: int
     leader_epoch: int
@@ -111,8 +114,9 @@ class CommittedOffsets:
         return -freed_bytes
 
     def orphans(self, topic_id_of: Callable[[str], bytes | None]) -> Iterator[list[OffsetKey]]:
-        """Offsets of topics that are gone, as (group, topic, partition), some at a time, possibly none: others may change what is
-        kept between two. `topic_id_of` tells the id that a name has now; an offset of a namesake with another id is gone, too."""
+        """Offsets of topics that are gone, as (group, topic, partition), some at a time, possibly none:
+        others may change what is kept between two. `topic_id_of` tells the id that a name has now; an offset
+        of a namesake with another id is gone, too."""
         keys: list[OffsetKey] = []
         looked = 0
         for group_id in list(self._groups):
@@ -120,7 +124,9 @@ class CommittedOffsets:
                 topic_id = topic_id_of(topic)
                 for partition in list(self.of_topic(group_id, topic)):
                     offset = self.of_topic(group_id, topic).get(partition)
-                    if offset is not None and (topic_id is None or offset.topic_id not in (NO_UUID, topic_id)):
+                    if offset is not None and (
+                        topic_id is None or offset.topic_id not in (NO_UUID, topic_id)
+                    ):
                         keys.append((group_id, topic, partition))
                     looked += 1
                     if looked >= LOOKED_A_STEP or len(keys) >= ORPHANS_A_STEP:
@@ -136,15 +142,20 @@ class CommittedOffsets:
     def plan_expiry(self, group: Group, now_ms: int, retention_ms: int) -> list[tuple[str, int]]:
         """What of one group has expired (KIP-211), as (topic, partition).
 
-        A consumer group that is empty keeps its offsets for the retention since it became empty; one that is stable keeps those of the
-        topics that it reads; a simple group, which never had members, since each commit; other groups with members keep all.
-        Where an offset may expire at all, an explicit retention of its own goes first.
+        A consumer group that is empty keeps its offsets for the retention since it became empty; one that is
+        stable keeps those of the topics that it reads; a simple group, which never had members, since each
+        commit; other groups with members keep all. Where an offset may expire at all, an explicit retention
+        of its own goes first.
         """
         if group.protocol_type is None:
             since_ms = None
         elif group.state is GroupState.EMPTY:
             since_ms = group.state_since_ms
-        elif group.protocol_type == CONSUMER and group.subscribed is not None and group.state is GroupState.STABLE:
+        elif (
+            group.protocol_type == CONSUMER
+            and group.subscribed is not None
+            and group.state is GroupState.STABLE
+        ):
             since_ms = None
         else:
             return []

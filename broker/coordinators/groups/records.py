@@ -29,7 +29,8 @@ from millrace.protocol.records import Record
 
 NONE: Final = -1  # Kafka's "not told", for timestamps
 
-# What a member takes in the log beside its names and bytes, and a record beside its members; they err upwards.
+# What a member takes in the log beside its names and bytes, and a record beside its members; they err
+# upwards.
 MEMBER_BYTES = 60
 GROUP_RECORD_BYTES = 80
 # What a group's value takes in memory, and each of its members beside its bytes.
@@ -38,12 +39,14 @@ STORED_MEMBER_BYTES = 500
 
 
 def encode_record(key: CoordinatorKey, value: CoordinatorValue | None, wall_ms: int) -> Record:
-    """One record, or with no value the tombstone of `key`. Raises ValueError for text that no record can carry."""
+    """One record, or with no value the tombstone of `key`. Raises ValueError for text that no record can
+    carry."""
     return Record(encode_key(key), None if value is None else encode_value(value), wall_ms)
 
 
 def decode_record(record: Record) -> tuple[CoordinatorKey, CoordinatorValue | None] | None:
-    """Its key, and its value if it is no tombstone; None for a record of another type, of a later version, or that is malformed."""
+    """Its key, and its value if it is no tombstone; None for a record of another type, of a later version, or
+    that is malformed."""
     try:
         key = None if record.key is None else decode_key(record.key)
         if key is None:
@@ -78,7 +81,9 @@ def committed_offset(value: OffsetCommitValue) -> CommittedOffset:
     )
 
 
-def offset_record(group_id: str, topic: str, partition: int, offset: CommittedOffset | None, wall_ms: int) -> Record:
+def offset_record(
+    group_id: str, topic: str, partition: int, offset: CommittedOffset | None, wall_ms: int
+) -> Record:
     value = None if offset is None else offset_value(offset)
     return encode_record(OffsetCommitKey(group_id, topic, partition), value, wall_ms)
 
@@ -144,7 +149,10 @@ def group_bytes(group_id: str, value: GroupMetadataValue) -> int:
 
 def _member_bytes(member: MemberMetadata) -> int:
     names = (
-        len(member.member_id) + len(member.group_instance_id or "") + len(member.client_id) + len(member.client_host)
+        len(member.member_id)
+        + len(member.group_instance_id or "")
+        + len(member.client_id)
+        + len(member.client_host)
     )
     return MEMBER_BYTES + names + len(member.subscription) + len(member.assignment)
 

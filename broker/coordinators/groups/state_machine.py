@@ -1,17 +1,22 @@
-"""The classic groups that one partition of __consumer_offsets coordinates: a StateMachine. Pure: events in, decisions out.
+"""The classic groups that one partition of __consumer_offsets coordinates: a StateMachine. Pure: events in,
+decisions out.
 
-    stored, offsets    what the log says: changed by `_apply` alone, in the order of the log, live and at a load alike
+    stored, offsets    what the log says: changed by `_apply` alone, in the order of the log, live and at a
+                       load alike
     groups             what is going on: made of the former at a load, then moved by events
 
-A decision's records are applied as it is made: the next decision builds on them, and they go to the log in the order of the decisions.
-What a client is told of them waits until they are durable (runtime/state_machine.py says what else is promised).
+A decision's records are applied as it is made: the next decision builds on them, and they go to the log in
+the order of the decisions. What a client is told of them waits until they are durable
+(runtime/state_machine.py says what else is promised).
 
-What the state takes in memory is charged to the client address that made the group (broker/state_memory.py). At the bound new
-groups, members and offsets are refused to whoever holds most; commits of offsets that are there, leaving and deleting never are.
+What the state takes in memory is charged to the client address that made the group (broker/state_memory.py).
+At the bound new groups, members and offsets are refused to whoever holds most; commits of offsets that are
+there, leaving and deleting never are.
 
-Not here: appending, timers, loading (coordinators/runtime); the rules of groups and of retention (group.py, offsets.py).
-Keeps true: whatever the log has a group's metadata or offsets of is in `groups`; so is, until retention looks, a group that lost its
-last offset, or that somebody was given a member id of; one that is deleted is nowhere.
+Not here: appending, timers, loading (coordinators/runtime); the rules of groups and of retention (group.py,
+offsets.py). Keeps true: whatever the log has a group's metadata or offsets of is in `groups`; so is, until
+retention looks, a group that lost its last offset, or that somebody was given a member id of; one that is
+deleted is nowhere.
 """
 
 from __future__ import annotations
@@ -33,7 +38,12 @@ from millrace.broker.coordinators.groups.members import (
     SyncAnswer,
     SyncRequest,
 )
-from millrace.broker.coordinators.groups.offsets import OFFSET_BYTES, CommittedOffset, CommittedOffsets, OffsetKey
+from millrace.broker.coordinators.groups.offsets import (
+    OFFSET_BYTES,
+    CommittedOffset,
+    CommittedOffsets,
+    OffsetKey,
+)
 from millrace.broker.coordinators.groups.records import (
     committed_offset,
     decode_record,
@@ -60,11 +70,12 @@ from millrace.protocol.dataclass import dataclass
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.records import Record
 
-# A group whose generation takes more, or more than the log takes, is refused it: its leader is told UNKNOWN_SERVER_ERROR, as Kafka does above
-# max.message.bytes.
+# A group whose generation takes more, or more than the log takes, is refused it: its leader is told
+# UNKNOWN_SERVER_ERROR, as Kafka does above max.message.bytes.
 GROUP_RECORD_BYTES_MAX = 8 << 20
 OFFSETS_A_STEP = 1000  # looked at by retention
-# What is never refused for memory: text beside an offset that is there, and an assignment of each member that was let in.
+# What is never refused for memory: text beside an offset that is there, and an assignment of each member that
+# was let in.
 TEXT_ALWAYS_MAX = 64
 ASSIGNMENT_ALWAYS_BYTES = 1024
 # Of an assignment for which there is no memory: its members look for their coordinator, and join again.
@@ -115,7 +126,9 @@ class GroupStateMachine:
         self._stored_bytes = 0
 
     def __repr__(self) -> str:
-        return f"shard of {len(self.groups)} groups, {self.offsets.count} offsets, {self.live_bytes} bytes live"
+        return (
+            f"shard of {len(self.groups)} groups, {self.offsets.count} offsets, {self.live_bytes} bytes live"
+        )
 
     @property
     def live_bytes(self) -> int:
@@ -160,7 +173,9 @@ class GroupStateMachine:
         for group_id in self.offsets.groups():
             if group_id not in self.groups:
                 self._add_group(group_id)
-        return Decision(timers=[(group_id, group.next_deadline_ms()) for group_id, group in self.groups.items()])
+        return Decision(
+            timers=[(group_id, group.next_deadline_ms()) for group_id, group in self.groups.items()]
+        )
 
     def abort(self, code: int) -> list[Reply]:
         """Of members that wait for others of their group; the groups end."""
@@ -201,9 +216,11 @@ class GroupStateMachine:
         self._memory.refuse(holder, what)
         return False
 
-    def refusal_of_positions(self, group_id: str, positions: Sequence[Position], client_host: str) -> list[bool]:
-        """Which of these a commit may not have, since memory for states is short and they take more of it. An offset that is
-        there may always be committed again, with a short text."""
+    def refusal_of_positions(
+        self, group_id: str, positions: Sequence[Position], client_host: str
+    ) -> list[bool]:
+        """Which of these a commit may not have, since memory for states is short and they take more of it. An
+        offset that is there may always be committed again, with a short text."""
         group = self.groups.get(group_id)
         growth = self.offsets.growth_bytes
         grown = [growth(group_id, one.topic, one.partition, one.offset.metadata) for one in positions]
@@ -221,7 +238,8 @@ class GroupStateMachine:
         return [group is None or each > 0 for each in grown]
 
     def snapshot(self, wall_ms: int) -> Iterator[Record]:
-        """All that lives, as records. Events may come between two of them: what is given then is as it is then."""
+        """All that lives, as records. Events may come between two of them: what is given then is as it is
+        then."""
         for group_id in list(dict.fromkeys([*self.stored, *self.offsets.groups()])):
             value = self.stored.get(group_id)
             if value is not None:
@@ -232,7 +250,9 @@ class GroupStateMachine:
                     if offset is not None:
                         yield offset_record(group_id, topic, partition, offset, wall_ms)
 
-    def _emit(self, decision: Decision, key: CoordinatorKey, value: CoordinatorValue | None, now: Now) -> None:
+    def _emit(
+        self, decision: Decision, key: CoordinatorKey, value: CoordinatorValue | None, now: Now
+    ) -> None:
         """Raises ValueError, with nothing changed, for what no record can carry."""
         decision.records.append(encode_record(key, value, now.wall_ms))
         self._apply(key, value)
@@ -250,7 +270,9 @@ class GroupStateMachine:
                 return _refused_for_memory(token, request)
             return self._run(group, now, lambda: group.on_join(request, token, now.tick_ms))
         if request.member_id:
-            return Decision(replies=[Reply(token, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))])
+            return Decision(
+                replies=[Reply(token, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))]
+            )
         holder = self._memory.holder(client_host)
         made = self._make_group(group_id)
         needed_bytes = made.size_bytes + made.growth_bytes(request)
@@ -350,7 +372,9 @@ class GroupStateMachine:
             return ErrorCode.UNKNOWN_SERVER_ERROR
         before = self.stored.get(group.group_id)
         grown_bytes = stored_bytes(value) - (0 if before is None else stored_bytes(before))
-        grown_bytes -= ASSIGNMENT_ALWAYS_BYTES * len(value.members)  # who was let in may have something to read
+        grown_bytes -= ASSIGNMENT_ALWAYS_BYTES * len(
+            value.members
+        )  # who was let in may have something to read
         holder = group.holder or self._memory.restored
         if not self._has_room(holder, grown_bytes, GROWTH_FACTOR, "an assignment"):
             return SHORT_OF_MEMORY
@@ -382,7 +406,8 @@ class GroupStateMachine:
     def refusal_of_commit(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int, now: Now
     ) -> int:
-        """GROUP_ID_NOT_FOUND where clients before OffsetCommit version 9 expect ILLEGAL_GENERATION. Extends the member's session."""
+        """GROUP_ID_NOT_FOUND where clients before OffsetCommit version 9 expect ILLEGAL_GENERATION. Extends
+        the member's session."""
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.NONE if generation < 0 else ErrorCode.GROUP_ID_NOT_FOUND
@@ -394,10 +419,15 @@ class GroupStateMachine:
         return None if group is None else _timer_if_earlier(group)
 
     def commit(
-        self, group_id: str, positions: Iterable[Position], now: Now, client_host: str = RESTORED, member_id: str = ""
+        self,
+        group_id: str,
+        positions: Iterable[Position],
+        now: Now,
+        client_host: str = RESTORED,
+        member_id: str = "",
     ) -> Decision:
-        """Whoever asks was not refused, nor were these positions. A group that there is not becomes a simple one, of `client_host`. The session
-        timer of the member is paused until the commit is durable."""
+        """Whoever asks was not refused, nor were these positions. A group that there is not becomes a simple
+        one, of `client_host`. The session timer of the member is paused until the commit is durable."""
         decision = Decision()
         records, offsets = decision.records, self.offsets
         wall_ms = now.wall_ms
@@ -461,8 +491,8 @@ class GroupStateMachine:
             group_ids = group_ids[done:]
 
     def expire(self, group_ids: Sequence[str], now: Now) -> tuple[Decision, int]:
-        """Retention of the offsets of as many of these groups, from the first on, as one step has time for; gives how many are done.
-        A group that has no offset left, and nobody in it, goes too."""
+        """Retention of the offsets of as many of these groups, from the first on, as one step has time for;
+        gives how many are done. A group that has no offset left, and nobody in it, goes too."""
         decision = Decision()
         looked = 0
         for done, group_id in enumerate(group_ids):
@@ -484,7 +514,9 @@ class GroupStateMachine:
 
     def _offset_keys_of(self, group_id: str) -> Iterator[OffsetKey]:
         by_topic = self.offsets.of_group(group_id)
-        return ((group_id, topic, partition) for topic, partitions in by_topic.items() for partition in partitions)
+        return (
+            (group_id, topic, partition) for topic, partitions in by_topic.items() for partition in partitions
+        )
 
     def _remove_group(self, decision: Decision, group: Group, now: Now) -> None:
         self._emit(decision, GroupMetadataKey(group.group_id), None, now)
@@ -508,8 +540,8 @@ def _with_throttle(effect: Effect, refusal: int) -> Effect:
 
 
 def _timer_if_earlier(group: Group) -> Decision | None:
-    """Behind an extended session: a member that joins for the first time had a later deadline until then; no other's becomes
-    earlier."""
+    """Behind an extended session: a member that joins for the first time had a later deadline until then; no
+    other's becomes earlier."""
     return Decision(timers=[_timer_of(group)]) if group.state is GroupState.PREPARING else None
 
 

@@ -1,10 +1,12 @@
 """Records in flight to a shard's log, and the deferred events that wait for them.
 
-One batch is on its way at a time; what is added meanwhile goes into the next, so that commits share batches the more the more there are.
-An event without records of its own waits for what was added before it: a read is answered when all that it shows is durable.
+One batch is on its way at a time; what is added meanwhile goes into the next, so that commits share batches
+the more the more there are. An event without records of its own waits for what was added before it: a read is
+answered when all that it shows is durable.
 
-Not here: what the records say (the state machine), what an end means for clients (shard.py). Keeps true: the log's order is the order of
-the additions; events complete in that order, once what was added until then is durable and the partition was still led here.
+Not here: what the records say (the state machine), what an end means for clients (shard.py). Keeps true: the
+log's order is the order of the additions; events complete in that order, once what was added until then is
+durable and the partition was still led here.
 """
 
 from __future__ import annotations
@@ -25,18 +27,23 @@ from millrace.protocol.records import Record
 from millrace.runtime.clock import Clock
 from millrace.runtime.errors import Closed, Exhausted, Fenced
 
-BATCH_BYTES = 64 << 10  # records of one append, where the log takes as much; building more would hold up the loop
+BATCH_BYTES = (
+    64 << 10
+)  # records of one append, where the log takes as much; building more would hold up the loop
 BATCH_OVERHEAD_BYTES = 1024  # what an append takes of the room besides its records; errs upwards
 
 Deferred = list[tuple[DeferredEvent, Any]]  # each with the answer that completes it
 
 
 class _Entry:
-    """Records that were added together, or a part of them. `on_appended` is told the offset that their batch begins at."""
+    """Records that were added together, or a part of them. `on_appended` is told the offset that their batch
+    begins at."""
 
     __slots__ = ("deferred", "on_appended", "records", "size_bytes")
 
-    def __init__(self, records: list[Record], deferred: Deferred, on_appended: Callable[[int], None] | None) -> None:
+    def __init__(
+        self, records: list[Record], deferred: Deferred, on_appended: Callable[[int], None] | None
+    ) -> None:
         self.records = records
         self.size_bytes = sum(map(record_bytes, records))
         self.deferred = deferred
@@ -44,7 +51,8 @@ class _Entry:
 
 
 class AppendQueue:
-    """`on_lost` is told when the log takes no more, and why; `on_failed` of what must never happen; `on_durable` after each batch."""
+    """`on_lost` is told when the log takes no more, and why; `on_failed` of what must never happen;
+    `on_durable` after each batch."""
 
     def __init__(
         self,
@@ -82,7 +90,9 @@ class AppendQueue:
     def is_appending(self) -> bool:
         return self._in_flight is not None
 
-    def add(self, records: list[Record], deferred: Deferred, on_appended: Callable[[int], None] | None = None) -> None:
+    def add(
+        self, records: list[Record], deferred: Deferred, on_appended: Callable[[int], None] | None = None
+    ) -> None:
         """All of `deferred` complete when the records, and everything before them, are durable."""
         assert not self._is_ended
         if records:
@@ -108,7 +118,8 @@ class AppendQueue:
         self._flush_soon()
 
     def end(self) -> Deferred:
-        """Append nothing more; gives the events that did not complete. What is in flight may be in the log, or not."""
+        """Append nothing more; gives the events that did not complete. What is in flight may be in the log,
+        or not."""
         self._is_ended = True
         left = [*(self._in_flight or []), *self._entries]
         self._in_flight = None
@@ -118,7 +129,9 @@ class AppendQueue:
     def _flush_soon(self) -> None:
         if self._entries and self._in_flight is None and not self._is_flush_due:
             self._is_flush_due = True
-            self._loop.call_soon(self._flush)  # what else is decided in this iteration of the loop comes along
+            self._loop.call_soon(
+                self._flush
+            )  # what else is decided in this iteration of the loop comes along
 
     def _flush(self) -> None:
         self._is_flush_due = False
@@ -130,7 +143,9 @@ class AppendQueue:
             if needed_bytes <= self._room.room_bytes:
                 self._append(batch)
             else:
-                self._room.wait_for_room(needed_bytes).add_done_callback(lambda room: self._on_room(room, batch))
+                self._room.wait_for_room(needed_bytes).add_done_callback(
+                    lambda room: self._on_room(room, batch)
+                )
         except Exception as error:
             self._on_failed(error)
 

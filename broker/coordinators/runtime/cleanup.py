@@ -1,8 +1,8 @@
 """Deletions of many records, step by step: what has expired, and what belongs to something that is gone.
 
-Others have the loop between two steps, and no more than a batch of tombstones is in memory and not durable. What comes to be deleted
-during a run is found by one more run behind it. Not here: what is to be deleted (the state machine). Keeps true: tombstones go
-to the log in the order of decisions, as everything does.
+Others have the loop between two steps, and no more than a batch of tombstones is in memory and not durable.
+What comes to be deleted during a run is found by one more run behind it. Not here: what is to be deleted (the
+state machine). Keeps true: tombstones go to the log in the order of decisions, as everything does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Steps = Callable[[], Iterator[Decision]]
 
 
 class Cleanup:
-    """One kind of them, one run at a time. `carry_out` is the shard's; `on_failed` is told of what must never happen."""
+    """One kind of them, one run at a time. `carry_out` is the shard's; `on_failed` is told of what must never
+    happen."""
 
     def __init__(
         self,
@@ -40,7 +41,8 @@ class Cleanup:
         self._durable = Callback(lambda _: self._go_on())
 
     def begin(self, *, is_urgent: bool) -> None:
-        """Begin a run. An urgent one has taken its first step on return; any other decides nothing before the next iteration of the loop."""
+        """Begin a run. An urgent one has taken its first step on return; any other decides nothing before the
+        next iteration of the loop."""
         if self._run is not None:
             self._is_asked_again = True
             return

@@ -1,6 +1,8 @@
-"""Responses that wait for a decision, or for records to be durable: the DeferredEvents of request handlers and of the runtime.
+"""Responses that wait for a decision, or for records to be durable: the DeferredEvents of request handlers
+and of the runtime.
 
-A response that is complete before its request's handler returns costs no future. It is completed once; later answers are dropped.
+A response that is complete before its request's handler returns costs no future. It is completed once; later
+answers are dropped.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ class Callback:
 
     __slots__ = ("complete", "fail")
 
-    def __init__(self, on_durable: Callable[[Any], None], on_fail: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(
+        self, on_durable: Callable[[Any], None], on_fail: Callable[[int], None] = lambda _: None
+    ) -> None:
         """`on_fail` is for one that must know when the shard is unloaded; most end with it."""
         self.complete = on_durable
         self.fail = on_fail
@@ -65,7 +69,8 @@ def unchanged(answer: R) -> R:
 
 
 async def all_of(outcomes: Sequence[Outcome[R]]) -> list[R]:
-    """The responses in their order, when the last one is there. They go on by themselves; cancelling this loses nothing of them."""
+    """The responses in their order, when the last one is there. They go on by themselves; cancelling this
+    loses nothing of them."""
     found: list[R] = []
     async for part in in_slices(outcomes, OUTCOMES_A_SLICE):
         found += [await asyncio.shield(outcome) if asyncio.isfuture(outcome) else outcome for outcome in part]

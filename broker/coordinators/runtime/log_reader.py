@@ -1,4 +1,5 @@
-"""Reading a shard's partition from its log start to its end, record by record, in slices that do not hold up the loop."""
+"""Reading a shard's partition from its log start to its end, record by record, in slices that do not hold up
+the loop."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ SLICE_RECORDS = 500
 
 
 async def read_log(partition: Partition, apply: Callable[[Record], object]) -> int:
-    """Everything that was appended before the call, once it is durable; gives how many bytes that was. Control batches are no records,
-    and a batch that cannot be read is skipped from there on. Raises what the engine's reads raise."""
+    """Everything that was appended before the call, once it is durable; gives how many bytes that was.
+    Control batches are no records, and a batch that cannot be read is skipped from there on. Raises what the
+    engine's reads raise."""
     await partition.confirmed(partition.log_end_offset)
     offset, end = partition.log_start_offset, partition.high_watermark
     read_bytes = unreadable = 0

@@ -1,9 +1,12 @@
-"""Keeps a shard's log a few times what lives in it: all that lives is appended again, and the log start moves to where that began.
+"""Keeps a shard's log a few times what lives in it: all that lives is appended again, and the log start moves
+to where that began.
 
-A chunk at a time, each queued when the one before is durable, among whatever else is decided. A chunk holds what its keys are at that
-moment, behind everything decided until then, so it is never older than a decision before it; what is decided later comes behind it.
+A chunk at a time, each queued when the one before is durable, among whatever else is decided. A chunk holds
+what its keys are at that moment, behind everything decided until then, so it is never older than a decision
+before it; what is decided later comes behind it.
 
-Keeps true: the log start moves only when every chunk, and everything decided before the last of them, is durable.
+Keeps true: the log start moves only when every chunk, and everything decided before the last of them, is
+durable.
 """
 
 from __future__ import annotations
@@ -32,8 +35,9 @@ CHUNK_BYTES = 64 << 10
 
 
 class LogRewriter:
-    """`data_room`: each chunk waits in the queue of producers, so that none takes what is kept for coordinators while the
-    store is away. `read_bytes`: how long the log was when it was loaded. `call_soon` is the loop's."""
+    """`data_room`: each chunk waits in the queue of producers, so that none takes what is kept for
+    coordinators while the store is away. `read_bytes`: how long the log was when it was loaded. `call_soon`
+    is the loop's."""
 
     def __init__(
         self,
@@ -70,12 +74,14 @@ class LogRewriter:
         return self._queue.appended_bytes - self._freed_bytes
 
     def begin_if_due(self) -> None:
-        """Begin a rewrite, unless one is under way, the log is short, or it alone has what cannot be kept in memory."""
+        """Begin a rewrite, unless one is under way, the log is short, or it alone has what cannot be kept in
+        memory."""
         if self._records is not None or self._queue.is_appending or not self._unknown.is_complete:
             return
         live_bytes = self._machine.live_bytes + self._unknown.live_bytes
         if self.log_bytes > max(self._bytes_min, REWRITE_RATIO * live_bytes):
-            # What is unknown comes last: it may be a later value of a key that the state machine has an older one of.
+            # What is unknown comes last: it may be a later value of a key that the state machine has an older
+            # one of.
             self._records = chain(self._machine.snapshot(self._clock.wall_ms()), self._unknown.snapshot())
             self._start = None
             self._go_on()
@@ -106,17 +112,20 @@ class LogRewriter:
             if chunk_bytes >= self._chunk_bytes:
                 break
         if chunk:
-            self._queue.add(chunk, [(self._on_chunk, None)], self._on_appended if self._start is None else None)
+            self._queue.add(
+                chunk, [(self._on_chunk, None)], self._on_appended if self._start is None else None
+            )
             return
         if self._start is None:  # nothing lives, and nothing is being appended
             self._on_appended(self._partition.high_watermark)
         self._queue.add([], [(self._on_last, None)])
 
     def _give_up(self, size_bytes: int) -> None:
-        """The log took a record that it takes no more (its WAL is smaller now): it can live where it is only. Tried again when the log is
-        twice as long; the state may have changed by then."""
+        """The log took a record that it takes no more (its WAL is smaller now): it can live where it is only.
+        Tried again when the log is twice as long; the state may have changed by then."""
         log.warning(
-            "coordinator shard %r not rewritten: the WAL takes no record of %d bytes; its log grows until a larger WAL is given",
+            "coordinator shard %r not rewritten: the WAL takes no record of %d bytes; its log grows until a "
+            "larger WAL is given",
             self._partition,
             size_bytes,
         )

@@ -2,7 +2,8 @@
 
     loading --the log was read--> serving --an append failed, or the partition is led elsewhere--> ended
 
-Not here: what is decided (a StateMachine), batches (append_queue.py), which shards there are (shards.py). Keeps true:
+Not here: what is decided (a StateMachine), batches (append_queue.py), which shards there are (shards.py).
+Keeps true:
   * nothing is answered that depends on a record that is not durable, or that another owner's could replace;
   * nothing is decided before the log was read to its end;
   * a shard that ends answers everybody; its successor reads the log.
@@ -58,8 +59,9 @@ RETENTION = "retention"  # the kind of cleanup that the runtime begins at its in
 class ShardParts:
     """What all shards of a coordinator share.
 
-    `room` is what coordinators have before data; `data_room` what all have, and a rewrite of the log waits for. `retention_clock` is the one
-    by which states expire (broker/identity/known_time.py). `on_failed` is told of what must never happen: the process ends.
+    `room` is what coordinators have before data; `data_room` what all have, and a rewrite of the log waits
+    for. `retention_clock` is the one by which states expire (broker/identity/known_time.py). `on_failed` is
+    told of what must never happen: the process ends.
     """
 
     room: Room
@@ -74,7 +76,9 @@ class ShardParts:
 class ShardRuntime(Generic[M]):
     """`name` is the partition's, for the log. `on_ended` is told once."""
 
-    def __init__(self, name: str, machine: M, parts: ShardParts, on_ended: Callable[[ShardRuntime[M]], None]) -> None:
+    def __init__(
+        self, name: str, machine: M, parts: ShardParts, on_ended: Callable[[ShardRuntime[M]], None]
+    ) -> None:
         self.name = name
         self.machine = machine
         self.unknown = UnknownRecords(parts.memory)
@@ -113,7 +117,9 @@ class ShardRuntime(Generic[M]):
         self._tell_unknown()
         self.partition = partition
         parts = self._parts
-        queue = AppendQueue(partition, parts.room, parts.clock, self._on_durable, self.end_after, parts.on_failed)
+        queue = AppendQueue(
+            partition, parts.room, parts.clock, self._on_durable, self.end_after, parts.on_failed
+        )
         self._queue = queue
         self._rewriter = LogRewriter(
             self.machine,
@@ -142,21 +148,24 @@ class ShardRuntime(Generic[M]):
     def _tell_unknown(self) -> None:
         if not self.unknown.is_complete:
             log.warning(
-                "coordinator shard %s loaded: too many records of unknown types to keep in memory: its log grows, and is rewritten"
+                "coordinator shard %s loaded: too many records of unknown types to keep in memory: its log "
+                "grows, and is rewritten"
                 " again after an upgrade to the release that wrote them",
                 self.name,
             )
         elif self.unknown:
             types = ", ".join(f"type {kind} ({count})" for kind, count in self.unknown.counts().items())
             log.warning(
-                "coordinator shard %s loaded: %d records of unknown types kept for the release that wrote them: %s",
+                "coordinator shard %s loaded: %d records of unknown types kept for the release that wrote "
+                "them: %s",
                 self.name,
                 len(self.unknown),
                 types,
             )
 
     def _serve_waiting(self) -> None:
-        """Those who waited for the load, in order, some in each iteration of the loop: who asks meanwhile waits behind them."""
+        """Those who waited for the load, in order, some in each iteration of the loop: who asks meanwhile
+        waits behind them."""
         now = [self._waiting.popleft() for _ in range(min(WAITING_PER_ITERATION, len(self._waiting)))]
         for run, _ in now:
             run()
@@ -189,7 +198,9 @@ class ShardRuntime(Generic[M]):
         if self._is_slow_to_load or len(self._waiting) >= WAITING_MAX:
             return refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         future: asyncio.Future[R] = self._loop.create_future()
-        self._waiting.append((lambda: self._act_late(act, refuse, future), lambda code: _resolve(future, refuse(code))))
+        self._waiting.append(
+            (lambda: self._act_late(act, refuse, future), lambda code: _resolve(future, refuse(code)))
+        )
         return future
 
     def _act(self, act: Callable[[ShardRuntime[M]], Outcome[R]]) -> Outcome[R]:
@@ -202,7 +213,10 @@ class ShardRuntime(Generic[M]):
             raise
 
     def _act_late(
-        self, act: Callable[[ShardRuntime[M]], Outcome[R]], refuse: Callable[[int], R], future: asyncio.Future[R]
+        self,
+        act: Callable[[ShardRuntime[M]], Outcome[R]],
+        refuse: Callable[[int], R],
+        future: asyncio.Future[R],
     ) -> None:
         if self.is_ended:
             _resolve(future, refuse(ErrorCode.NOT_COORDINATOR))
@@ -228,7 +242,8 @@ class ShardRuntime(Generic[M]):
     # -- carrying out
 
     def carry_out(self, decision: Decision) -> None:
-        """Give the replies that wait for nothing, append the records with what is deferred, set the timers."""
+        """Give the replies that wait for nothing, append the records with what is deferred, set the
+        timers."""
         for reply in decision.replies:
             reply.token.complete(reply.answer)
         if decision.records or decision.deferred:
@@ -250,7 +265,8 @@ class ShardRuntime(Generic[M]):
         self._queue.add(records, deferred)
 
     def when_durable(self, event: DeferredEvent, answer: Any) -> None:
-        """Complete `event` with `answer` once all that was decided by now is durable, which may be at once."""
+        """Complete `event` with `answer` once all that was decided by now is durable, which may be at
+        once."""
         self.append([], [(event, answer)])
 
     def _release_event(self, event: Any) -> None:
@@ -297,8 +313,9 @@ class ShardRuntime(Generic[M]):
         return self.machine.cleanup(self.now()._replace(wall_ms=self._parts.retention_clock.wall_ms()))
 
     def clean_up(self, kind: str, steps: Steps, *, is_urgent: bool = False) -> None:
-        """Carry out the decisions that `steps` iterates over, one step at a time (cleanup.py). One run a kind: asked for during a run, it runs once
-        more behind it. Nothing for a shard that is loading or has ended."""
+        """Carry out the decisions that `steps` iterates over, one step at a time (cleanup.py). One run a
+        kind: asked for during a run, it runs once more behind it. Nothing for a shard that is loading or has
+        ended."""
         if self._queue is None or self.is_ended:
             return
         if kind not in self._cleanups:
@@ -348,7 +365,8 @@ class ShardRuntime(Generic[M]):
 
 
 def coordinator_code(error: BaseException) -> int:
-    """What clients are told when a shard's log cannot be had: that it is elsewhere, or that it is to be asked for again."""
+    """What clients are told when a shard's log cannot be had: that it is elsewhere, or that it is to be asked
+    for again."""
     is_elsewhere = isinstance(error, Fenced | Closed) or (
         isinstance(error, KafkaError) and error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     )

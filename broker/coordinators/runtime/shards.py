@@ -1,9 +1,11 @@
-"""The shards of one coordinator on this broker: one for each partition of its internal topic that is led here.
+"""The shards of one coordinator on this broker: one for each partition of its internal topic that is led
+here.
 
-A shard is loaded when somebody first asks for one of its keys, and ends when its partition is led elsewhere or takes no more.
+A shard is loaded when somebody first asks for one of its keys, and ends when its partition is led elsewhere
+or takes no more.
 
-Not here: what a shard does (shard.py), what clients ask (handlers). Keeps true: at most one shard a partition is alive; one that
-could not be loaded is not tried again for `RETRY_MS`.
+Not here: what a shard does (shard.py), what clients ask (handlers). Keeps true: at most one shard a partition
+is alive; one that could not be loaded is not tried again for `RETRY_MS`.
 """
 
 from __future__ import annotations
@@ -48,8 +50,8 @@ class Partitions(Protocol):
 
 
 class CoordinatorRuntime(Generic[M]):
-    """`topic` is the internal topic; `new_machine` makes an empty state machine for a partition of it; `on_loaded` is told of a shard that
-    has read its log, before anybody is served."""
+    """`topic` is the internal topic; `new_machine` makes an empty state machine for a partition of it;
+    `on_loaded` is told of a shard that has read its log, before anybody is served."""
 
     def __init__(
         self,
@@ -80,8 +82,8 @@ class CoordinatorRuntime(Generic[M]):
     # -- life
 
     async def stop(self) -> None:
-        """Takes no more; answers those who wait for anything but the log at once, and the rest when what they wait for is durable,
-        or after `STOP_WAIT_S`. To be called while partitions still take appends."""
+        """Takes no more; answers those who wait for anything but the log at once, and the rest when what they
+        wait for is durable, or after `STOP_WAIT_S`. To be called while partitions still take appends."""
         self._is_stopped = True
         for task in list(self._loads):
             task.cancel()
@@ -94,7 +96,8 @@ class CoordinatorRuntime(Generic[M]):
                     await shard.drained()
         except TimeoutError:
             log.warning(
-                "coordinator of %s stopped with appends in flight after %d s: their clients are told to ask again",
+                "coordinator of %s stopped with appends in flight after %d s: their clients are told to ask "
+                "again",
                 self._topic_name,
                 STOP_WAIT_S,
             )
@@ -127,7 +130,9 @@ class CoordinatorRuntime(Generic[M]):
 
     # -- asking
 
-    def ask(self, key: str, act: Callable[[ShardRuntime[M]], Outcome[R]], refuse: Callable[[int], R]) -> Outcome[R]:
+    def ask(
+        self, key: str, act: Callable[[ShardRuntime[M]], Outcome[R]], refuse: Callable[[int], R]
+    ) -> Outcome[R]:
         """What `act` gives of the key's shard, once that is loaded; or a refusal with a Kafka error code."""
         index = self.partition_of(key)
         if index is None:
@@ -159,7 +164,8 @@ class CoordinatorRuntime(Generic[M]):
         return index
 
     def shard_of(self, index: int) -> ShardRuntime[M]:
-        """The partition's shard, which may be loading. Raises KafkaError when it is not this broker's, or could not be loaded just now."""
+        """The partition's shard, which may be loading. Raises KafkaError when it is not this broker's, or
+        could not be loaded just now."""
         return self._shards.get(index) or self._begin(index)
 
     def shards_with_data(self) -> Iterable[int]:
@@ -202,7 +208,9 @@ class CoordinatorRuntime(Generic[M]):
         if code and loop.time() - failed_at < RETRY_MS / 1000:
             raise KafkaError(code)
         name = f"{self._topic_name}-{index}"
-        made = ShardRuntime(name, self._new_machine(), self._parts, lambda ended: self._on_ended(index, ended))
+        made = ShardRuntime(
+            name, self._new_machine(), self._parts, lambda ended: self._on_ended(index, ended)
+        )
         self._shards[index] = made
         task = loop.create_task(self._load(topic, index, made), name=f"load {name}")
         self._loads[task] = None
@@ -219,7 +227,9 @@ class CoordinatorRuntime(Generic[M]):
         except (KafkaError, MillraceError, TimeoutError) as error:
             self._failed[index] = asyncio.get_running_loop().time(), coordinator_code(error)
             if not isinstance(error, Corrupt):  # that is told for every read (damage_log.py)
-                log.warning("coordinator shard %s not loaded: %s; clients ask again", shard.name, in_words(error))
+                log.warning(
+                    "coordinator shard %s not loaded: %s; clients ask again", shard.name, in_words(error)
+                )
             shard.end(coordinator_code(error))
         except Exception as error:
             self._parts.on_failed(error)

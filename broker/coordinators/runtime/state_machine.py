@@ -1,8 +1,9 @@
 """What a coordinator is, for the runtime that runs it: a state machine over the log of one partition. Pure.
 
-The runtime loads, appends, confirms, times and rewrites the log (shard.py); it knows records, deadlines and memory, and neither
-groups nor transactions. A coordinator is made of one `StateMachine` a partition, and of commands: methods of its own, which
-handlers call through `CoordinatorRuntime.ask` and which return a `Decision` for `ShardRuntime.carry_out`.
+The runtime loads, appends, confirms, times and rewrites the log (shard.py); it knows records, deadlines and
+memory, and neither groups nor transactions. A coordinator is made of one `StateMachine` a partition, and of
+commands: methods of its own, which handlers call through `CoordinatorRuntime.ask` and which return a
+`Decision` for `ShardRuntime.carry_out`.
 """
 
 from __future__ import annotations
@@ -44,13 +45,15 @@ class Reply:
 
 
 class Decision:
-    """What a state machine wants done; one a command and one a durable effect, so that making it costs little.
+    """What a state machine wants done; one a command and one a durable effect, so that making it costs
+    little.
 
-    `records`  to be appended, in this order; the state machine has applied them already
-    `replies`  to be given now: they show nothing that is not durable
-    `deferred` effects that wait for `records` and for all records decided before: a Reply, or any other value, which is handed back
+    `records` to be appended, in this order; the state machine has applied them already `replies` to be given
+    now: they show nothing that is not durable `deferred` effects that wait for `records` and for all records
+    decided before: a Reply, or any other value, which is handed back
                to `StateMachine.on_durable`
-    `timers`   (key, due time in ms of `Now.tick_ms`): `StateMachine.on_timer` is called with the key at that time or before; a later
+    `timers`   (key, due time in ms of `Now.tick_ms`): `StateMachine.on_timer` is called with the key at that
+               time or before; a later
                time for a key that has a timer changes nothing until that one has fired
     """
 
@@ -70,27 +73,36 @@ class Decision:
 
 
 class StateMachine(Protocol):
-    """The state that one partition's log describes, and what is decided on it. Plain calls: none awaits, none does I/O.
+    """The state that one partition's log describes, and what is decided on it. Plain calls: none awaits, none
+    does I/O.
 
-    Life: `apply` for every record of the log, from its start to its end; `on_loaded` once; then commands, `on_timer`, `on_durable`,
-    `cleanup` and `snapshot` in any order; `abort` and `release_memory` when the shard is unloaded, which may also be during the load.
+    Life: `apply` for every record of the log, from its start to its end; `on_loaded` once; then commands,
+    `on_timer`, `on_durable`, `cleanup` and `snapshot` in any order; `abort` and `release_memory` when the
+    shard is unloaded, which may also be during the load.
 
     Invariants, the runtime's first:
-      * Apply order is log order. A command has applied its records when it returns, and they are appended in the order of the decisions,
-        so that memory is ahead of the log by what is in flight and never differs from it.
-      * Nothing is durable when a decision is returned. An effect in `deferred` is released when its records, and all that were decided
-        before, are durable and the partition was still led here; effects are released in the order of the decisions.
-      * When an append fails, or the partition is led elsewhere, nothing is undone: the shard is unloaded, every deferred event fails with
-        an error code, and the next owner applies the log. What was in flight may be in that log or not: to clients it is unknown.
-      * A command that raises anything but KafkaError unloads the shard: its records may be half of what it meant.
+      * Apply order is log order. A command has applied its records when it returns, and they are appended in
+        the order of the decisions, so that memory is ahead of the log by what is in flight and never differs
+        from it.
+      * Nothing is durable when a decision is returned. An effect in `deferred` is released when its records,
+        and all that were decided before, are durable and the partition was still led here; effects are
+        released in the order of the decisions.
+      * When an append fails, or the partition is led elsewhere, nothing is undone: the shard is unloaded,
+        every deferred event fails with an error code, and the next owner applies the log. What was in flight
+        may be in that log or not: to clients it is unknown.
+      * A command that raises anything but KafkaError unloads the shard: its records may be half of what it
+        meant.
       * A key's timer is never later than the earliest time that was asked for since it last fired.
-      * A snapshot is taken in chunks with commands between them. A record is rewritten behind everything decided before its chunk was taken,
-        and the log start moves only when the whole snapshot is durable.
+      * A snapshot is taken in chunks with commands between them. A record is rewritten behind everything
+        decided before its chunk was taken, and the log start moves only when the whole snapshot is durable.
     And the state machine's:
-      * It changes by `apply` alone where the log is what counts, live and at a load alike: the same records give the same state.
-      * `snapshot` yields, for each key that lives, one record that makes `apply` give what is there at that moment; what appears
-        while it is walked need not be yielded, for it is in the log behind the beginning of the walk.
-      * `live_bytes` is about what `snapshot` takes in the log. Memory is charged as it grows (broker/state_memory.py).
+      * It changes by `apply` alone where the log is what counts, live and at a load alike: the same records
+        give the same state.
+      * `snapshot` yields, for each key that lives, one record that makes `apply` give what is there at that
+        moment; what appears while it is walked need not be yielded, for it is in the log behind the beginning
+        of the walk.
+      * `live_bytes` is about what `snapshot` takes in the log. Memory is charged as it grows
+        (broker/state_memory.py).
     """
 
     @property
@@ -99,8 +111,9 @@ class StateMachine(Protocol):
         ...
 
     def apply(self, record: Record) -> bool:
-        """Fold in one record of the log; no value is the tombstone of its key. False, with nothing changed, for a record of an unknown type or
-        version, and for one that cannot be read: the runtime keeps it (unknown_records.py)."""
+        """Fold in one record of the log; no value is the tombstone of its key. False, with nothing changed,
+        for a record of an unknown type or version, and for one that cannot be read: the runtime keeps it
+        (unknown_records.py)."""
         ...
 
     def on_loaded(self, now: Now) -> Decision:
@@ -108,7 +121,8 @@ class StateMachine(Protocol):
         ...
 
     def on_timer(self, key: str, now: Now) -> Decision:
-        """A timer fired, perhaps before the key's deadline, or for a key that is gone: the decision may set it again."""
+        """A timer fired, perhaps before the key's deadline, or for a key that is gone: the decision may set
+        it again."""
         ...
 
     def on_durable(self, event: Any, now: Now) -> Decision:
@@ -116,8 +130,8 @@ class StateMachine(Protocol):
         ...
 
     def cleanup(self, now: Now) -> Iterator[Decision]:
-        """Forget what has expired by `now`, whose wall clock is the one that retention trusts. A step takes some milliseconds at most, and
-        commands come between two steps."""
+        """Forget what has expired by `now`, whose wall clock is the one that retention trusts. A step takes
+        some milliseconds at most, and commands come between two steps."""
         ...
 
     def snapshot(self, wall_ms: int) -> Iterator[Record]:
@@ -125,7 +139,8 @@ class StateMachine(Protocol):
         ...
 
     def abort(self, code: int) -> list[Reply]:
-        """The replies, with an error code, to those that wait for anything but the log. Nothing is decided for them afterwards."""
+        """The replies, with an error code, to those that wait for anything but the log. Nothing is decided
+        for them afterwards."""
         ...
 
     def release_memory(self) -> None:

@@ -1,10 +1,10 @@
 """Timers of many keys, most of which only ever move away, over one timer of the loop. Pure.
 
-A heartbeat moves a deadline further; nothing is done about that until the old time has come, and then the state machine is asked for the
-new one. So a heartbeat costs nothing here.
+A heartbeat moves a deadline further; nothing is done about that until the old time has come, and then the
+state machine is asked for the new one. So a heartbeat costs nothing here.
 
-Keeps true: a key's timer is never later than the earliest time that was set since it last fired; the heap holds at most about twice as
-many entries as there are keys.
+Keeps true: a key's timer is never later than the earliest time that was set since it last fired; the heap
+holds at most about twice as many entries as there are keys.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """Records of types that the state machine does not know: the latest of each key, kept as it is. Pure.
 
-A newer release may have written them (Kafka's newer groups have record types of their own): after a downgrade they are of no use here, and the
-release that is upgraded to again must find them. So a rewrite of the log carries them along byte for byte. A tombstone removes its
-key, and so does a record of the same key that the state machine knows.
+A newer release may have written them (Kafka's newer groups have record types of their own): after a downgrade
+they are of no use here, and the release that is upgraded to again must find them. So a rewrite of the log
+carries them along byte for byte. A tombstone removes its key, and so does a record of the same key that the
+state machine knows.
 
-They are charged to memory, as restored from a log (broker/state_memory.py). Beyond `bytes_max` none are kept in memory, and the log must not be
-rewritten, for they are in nothing but it.
+They are charged to memory, as restored from a log (broker/state_memory.py). Beyond `bytes_max` none are kept
+in memory, and the log must not be rewritten, for they are in nothing but it.
 
-Keeps true: while `is_complete`, the log's records of unknown types are those that `snapshot` gives, in effect.
+Keeps true: while `is_complete`, the log's records of unknown types are those that `snapshot` gives, in
+effect.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class UnknownRecords:
         return len(self._records)
 
     def keep(self, record: Record) -> None:
-        """Keep one that the state machine did not take; no value is the tombstone of its key. One without a key is of no use to anybody."""
+        """Keep one that the state machine did not take; no value is the tombstone of its key. One without a
+        key is of no use to anybody."""
         if record.key is None or not self.is_complete:
             return
         self._remove(record.key)

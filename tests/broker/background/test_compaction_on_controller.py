@@ -1,4 +1,5 @@
-"""Uploads, compaction, trims, deletions and the cleaner on a real controller: readers get the same bytes, and in the end nothing is left."""
+"""Uploads, compaction, trims, deletions and the cleaner on a real controller: readers get the same bytes, and
+in the end nothing is left."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ from tests.patience import PATIENCE_S
 
 ROLES = [StreamRole.META, StreamRole.DATA, StreamRole.TIME]
 KIB = 1 << 10
-SETTINGS = CompactionSettings(split_bytes=8 * KIB, object_bytes_max=64 << 20, memory_bytes=4 << 20, run_count_min=4)
+SETTINGS = CompactionSettings(
+    split_bytes=8 * KIB, object_bytes_max=64 << 20, memory_bytes=4 << 20, run_count_min=4
+)
 
 
 class Fixture:
@@ -101,7 +104,9 @@ class Fixture:
             spans, size_bytes = await self.put(ObjectId(first + 1), [own])
             alone = (CommittedStreamObject(ObjectId(first + 1), size_bytes, spans[0]),)
         if ranges or alone:
-            await self.client.commit_upload(UploadCommit(first if ranges else NO_OBJECT, set_bytes, ranges, alone))
+            await self.client.commit_upload(
+                UploadCommit(first if ranges else NO_OBJECT, set_bytes, ranges, alone)
+            )
 
     async def put(self, object_id: ObjectId, streams: list[int]) -> tuple[tuple[StreamRange, ...], int]:
         writer = ObjectWriter(4 * KIB)
@@ -143,7 +148,9 @@ class Fixture:
                 tries += 1
                 assert tries < 50
                 continue
-            found |= {entry.base_offset: bytes(entry.data) for entry in entries if at <= entry.base_offset < end}
+            found |= {
+                entry.base_offset: bytes(entry.data) for entry in entries if at <= entry.base_offset < end
+            }
             at = blocks.refs[-1].end
         return found
 
@@ -161,7 +168,8 @@ def run(scenario: Any) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_readers_see_the_same_before_and_after(seed: int) -> None:
-    """Whatever was merged, split, linked, rewritten or deleted meanwhile; and a bucket without topics is empty in the end."""
+    """Whatever was merged, split, linked, rewritten or deleted meanwhile; and a bucket without topics is
+    empty in the end."""
 
     async def scenario() -> None:
         fixture = await Fixture().start(seed)
@@ -196,7 +204,8 @@ def test_readers_see_the_same_before_and_after(seed: int) -> None:
 
 
 def test_one_set_of_a_group_is_split_after_a_trim() -> None:
-    """What of it was trimmed is no longer wanted, though its stream goes on in others of the group: the commit says so and is taken."""
+    """What of it was trimmed is no longer wanted, though its stream goes on in others of the group: the
+    commit says so and is taken."""
 
     async def scenario() -> None:
         fixture = await Fixture().start(0)

@@ -14,7 +14,8 @@ from tests.kraft.build import HandClock, open_node, sim_disk
 
 
 def test_a_full_store_does_not_wait_for_the_first_round() -> None:
-    """Compaction is put off for an hour: it begins when an upload is refused for want of room, and then with nothing but what makes some."""
+    """Compaction is put off for an hour: it begins when an upload is refused for want of room, and then with
+    nothing but what makes some."""
 
     async def main() -> None:
         clock, is_full = HandClock(), False

@@ -20,7 +20,8 @@ BLOCK = ObjectCorrupt("block checksum differs", 7, "c/objects/1", (10, 20))
 
 
 def image_of(**starts: int) -> Any:
-    """Streams 1, 2, 3 of orders-0: its states, records and time index, from these starts on; those not given are deleted."""
+    """Streams 1, 2, 3 of orders-0: its states, records and time index, from these starts on; those not given
+    are deleted."""
     roles = {"meta": StreamRole.META, "data": StreamRole.DATA, "time": StreamRole.TIME}
     streams = {
         role + 1: SimpleNamespace(topic_id=TOPIC_ID, partition=0, role=role, start=starts[name])
@@ -48,24 +49,28 @@ class Told:
     @property
     def figures(self) -> tuple[int, int]:
         """Unreadable partitions and damaged reads, as shown."""
-        values = [line.split()[-1] for line in self.registry.render().splitlines() if not line.startswith("#")]
+        values = [
+            line.split()[-1] for line in self.registry.render().splitlines() if not line.startswith("#")
+        ]
         unreadable, reads = map(int, values)
         return unreadable, reads
 
 
 def test_damage_names_partition_offsets_and_remedy(caplog: pytest.LogCaptureFixture) -> None:
-    """Where it is known how far the damage goes, consumers may go on behind it; for a missing object, and for the broker's own states, nothing helps
-    but the object."""
+    """Where it is known how far the damage goes, consumers may go on behind it; for a missing object, and for
+    the broker's own states, nothing helps but the object."""
     told = Told()
     told.damaged.note_failed(2, 12, BLOCK, 0)
     told.damaged.note_failed(2, 40, ObjectMissing("c/objects/2"), 0)
     told.damaged.note_failed(1, 10, ObjectCorrupt("block checksum differs", 9, "c/objects/3", (10, 11)), 0)
     remedy = "restore the object from a copy or an earlier version of it (millrace fsck lists all damage)"
     assert [record.getMessage() for record in caplog.records] == [
-        "damaged data: orders-0 offsets 10 to 19 cannot be read: object c/objects/1 is damaged at byte 7: block checksum differs; "
+        "damaged data: orders-0 offsets 10 to 19 cannot be read: object c/objects/1 is damaged at byte 7: "
+        "block checksum differs; "
         f"{remedy}, or let consumers go on at offset 20, which gives these records up",
         f"damaged data: orders-0 offsets 40 and up cannot be read: {ObjectMissing('c/objects/2')}; {remedy}",
-        "damaged data: the stored state of orders-0, entries 10 to 10 cannot be read: object c/objects/3 is damaged at byte 9: "
+        "damaged data: the stored state of orders-0, entries 10 to 10 cannot be read: object c/objects/3 is "
+        "damaged at byte 9: "
         f"block checksum differs; {remedy}",
     ]
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
@@ -101,7 +106,8 @@ def test_a_repair_is_told_by_the_read_that_gives_the_records(caplog: pytest.LogC
 
 
 def test_what_is_deleted_is_damaged_no_more(caplog: pytest.LogCaptureFixture) -> None:
-    """Records below a log start that moved beyond the damage, and all of a deleted topic, by the name that it had."""
+    """Records below a log start that moved beyond the damage, and all of a deleted topic, by the name that it
+    had."""
     caplog.set_level(logging.INFO)
     told = Told()
     told.damaged.note_failed(2, 12, BLOCK, 0)
@@ -128,8 +134,8 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 def test_more_damages_than_are_remembered_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """A missing object of many streams is read again and again: each read is counted, and each damage that is remembered has its line a period, with
-    one of the others."""
+    """A missing object of many streams is read again and again: each read is counted, and each damage that is
+    remembered has its line a period, with one of the others."""
     told = Told()
     for now_s in range(3):
         for number in range(DAMAGES_MAX + 50):

@@ -1,4 +1,5 @@
-"""Retention by time and size, of open and closed partitions, with a wall clock that may jump; producers that expire."""
+"""Retention by time and size, of open and closed partitions, with a wall clock that may jump; producers that
+expire."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ async def start_of(fixture: BrokerFixture, name: str) -> int:
 
 
 def test_open_partitions_lose_what_is_too_old_or_too_much() -> None:
-    """By retention.ms, by retention.bytes, by neither; compacted topics keep everything, those that do both do not."""
+    """By retention.ms, by retention.bytes, by neither; compacted topics keep everything, those that do both
+    do not."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -59,7 +61,9 @@ def test_open_partitions_lose_what_is_too_old_or_too_much() -> None:
         for name, (configs, _) in topics.items():
             fixture.make_topic(name, segment_bytes="200", **configs)
             for day in range(5):
-                await fixture.produce({(name, 0): batch(10, key=b"k", timestamp=START_MS - (5 - day) * DAY_MS)})
+                await fixture.produce(
+                    {(name, 0): batch(10, key=b"k", timestamp=START_MS - (5 - day) * DAY_MS)}
+                )
         await made(fixture).retain()
         found = {name: await start_of(fixture, name) for name in topics}
         assert found == {name: expected for name, (_, expected) in topics.items()}
@@ -92,7 +96,8 @@ def test_nothing_is_dropped_twice_or_before_it_is_durable() -> None:
 
 
 def test_a_wall_clock_that_jumps_forward_deletes_nothing() -> None:
-    """Retention by time goes no further while the clock is far ahead, by size it goes on; set right, it goes on as before."""
+    """Retention by time goes no further while the clock is far ahead, by size it goes on; set right, it goes
+    on as before."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -113,8 +118,8 @@ def test_a_wall_clock_that_jumps_forward_deletes_nothing() -> None:
 
 
 def test_what_is_too_old_goes_while_the_clock_is_doubted() -> None:
-    """By the newest known time, which goes on: what is certainly too old is dropped, of closed partitions too, and
-    no more."""
+    """By the newest known time, which goes on: what is certainly too old is dropped, of closed partitions
+    too, and no more."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -133,7 +138,8 @@ def test_what_is_too_old_goes_while_the_clock_is_doubted() -> None:
 
 
 def test_a_clock_that_jumps_in_the_middle_of_a_round_deletes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round goes on for minutes: between its bursts, and while what was open is written, the clock may be set wrong."""
+    """A round goes on for minutes: between its bursts, and while what was open is written, the clock may be
+    set wrong."""
     monkeypatch.setattr(maintenance_module, "OPENS_IN_A_BURST", 1)
     monkeypatch.setattr(maintenance_module, "BURST_S", 0.05)
 
@@ -158,7 +164,8 @@ def test_a_clock_that_jumps_in_the_middle_of_a_round_deletes_nothing(monkeypatch
 
 
 class Jump:
-    """The wall clock goes wrong while a round waits for what it opened to be closed: before its first look, or after a burst."""
+    """The wall clock goes wrong while a round waits for what it opened to be closed: before its first look,
+    or after a burst."""
 
     def __init__(self, fixture: BrokerFixture, times_before: int) -> None:
         self._fixture = fixture
@@ -172,7 +179,9 @@ class Jump:
         self._times_before -= 1
 
 
-def close_to_metadata(fixture: BrokerFixture, name: str, partitions: int = 1, *, is_empty: bool = False) -> None:
+def close_to_metadata(
+    fixture: BrokerFixture, name: str, partitions: int = 1, *, is_empty: bool = False
+) -> None:
     """Metadata knows the partitions' streams, as it would after a clean close."""
     for index in range(partitions):
         for number, role in enumerate((StreamRole.META, StreamRole.DATA, StreamRole.TIME)):
@@ -188,7 +197,8 @@ async def restarted(fixture: BrokerFixture) -> None:
 
 
 def test_closed_partitions_are_looked_at_once_and_then_when_due() -> None:
-    """After a start each with data is opened, retained and closed; then not again before its oldest segment is too old."""
+    """After a start each with data is opened, retained and closed; then not again before its oldest segment
+    is too old."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -218,8 +228,8 @@ def test_closed_partitions_are_looked_at_once_and_then_when_due() -> None:
 
 
 def test_what_was_looked_at_stays_usable_while_uploads_wait() -> None:
-    """The bucket is full: retention visits closed partitions and drops something of each. One is closed, and waits; the others can be written to, and
-    are closed when puts are taken again."""
+    """The bucket is full: retention visits closed partitions and drops something of each. One is closed, and
+    waits; the others can be written to, and are closed when puts are taken again."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -276,7 +286,8 @@ def test_a_changed_configuration_makes_closed_partitions_due() -> None:
 
 
 def test_idle_partitions_are_not_opened_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Empty ones, those of others, and those whose topics keep everything never; the rest a few a round, the shortest lived first."""
+    """Empty ones, those of others, and those whose topics keep everything never; the rest a few a round, the
+    shortest lived first."""
     monkeypatch.setattr(maintenance_module, "OPENS_IN_A_BURST", 3)
     monkeypatch.setattr(maintenance_module, "BURST_S", 300)
 
@@ -380,7 +391,9 @@ def test_rounds_come_by_themselves() -> None:
         fixture = await BrokerFixture().start()
         await filled(fixture, "a", retention_ms=str(3 * DAY_MS + 1000))
         settings = MaintenanceSettings(retention_check_interval_ms=10, producer_check_interval_ms=10)
-        running = asyncio.ensure_future(Maintenance(fixture.directory, fixture.cache, fixture.judged, settings).run())
+        running = asyncio.ensure_future(
+            Maintenance(fixture.directory, fixture.cache, fixture.judged, settings).run()
+        )
         partition = await fixture.partition("a")
         async with asyncio.timeout(PATIENCE_S):
             while partition.log_start_offset != 20:  # noqa: ASYNC110

@@ -1,4 +1,5 @@
-"""Deletion of objects pending deletion: a real controller on a simulated disk, a store in memory that may refuse, time set by hand."""
+"""Deletion of objects pending deletion: a real controller on a simulated disk, a store in memory that may
+refuse, time set by hand."""
 
 from __future__ import annotations
 
@@ -78,7 +79,9 @@ class Cluster:
             await self.store.put(self.key(object_id), [b"x"])
             span = StreamRange(data, number, number + 1)
             own = CommittedStreamObject(object_id, 1, span)
-            commit = UploadCommit(object_id, 1, (span,), ()) if is_set else UploadCommit(NO_OBJECT, 0, (), (own,))
+            commit = (
+                UploadCommit(object_id, 1, (span,), ()) if is_set else UploadCommit(NO_OBJECT, 0, (), (own,))
+            )
             await self.client.commit_upload(commit)
         self.node.publisher.subscribe(lambda delta, image: self.cleaner.on_image())
         self.start_cleaner(GRACE_MS)
@@ -131,7 +134,8 @@ async def until(is_true: Any) -> None:
 
 
 def test_files_go_after_the_grace_and_then_the_metadata() -> None:
-    """Nothing goes before a topic is deleted, nor within the grace; then every file does, and metadata forgets them."""
+    """Nothing goes before a topic is deleted, nor within the grace; then every file does, and metadata
+    forgets them."""
 
     async def scenario() -> None:
         cluster = await Cluster().start(3)
@@ -152,7 +156,8 @@ def test_files_go_after_the_grace_and_then_the_metadata() -> None:
 
 
 def test_what_the_store_keeps_is_asked_for_again() -> None:
-    """One key that it refuses stays in metadata with its file, the others go; when it lets go of it, that goes too."""
+    """One key that it refuses stays in metadata with its file, the others go; when it lets go of it, that
+    goes too."""
 
     async def scenario() -> None:
         cluster = await Cluster().start(3)
@@ -210,7 +215,8 @@ def test_a_store_that_will_not_now_is_asked_later(error: Exception) -> None:
 
 
 def test_what_the_store_never_deletes_is_asked_for_ever_more_seldom() -> None:
-    """A lock, or a right that is missing: a few requests a day for each, and its file is gone within an hour of being let go."""
+    """A lock, or a right that is missing: a few requests a day for each, and its file is gone within an hour
+    of being let go."""
 
     async def scenario() -> None:
         cluster = await Cluster().start(1)
@@ -250,7 +256,8 @@ def test_what_a_batch_took_is_not_forgotten_when_it_fails() -> None:
 
 
 def test_a_clock_that_is_set_forward_shortens_no_grace() -> None:
-    """While the process runs its own clock counts; after a start, a mark that seems long ago waits a whole grace again."""
+    """While the process runs its own clock counts; after a start, a mark that seems long ago waits a whole
+    grace again."""
 
     async def scenario() -> None:
         cluster = await Cluster().start(2)
@@ -281,7 +288,8 @@ def test_what_is_left_of_a_grace(passed_ms: int, left_ms: int) -> None:
 
 
 def test_pending_deletions_come_when_they_are_due() -> None:
-    """The longest due first, each once until it is put off; one that is noted again keeps its time, one that is forgotten never comes."""
+    """The longest due first, each once until it is put off; one that is noted again keeps its time, one that
+    is forgotten never comes."""
     pending = PendingDeletions()
     one, two, three = ObjectId(1), ObjectId(2), ObjectId(3)
     pending.note([two], 20)
@@ -303,18 +311,24 @@ class Linked(Cluster):
     async def link(self) -> ObjectId:
         (stream,) = [s for s in self.cache.image.streams.by_id.values() if s.end]
         sources = [object_id for object_id, _ in self.cache.image.objects.by_id.items()]
-        rows = [encode_row(BlockRef(stream.stream_id, number, number + 1, 1, 0, 1)) for number, _ in enumerate(sources)]
+        rows = [
+            encode_row(BlockRef(stream.stream_id, number, number + 1, 1, 0, 1))
+            for number, _ in enumerate(sources)
+        ]
         linked = [LinkedRows(one, 1, memoryview(row)) for one, row in zip(sources, rows, strict=True)]
         composite = await self.client.prepare(1, 60_000)
         await self.store.put(self.key(composite), [encode_composite(linked)])
         span = StreamRange(stream.stream_id, 0, stream.end)
         made = CompactedStreamObject(composite, ObjectKind.COMPOSITE, len(sources), span)
-        await self.client.commit_compaction(CompactionCommit(NO_OBJECT, 0, (), (made,), (), linked_ids=tuple(sources)))
+        await self.client.commit_compaction(
+            CompactionCommit(NO_OBJECT, 0, (), (made,), (), linked_ids=tuple(sources))
+        )
         return composite
 
 
 def test_a_composite_goes_after_what_it_links() -> None:
-    """Read first, then its links, of which some may be gone already; it stays to be read again while the store keeps one of them."""
+    """Read first, then its links, of which some may be gone already; it stays to be read again while the
+    store keeps one of them."""
 
     async def scenario() -> None:
         cluster = Linked()
@@ -342,7 +356,8 @@ def test_a_composite_goes_after_what_it_links() -> None:
 
 
 def test_a_composite_that_cannot_be_read_goes_in_the_end() -> None:
-    """Gone already: nothing is left to do. Damaged: tried a few times, then its own file goes, and what it linked is left to be found."""
+    """Gone already: nothing is left to do. Damaged: tried a few times, then its own file goes, and what it
+    linked is left to be found."""
 
     async def scenario(content: bytes | None) -> None:
         cluster = Linked()

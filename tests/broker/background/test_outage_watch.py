@@ -1,4 +1,5 @@
-"""A store that is away while the node serves: what is said of it, how often, and whether the node is ready."""
+"""A store that is away while the node serves: what is said of it, how often, and whether the node is
+ready."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from tests.sim.loop import SimLoop, run_simulation
 
 
 def test_an_outage_is_said_each_minute_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
-    """Its length is measured from when it was first seen. One that is over within a minute was said by who waited, and not here."""
+    """Its length is measured from when it was first seen. One that is over within a minute was said by who
+    waited, and not here."""
     caplog.set_level(logging.INFO, outage_watch.__name__)
     reasons = {"wal": "", "uploads": ""}
 

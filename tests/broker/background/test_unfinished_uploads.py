@@ -1,4 +1,5 @@
-"""Uploads that nobody will finish: which are aborted, when, and what fsck says of them. A real controller, a store in memory."""
+"""Uploads that nobody will finish: which are aborted, when, and what fsck says of them. A real controller, a
+store in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +16,13 @@ from millrace.broker.cli.fsck import Deletion, abort_uploads, newer_owner
 from millrace.broker.inspection.bucket_check import Checked, Kind
 from millrace.broker.inspection.opening import Inspected
 from millrace.runtime.errors import Fenced
-from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied, StoreUnavailable, UnfinishedUpload
+from millrace.runtime.objectstore import (
+    ObjectMissing,
+    ObjectStore,
+    StoreDenied,
+    StoreUnavailable,
+    UnfinishedUpload,
+)
 from millrace.runtime.objectstore.memory import MemoryObjectStore
 from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects.keys import object_key, objects_prefix
@@ -72,7 +79,8 @@ NOT_OURS_TO_END = ["prepared", "newer", "another's", "strange", "of the log"]
 
 
 def test_what_nobody_will_finish_goes_when_it_is_old() -> None:
-    """Not before an upload's longest time and a margin; then only that of ids that metadata gave and does not wait for, of this cluster."""
+    """Not before an upload's longest time and a margin; then only that of ids that metadata gave and does not
+    wait for, of this cluster."""
 
     async def main() -> None:
         uploads = await Uploads().start()
@@ -157,7 +165,8 @@ class Refusing(MemoryObjectStore):
 
 
 def test_a_store_that_does_not_do_it_is_borne(caplog: pytest.LogCaptureFixture) -> None:
-    """It cannot list: said once, with what to do. It is away: the next time. One abort fails: the others go, and that one the next time."""
+    """It cannot list: said once, with what to do. It is away: the next time. One abort fails: the others go,
+    and that one the next time."""
 
     async def main() -> None:
         uploads = await Uploads().start()
@@ -174,7 +183,9 @@ def test_a_store_that_does_not_do_it_is_borne(caplog: pytest.LogCaptureFixture) 
         for store.denied in refusals:
             await sweep.sweep()
         assert await uploads.left() == ALL
-        warnings = [record.getMessage() for record in caplog.records if record.name == unfinished_uploads.log.name]
+        warnings = [
+            record.getMessage() for record in caplog.records if record.name == unfinished_uploads.log.name
+        ]
         assert [line for line in warnings if "let a rule of the bucket expire" in line] == warnings[:1]
         store.denied, store.failures = None, 1
         await sweep.sweep()
@@ -188,32 +199,42 @@ def test_a_store_that_does_not_do_it_is_borne(caplog: pytest.LogCaptureFixture) 
 
 
 def test_fsck_tells_them_and_aborts_when_asked() -> None:
-    """Key and age of each of the cluster's are told and count as no harm; asked, what is nobody's and old goes, with no broker running alone."""
+    """Key and age of each of the cluster's are told and count as no harm; asked, what is nobody's and old
+    goes, with no broker running alone."""
 
     async def main() -> None:
         uploads = await Uploads().start()
         cluster = uploads.cluster
 
-        async def fsck(*, is_asked: bool, running: str = "", store: ObjectStore = cluster.store) -> tuple[str, Checked]:
+        async def fsck(
+            *, is_asked: bool, running: str = "", store: ObjectStore = cluster.store
+        ) -> tuple[str, Checked]:
             found = Checked()
             inspected = Inspected(cluster.node.cluster_id, 1, cluster.cache.image, running, None)
-            newer = partial(newer_owner, store, inspected, found, log_in(lambda: MemoryObjectStore(cluster.clock)))
+            newer = partial(
+                newer_owner, store, inspected, found, log_in(lambda: MemoryObjectStore(cluster.clock))
+            )
             deletion = Deletion(store, inspected, found, is_asked, 24 * HOUR_MS, cluster.clock.now_ms, newer)
             return await abort_uploads(deletion), found
 
         cluster.clock.now_ms += 23 * HOUR_MS
         told, found = await fsck(is_asked=True)
         assert told == (
-            "5 unfinished uploads, 2 of them nobody's; 0 were aborted, 0 could not be, 2 are younger than the grace"
+            "5 unfinished uploads, 2 of them nobody's; 0 were aborted, 0 could not be, 2 are younger than "
+            "the grace"
         )
         cluster.clock.now_ms += 2 * HOUR_MS
         told, found = await fsck(is_asked=False)
         assert told.endswith("2 of these are older than the grace and are aborted with --delete-orphans")
         of_ours = [uploads.keys[name] for name in ("prepared", "committed", "given up", "newer", "strange")]
         assert sorted(finding.key for finding in found.findings) == sorted(of_ours)
-        assert {(finding.kind, finding.what) for finding in found.findings} == {(Kind.UPLOAD, "began 25.0 hours ago")}
+        assert {(finding.kind, finding.what) for finding in found.findings} == {
+            (Kind.UPLOAD, "began 25.0 hours ago")
+        }
         assert found.is_sound
-        assert (await fsck(is_asked=True, running="77"))[0].endswith("for a broker is running on the directory")
+        assert (await fsck(is_asked=True, running="77"))[0].endswith(
+            "for a broker is running on the directory"
+        )
         assert await uploads.left() == ALL
         assert "2 were aborted, 0 could not be, 0 are younger" in (await fsck(is_asked=True))[0]
         assert await uploads.left() == NOT_OURS_TO_END
@@ -227,7 +248,8 @@ def test_fsck_tells_them_and_aborts_when_asked() -> None:
 
 
 def test_a_broker_looks_for_them() -> None:
-    """A whole broker, minutes after its start: what an earlier life left of a known object goes, by one listing; an unknown one's stays."""
+    """A whole broker, minutes after its start: what an earlier life left of a known object goes, by one
+    listing; an unknown one's stays."""
 
     async def look(fixture: Fixture) -> None:
         await fixture.node.stop()  # everything is in objects

@@ -75,12 +75,25 @@ def millrace(
 ) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *flags, "-m", "millrace.broker", *words]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, env={**os.environ, **(env or {})}, check=False
+        command,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env={**os.environ, **(env or {})},
+        check=False,
     )
 
 
 def start_shell(mode: str, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", STANDALONE, mode, "--override", "listeners=PLAINTEXT://127.0.0.1:0", *words]
+    command = [
+        sys.executable,
+        "-c",
+        STANDALONE,
+        mode,
+        "--override",
+        "listeners=PLAINTEXT://127.0.0.1:0",
+        *words,
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -122,7 +135,9 @@ def test_a_data_directory_whose_name_is_not_utf8_is_a_mistake() -> None:
     """Settings hold it, and settings are text."""
     found = millrace("serve", "--data-dir", "/tmp/\udcff")
     assert (found.returncode, found.stdout) == (2, "")
-    assert found.stderr.endswith("argument --data-dir: /tmp/\\udcff is not UTF-8: say a folder whose name is\n")
+    assert found.stderr.endswith(
+        "argument --data-dir: /tmp/\\udcff is not UTF-8: say a folder whose name is\n"
+    )
 
 
 def test_every_command_is_there() -> None:
@@ -140,15 +155,25 @@ def test_the_version_is_the_projects() -> None:
 
 
 def test_how_memory_is_split_is_told_at_the_start() -> None:
-    """One line of the log has the whole and every part in whole MiB, and the parts are the whole; those that were given have their number."""
-    process = start_shell("", "--override", "memory.max.bytes=512MiB", "--override", "s3.wal.cache.size=200MiB")
+    """One line of the log has the whole and every part in whole MiB, and the parts are the whole; those that
+    were given have their number."""
+    process = start_shell(
+        "", "--override", "memory.max.bytes=512MiB", "--override", "s3.wal.cache.size=200MiB"
+    )
     assert first_line(process).startswith("millrace ready")
     process.send_signal(signal.SIGTERM)
     told = [line for line in process.communicate(timeout=PATIENCE_S)[1].splitlines() if "; memory " in line]
     assert len(told) == 1, told
     total, _, parts = told[0].partition("; memory ")[2].partition(" MiB: ")
     sizes = {name: int(size) for name, _, size in (part.rpartition(" ") for part in parts.split(", "))}
-    assert list(sizes) == ["log cache", "block cache", "indexes", "compaction", "requests in flight", "states"]
+    assert list(sizes) == [
+        "log cache",
+        "block cache",
+        "indexes",
+        "compaction",
+        "requests in flight",
+        "states",
+    ]
     assert int(total) == 512
     assert sizes["log cache"] == 200
     assert 512 - len(sizes) < sum(sizes.values()) <= 512  # whole MiB of each
@@ -160,7 +185,8 @@ def test_how_memory_is_split_is_told_at_the_start() -> None:
     [(20_000, 2**31 - 1, 18_676), (20_000, 50, 50), (256, 2**31 - 1, 128), (-1, 7, 7), (2**63 - 1, 7, 7)],
 )
 def test_connections_fit_into_the_files(file_limit: int, given: int, left: int) -> None:
-    """What the process needs for itself, and a full line of accepts, is kept back; a limit that is none changes nothing."""
+    """What the process needs for itself, and a full line of accepts, is kept back; a limit that is none
+    changes nothing."""
     settings = load({}, data_dir="/d", machine_bytes=1 << 30).settings
     settings = replace(settings, server=replace(settings.server, connections=ConnectionLimits(given)))
     assert within_files(settings, file_limit).server.connections.total_max == left
@@ -184,7 +210,12 @@ def test_mistakes_end_with_code_2_and_all_of_them(tmp_path: Path) -> None:
         env={"KAFKA_GROUP_MAX_SIZE": "x"},
     )  # fmt: skip
     assert found.returncode == 2
-    for word in (f"{config}, line 1", "fetch.max.bytes=1", "KAFKA_GROUP_MAX_SIZE", "did you mean num.partitions?"):
+    for word in (
+        f"{config}, line 1",
+        "fetch.max.bytes=1",
+        "KAFKA_GROUP_MAX_SIZE",
+        "did you mean num.partitions?",
+    ):
         assert word in found.stderr
     assert not (tmp_path / "data").exists()
     assert millrace("serve", "--bogus").returncode == 2
@@ -215,7 +246,8 @@ def test_the_data_directory_is_made_absolute(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_ready_line_and_an_orderly_end() -> None:
-    """`millrace ready` comes with the real ports; SIGTERM ends with code 0 after stop, and SIGINT does the same."""
+    """`millrace ready` comes with the real ports; SIGTERM ends with code 0 after stop, and SIGINT does the
+    same."""
     for number in (signal.SIGTERM, signal.SIGINT):
         process = start_shell("plain")
         line = first_line(process)
@@ -276,8 +308,8 @@ def test_a_failure_on_the_way_out_is_no_orderly_end() -> None:
 
 @pytest.mark.parametrize("mode", ["broken", "broken-slow-stop"])
 def test_a_callback_that_fails_ends_the_broker(mode: str) -> None:
-    """Its trace is logged, one sentence says that the broker cannot go on, and it ends with code 1: in order, or at once when that takes
-    too long."""
+    """Its trace is logged, one sentence says that the broker cannot go on, and it ends with code 1: in order,
+    or at once when that takes too long."""
     process = start_shell(mode)
     first_line(process)
     rest, errors = process.communicate(timeout=PATIENCE_S)
@@ -302,11 +334,20 @@ def test_a_taken_address_is_one_line() -> None:
 
 
 def test_plain_commands_load_nothing_heavy() -> None:
-    """--version and --help import neither asyncio nor the broker; uvloop is named in broker/__main__.py alone."""
+    """--version and --help import neither asyncio nor the broker; uvloop is named in broker/__main__.py
+    alone."""
     words = "import sys; from millrace.broker.__main__ import main; main(['--version']); main(['--help'])"
-    heavy = "sys.exit(sorted({'asyncio', 'uvloop', 'argparse', 'millrace.broker.config'} & set(sys.modules)) or 0)"
+    heavy = (
+        "sys.exit(sorted({'asyncio', 'uvloop', 'argparse', 'millrace.broker.config'} & "
+        "set(sys.modules)) "
+        "or 0)"
+    )
     found = subprocess.run(
-        [sys.executable, "-c", f"{words}; {heavy}"], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        [sys.executable, "-c", f"{words}; {heavy}"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert found.returncode == 0, found.stderr
     named = [path for path in ROOT.glob("broker/**/*.py") if "uvloop" in path.read_text()]

@@ -36,7 +36,8 @@ def examined(capsys: pytest.CaptureFixture[str], *faults: str) -> tuple[int, dic
 
 
 def test_a_store_with_everything_is_usable(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every property is found, times are measured, the policy names the bucket, and nothing is left behind."""
+    """Every property is found, times are measured, the policy names the bucket, and nothing is left
+    behind."""
     code, report = examined(capsys)
     assert code == 0
     assert report["verdict"] == "usable"
@@ -75,8 +76,18 @@ def test_a_store_with_everything_is_usable(capsys: pytest.CaptureFixture[str]) -
         ("no-bulk-delete", "bulk delete", "no", "one by one"),
         ("ignores-if-none-match", "If-None-Match", "wrong", "object WAL"),
         ("refuses-if-none-match", "If-None-Match", "no", "object WAL"),
-        ("ignores-conditional-completion", "If-None-Match for multipart", "wrong", "large objects are put without"),
-        ("refuses-conditional-completion", "If-None-Match for multipart", "wrong", "large objects are put without"),
+        (
+            "ignores-conditional-completion",
+            "If-None-Match for multipart",
+            "wrong",
+            "large objects are put without",
+        ),
+        (
+            "refuses-conditional-completion",
+            "If-None-Match for multipart",
+            "wrong",
+            "large objects are put without",
+        ),
         ("races", "If-None-Match", "wrong", "object WAL"),
         ("ignores-if-match", "If-Match", "wrong", "in two steps"),
         ("refuses-checksums", "checksum header taken", "no", "left out"),
@@ -87,7 +98,8 @@ def test_a_store_with_everything_is_usable(capsys: pytest.CaptureFixture[str]) -
 def test_what_can_be_done_another_way(
     capsys: pytest.CaptureFixture[str], fault: str, name: str, verdict: str, instead: str
 ) -> None:
-    """A store that lacks it is usable; the report names the property and what the broker does in its place."""
+    """A store that lacks it is usable; the report names the property and what the broker does in its
+    place."""
     code, report = examined(capsys, fault)
     [found] = [finding for finding in report["findings"] if finding["name"] == name]
     assert (found["verdict"], found["fatal"]) == (verdict, False)
@@ -141,8 +153,8 @@ def seen_by(capsys: pytest.CaptureFixture[str], *faults: str) -> tuple[dict[str,
 
 
 def test_bulk_delete_is_tried_as_the_broker_does_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """A store that wants Content-MD5 is deleted from in bulk, by the broker and so by the doctor, which says how; one that deletes the first key
-    of many and says nothing is found out."""
+    """A store that wants Content-MD5 is deleted from in bulk, by the broker and so by the doctor, which says
+    how; one that deletes the first key of many and says nothing is found out."""
     code, report = examined(capsys, "wants-md5")
     [found] = [finding for finding in report["findings"] if finding["name"] == "bulk delete"]
     assert (code, report["verdict"], found["verdict"]) == (0, "usable", "yes")
@@ -211,7 +223,8 @@ def test_a_mistake_in_the_address_is_a_sentence(address: str, capsys: pytest.Cap
 
 
 def test_a_folder_is_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One that was not there is not there afterwards, nor what was made above it, and the report says so; of one that was, nothing is changed."""
+    """One that was not there is not there afterwards, nor what was made above it, and the report says so; of
+    one that was, nothing is changed."""
     assert asyncio.run(examine(f"file://{tmp_path}/no/such", 1, True)) == 0
     assert list(tmp_path.iterdir()) == []
     assert f"{tmp_path}/no/such was not there" in json.loads(capsys.readouterr().out)["note"]
@@ -257,7 +270,15 @@ def test_a_doctor_that_is_interrupted_as_it_begins_leaves_nothing(
 
 def test_a_doctor_that_is_terminated_leaves_nothing(tmp_path: Path) -> None:
     """As by `timeout` or a job's end: what it put would stay in the bucket, and cost."""
-    words = [sys.executable, "-m", "millrace.broker", "doctor", "--rounds", "100000", f"file://{tmp_path}/no/such"]
+    words = [
+        sys.executable,
+        "-m",
+        "millrace.broker",
+        "doctor",
+        "--rounds",
+        "100000",
+        f"file://{tmp_path}/no/such",
+    ]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         next_line(process.stderr)  # it has begun
         process.terminate()
@@ -267,8 +288,8 @@ def test_a_doctor_that_is_terminated_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_directory_and_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A directory is examined with the same verbs, in a table for people; a wrong address is code 2 and a sentence; a store
-    that is not there is code 1."""
+    """A directory is examined with the same verbs, in a table for people; a wrong address is code 2 and a
+    sentence; a store that is not there is code 1."""
     assert asyncio.run(examine(f"file://{tmp_path}/objects", 2, False)) == 0
     shown = capsys.readouterr().out
     assert "verdict: usable" in shown
@@ -287,7 +308,8 @@ async def opened(store: BadS3) -> S3ObjectStore:
 
 
 def test_checksum_headers_are_left_out_where_they_are_refused() -> None:
-    """The first put is refused and goes out again without; the next ones are sent once. The same for an upload in parts."""
+    """The first put is refused and goes out again without; the next ones are sent once. The same for an
+    upload in parts."""
 
     async def main() -> None:
         async with BadS3("refuses-checksums") as bad:

@@ -28,7 +28,14 @@ from millrace.broker.inspection.opening import Inspected
 from millrace.kraft.bucket.layout import PieceName, encode_newest, newest_key, piece_key, snapshot_key
 from millrace.kraft.log.log_store import SnapshotId
 from millrace.runtime.clock import SystemClock
-from millrace.runtime.objectstore import Keys, ObjectEntry, ObjectStore, StoreDate, StoreDenied, StoreUnavailable
+from millrace.runtime.objectstore import (
+    Keys,
+    ObjectEntry,
+    ObjectStore,
+    StoreDate,
+    StoreDenied,
+    StoreUnavailable,
+)
 from millrace.runtime.objectstore.address import StoreAddress, parse_address
 from millrace.runtime.objectstore.memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
@@ -44,7 +51,9 @@ from tests.sim.disk import SimDisk
 
 
 def outcome(made: Lake, found: Checked) -> Outcome:
-    return Outcome(Inspected(CLUSTER, 1, made.machine.image, "", None), found, {"orphans": "", "uploads": ""}, None)
+    return Outcome(
+        Inspected(CLUSTER, 1, made.machine.image, "", None), found, {"orphans": "", "uploads": ""}, None
+    )
 
 
 def log_in(make: Callable[[], ObjectStore]) -> WalPlace:
@@ -57,7 +66,8 @@ def log_in(make: Callable[[], ObjectStore]) -> WalPlace:
 
 
 def damaged() -> Outcome:
-    """Four uploads: a block of the first is damaged, the second is longer than it was written, the fourth a copy of the third."""
+    """Four uploads: a block of the first is damaged, the second is longer than it was written, the fourth a
+    copy of the third."""
     made = Lake()
     for start in range(0, 8, 2):
         made.upload((0, start, start + 2))
@@ -72,10 +82,13 @@ def cells(line: str) -> list[str]:
 
 
 def test_the_table_names_stream_partition_and_offsets() -> None:
-    """Of a damaged block, a gap and an overlap: the stream, whose it is, and the offsets; of a gap the reason, which is a sentence."""
+    """Of a damaged block, a gap and an overlap: the stream, whose it is, and the offsets; of a gap the
+    reason, which is a sentence."""
     lines = [cells(line) for line in as_text(damaged()).splitlines()]
     stored = [line for line in lines if line and line[0] in ("damaged", "gap", "overlap")]
-    assert [line[:5] for line in stored if line[0] == "damaged"] == [["damaged", "0", "0", "t-0 data", "[0, 2)"]]
+    assert [line[:5] for line in stored if line[0] == "damaged"] == [
+        ["damaged", "0", "0", "t-0 data", "[0, 2)"]
+    ]
     assert [line for line in stored if line[0] == "gap"] == [
         ["gap", "0", "t-0 data", "[2, 4)", "object 1 is not of the size that was written"],
         ["gap", "0", "t-0 data", "[6, 8)", "not in object 3, which metadata names for it"],
@@ -138,8 +151,8 @@ def test_a_refused_deletion_is_told_with_the_findings() -> None:
 
 @pytest.mark.parametrize("sign", ["none", "object", "piece", "snapshot", "pointer", "epoch"])
 def test_an_older_log_directory_deletes_and_aborts_nothing(sign: str) -> None:
-    """What newer metadata names looks like an orphan to it, and like nobody's upload. Each sign of newer metadata in the bucket is enough; with
-    none, or one of an epoch that was over before, both go."""
+    """What newer metadata names looks like an orphan to it, and like nobody's upload. Each sign of newer
+    metadata in the bucket is enough; with none, or one of an epoch that was over before, both go."""
 
     async def scenario() -> None:
         made = Lake()
@@ -197,7 +210,8 @@ def test_a_log_whose_store_is_away_is_not_waited_for_without_end(monkeypatch: py
 
 
 def test_orphans_age_by_the_stores_clock_where_this_machines_is_ahead() -> None:
-    """A clock that is behind the store's is taken as it is, and so is one beside a store that tells no time."""
+    """A clock that is behind the store's is taken as it is, and so is one beside a store that tells no
+    time."""
 
     class Dated(MemoryObjectStore):
         last_date: StoreDate | None = None

@@ -1,4 +1,5 @@
-"""A command whose output nobody reads, or that cannot write it: quiet, with the exit code of a closed pipe, or one sentence; `serve` serves on."""
+"""A command whose output nobody reads, or that cannot write it: quiet, with the exit code of a closed pipe,
+or one sentence; `serve` serves on."""
 
 from __future__ import annotations
 
@@ -24,7 +25,13 @@ def into_closed_pipe(*words: str, unbuffered: bool = False) -> tuple[int, str]:
     os.close(reader)
     env = {**os.environ, "PYTHONUNBUFFERED": "1"} if unbuffered else dict(os.environ)
     found = subprocess.run(
-        [*COMMAND, *words], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False, env=env
+        [*COMMAND, *words],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env=env,
     )
     os.close(writer)
     return found.returncode, found.stderr
@@ -33,7 +40,8 @@ def into_closed_pipe(*words: str, unbuffered: bool = False) -> tuple[int, str]:
 @pytest.mark.parametrize("words", ["--help", "--version", "fsck --help", "settings", "pipeline list"])
 @pytest.mark.parametrize("unbuffered", [False, True])
 def test_a_closed_pipe_ends_a_command_quietly(words: str, unbuffered: bool) -> None:
-    """What fits the buffer meets the pipe at the end alone, what does not in the middle: either way 141 and no word."""
+    """What fits the buffer meets the pipe at the end alone, what does not in the middle: either way 141 and
+    no word."""
     assert into_closed_pipe(*words.split(), unbuffered=unbuffered) == (CLOSED_PIPE, "")
 
 
@@ -49,7 +57,12 @@ def test_a_full_disk_is_a_sentence() -> None:
     """Output that goes to a file on a full disk: one line that says so, code 2."""
     with open("/dev/full", "wb") as full:
         found = subprocess.run(
-            [*COMMAND, "settings"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False
+            [*COMMAND, "settings"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
     assert (found.returncode, found.stderr) == (2, "millrace: standard output: No space left on device\n")
 
@@ -59,7 +72,12 @@ def test_nobody_reads_the_mistakes() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     found = subprocess.run(
-        [*COMMAND, "nosuch"], stdout=subprocess.PIPE, stderr=writer, text=True, timeout=PATIENCE_S, check=False
+        [*COMMAND, "nosuch"],
+        stdout=subprocess.PIPE,
+        stderr=writer,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     os.close(writer)
     assert (found.returncode, found.stdout) == (2, "")
@@ -86,17 +104,24 @@ def test_a_full_disk_takes_no_mistakes() -> None:
 
 
 def test_streams_that_were_closed_at_the_start_are_no_files(tmp_path: Path) -> None:
-    """`>&- 2>&- <&-`: the loop's own descriptors get other numbers (it aborts where they do not), and the code is the command's."""
+    """`>&- 2>&- <&-`: the loop's own descriptors get other numbers (it aborts where they do not), and the
+    code is the command's."""
     script = '"$0" -m millrace.broker fsck --data-dir "$1" <&- >&- 2>&-'
-    found = subprocess.run(["sh", "-c", script, sys.executable, str(tmp_path)], timeout=PATIENCE_S, check=False)
+    found = subprocess.run(
+        ["sh", "-c", script, sys.executable, str(tmp_path)], timeout=PATIENCE_S, check=False
+    )
     assert found.returncode == 2
 
 
 def test_who_serves_lets_go_of_its_output() -> None:
-    """A broker whose ready line nobody reads serves on: what it says is dropped, without an error then or at its end."""
+    """A broker whose ready line nobody reads serves on: what it says is dropped, without an error then or at
+    its end."""
     reader, writer = os.pipe()
     os.close(reader)
-    script = "from millrace.broker.cli.output import take_over; take_over(is_lasting=True); print('ready', flush=True); print('on')"
+    script = (
+        "from millrace.broker.cli.output import take_over; take_over(is_lasting=True); print('ready', "
+        "flush=True); print('on')"
+    )
     found = subprocess.run(
         [sys.executable, "-c", script], stdout=writer, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False
     )
@@ -106,7 +131,8 @@ def test_who_serves_lets_go_of_its_output() -> None:
 
 @pytest.mark.parametrize("name", ["cli", "cli.output", "cli.restore", "config", "restore.restoring"])
 def test_a_command_that_is_interrupted_as_it_is_loaded_leaves_no_trace(name: str, tmp_path: Path) -> None:
-    """Ctrl-C in an import, as of the first tenth of a second: 130 and nothing else, also where it meets a callback that cannot raise."""
+    """Ctrl-C in an import, as of the first tenth of a second: 130 and nothing else, also where it meets a
+    callback that cannot raise."""
     script = """
 import os, signal, sys
 from millrace.broker.__main__ import main
@@ -129,8 +155,12 @@ sys.exit(main(["restore", "--data-dir", sys.argv[2]]))
 
 
 def test_little_is_loaded_before_an_interrupt_is_met() -> None:
-    """What is loaded before `main` is called may still print a trace: two small files of ours, and nothing of the library."""
-    script = "import sys; before = set(sys.modules); import millrace.broker.__main__; print(*sorted(set(sys.modules) - before))"
+    """What is loaded before `main` is called may still print a trace: two small files of ours, and nothing of
+    the library."""
+    script = (
+        "import sys; before = set(sys.modules); import millrace.broker.__main__; "
+        "print(*sorted(set(sys.modules) - before))"
+    )
     found = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )

@@ -1,4 +1,5 @@
-"""`millrace pipeline run` and the process it starts: its words, and that the two are one. A script stands for PySpark's interpreter."""
+"""`millrace pipeline run` and the process it starts: its words, and that the two are one. A script stands for
+PySpark's interpreter."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ import pytest
 from tests.patience import PATIENCE_S, next_line
 
 # Says its process id, and runs until a signal, or for a minute; its orderly end takes a while.
-ORDERLY = 'trap "sleep 0.2; echo ended; exit 7" TERM INT\necho $$\nfor second in $(seq 60); do sleep 1 & wait; done'
+ORDERLY = (
+    'trap "sleep 0.2; echo ended; exit 7" TERM INT\necho $$\nfor second in $(seq 60); do sleep 1 & wait; done'
+)
 
 
 @pytest.fixture
@@ -24,14 +27,25 @@ def interpreter(tmp_path: Path) -> Path:
 
 def begin(interpreter: Path, script: str, *words: str) -> subprocess.Popen[str]:
     interpreter.write_text(f"#!/bin/sh\n{script}\n")
-    command = [sys.executable, "-m", "millrace.broker", "pipeline", "run", "ingest", "--python", str(interpreter)]
+    command = [
+        sys.executable,
+        "-m",
+        "millrace.broker",
+        "pipeline",
+        "run",
+        "ingest",
+        "--python",
+        str(interpreter),
+    ]
     return subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_words_and_exit_code_are_handed_on(interpreter: Path) -> None:
     """The pipeline's code is the command's."""
     started = begin(interpreter, 'echo "$@"; exit 3', "--config", "c.toml", "--once")
-    assert started.communicate(timeout=PATIENCE_S)[0] == "-m millrace.spark_jobs ingest --config c.toml --once\n"
+    assert (
+        started.communicate(timeout=PATIENCE_S)[0] == "-m millrace.spark_jobs ingest --config c.toml --once\n"
+    )
     assert started.returncode == 3
 
 
@@ -62,4 +76,7 @@ def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "millrace.broker", *words], capture_output=True, text=True, timeout=PATIENCE_S
     )
-    assert (done.returncode, done.stderr) == (2, f"millrace: --python {tmp_path}/none: No such file or directory\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"millrace: --python {tmp_path}/none: No such file or directory\n",
+    )

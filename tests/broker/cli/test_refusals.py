@@ -1,4 +1,5 @@
-"""What an operator is told by each error that can end a start or a running node: a sentence, never a class name, a tuple or a trace."""
+"""What an operator is told by each error that can end a start or a running node: a sentence, never a class
+name, a tuple or a trace."""
 
 from __future__ import annotations
 
@@ -51,7 +52,10 @@ SAMPLES: tuple[tuple[BaseException, str], ...] = (
     ),
     (disk.DiskFailed("/d/wal", "Input/output error"), "/d/wal: Input/output error"),
     (DirectRefused("/d/wal"), "wal.direct.io=prefer"),
-    (ClaimCorrupt("c/owners/1/00000000000000000007", "its checksum differs"), "c/owners/1/00000000000000000007"),
+    (
+        ClaimCorrupt("c/owners/1/00000000000000000007", "its checksum differs"),
+        "c/owners/1/00000000000000000007",
+    ),
     (Replaced(CLAIM, "c/owners/1/00000000000000000002", None), "let one process run"),
     (ObjectForeign("c/objects/1", Writer(1, 5), Writer(1, 6)), "let one of the two run"),
     (kraft.LogCorrupt("/d/log", 7, "checksum differs"), "restore"),
@@ -69,7 +73,10 @@ SAMPLES: tuple[tuple[BaseException, str], ...] = (
     (wal.WalMismatch("capacity", 4096, 1024), "room"),
     (wal.WalFenced(3, 4), "one process"),
     (wal.WalOutdated(4096, 8192), "put the current WAL back"),
-    (wal.WalStoreUnfit("the store of the WAL ignores conditions: add fence=reservation"), "fence=reservation"),
+    (
+        wal.WalStoreUnfit("the store of the WAL ignores conditions: add fence=reservation"),
+        "fence=reservation",
+    ),
     (s3stream.StreamFenced(-1, 3), "one process"),
     (s3stream.OffsetGap(3, 10, 20), "wal.lost.accept=true"),
     (s3stream.ObjectCorrupt("entry checksum differs", 9), "wal.lost.accept=true"),
@@ -94,10 +101,13 @@ SAMPLES: tuple[tuple[BaseException, str], ...] = (
 )
 # Roots without a form of their own, and what cannot reach the process's end.
 NO_SAMPLE = {
-    MillraceError, Unavailable, Exhausted, Fenced, Corrupt, Closed, SettingsInvalid, objectstore.PreconditionFailed,
+    MillraceError, Unavailable, Exhausted, Fenced, Corrupt, Closed, SettingsInvalid,
+    objectstore.PreconditionFailed,
     objectstore.StoreConflict,
-    kraft.NotLeader, kraft.ProposalDropped, kraft.TooManyCommands, kraft.EpochMismatch, wal.WalFull, wal.WalClosed,
-    s3stream.StreamMissing, s3stream.OffsetTrimmed, s3stream.OffsetBeyondEnd, s3stream.UploadExpired, s3stream.CompactionRefused,
+    kraft.NotLeader, kraft.ProposalDropped, kraft.TooManyCommands, kraft.EpochMismatch, wal.WalFull,
+    wal.WalClosed,
+    s3stream.StreamMissing, s3stream.OffsetTrimmed, s3stream.OffsetBeyondEnd, s3stream.UploadExpired,
+    s3stream.CompactionRefused,
     ConnectFailed, MetaCorrupt, StateCorrupt,
 }  # fmt: skip
 
@@ -121,7 +131,8 @@ def test_a_sentence_and_a_remedy(settings: BrokerSettings, error: BaseException,
 
 
 def test_a_damaged_log_of_objects_is_named_by_its_address(settings: BrokerSettings) -> None:
-    """There is no device to mend; the command that says what is left takes the address, in which no key is shown."""
+    """There is no device to mend; the command that says what is left takes the address, in which no key is
+    shown."""
     of_objects = replace(settings, wal=parse_address("0@s3://lake?secretKey=hidden&capacity=1GiB"))
     for error in (wal.WalCorrupt(8192, "it is gone"), s3stream.OffsetGap(7, 20, 30)):
         sentence = sentence_of(error, of_objects)
@@ -139,11 +150,14 @@ SAMPLE_OF = {
     "Writer | None": None,
 }
 OF_A_STORE = tuple(
-    kind("k", "reason") for kind in (objectstore.StoreDenied, objectstore.StoreUnavailable, objectstore.StoreFull)
+    kind("k", "reason")
+    for kind in (objectstore.StoreDenied, objectstore.StoreUnavailable, objectstore.StoreFull)
 )
 
 
-@pytest.mark.parametrize("error", [*OF_A_STORE, objectstore.ObjectMissing("k")], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "error", [*OF_A_STORE, objectstore.ObjectMissing("k")], ids=lambda one: type(one).__name__
+)
 def test_the_logs_store_is_not_taken_for_the_data_bucket(
     settings: BrokerSettings, error: objectstore.SaidByStore
 ) -> None:
@@ -164,7 +178,10 @@ def test_every_error_has_words() -> None:
         made = kind.__init__
         wanted = inspect.signature(made).parameters.values() if inspect.isfunction(made) else ()
         asked = [one for one in wanted if one.kind is one.POSITIONAL_OR_KEYWORD and one.name != "self"]
-        given = [CLAIM if kind is Replaced and one.name == "own" else SAMPLE_OF.get(one.annotation, 7) for one in asked]
+        given = [
+            CLAIM if kind is Replaced and one.name == "own" else SAMPLE_OF.get(one.annotation, 7)
+            for one in asked
+        ]
         told = in_words(kind(*(given or ["what it was", 7])))
         assert re.search("[a-z]{3}", told), (kind, told)
         assert not re.search(r"\('|^\(|', |\(7, |'\)", told), told

@@ -1,4 +1,5 @@
-"""`millrace wal`: what it says of a log that is sound, damaged, in use, or none; and that it changes nothing."""
+"""`millrace wal`: what it says of a log that is sound, damaged, in use, or none; and that it changes
+nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def ask(*words: str) -> int:
 
 
 async def write(path: Path) -> list[tuple[int, int]]:
-    """Ten entries of stream 3 and ten of stream 5, a block each, then one record of something else; (position, end) of each."""
+    """Ten entries of stream 3 and ten of stream 5, a block each, then one record of something else;
+    (position, end) of each."""
     wal = await BlockWal.open(PosixDisk(), str(path), small_settings(), owner(4))
     assert [record async for record in wal.recover()] == []
     journal = Journal()
@@ -62,7 +64,9 @@ def damage(path: Path, position: int) -> int:
     return position - position % BLOCK_BYTES
 
 
-def test_list_says_what_is_there(log: tuple[Path, list[tuple[int, int]]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_says_what_is_there(
+    log: tuple[Path, list[tuple[int, int]]], capsys: pytest.CaptureFixture[str]
+) -> None:
     """The header, each stream with its offsets, and what is of no stream; the file is as it was."""
     path, _ = log
     before = path.read_bytes()
@@ -78,7 +82,9 @@ def test_list_says_what_is_there(log: tuple[Path, list[tuple[int, int]]], capsys
     assert path.read_bytes() == before
 
 
-def test_show_gives_every_record(log: tuple[Path, list[tuple[int, int]]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_gives_every_record(
+    log: tuple[Path, list[tuple[int, int]]], capsys: pytest.CaptureFixture[str]
+) -> None:
     """One a line, with its place and what it holds."""
     path, places = log
     assert ask("show", str(path)) == 0
@@ -95,7 +101,8 @@ def test_show_gives_every_record(log: tuple[Path, list[tuple[int, int]]], capsys
 def test_verify_names_the_place_and_what_is_lost(
     log: tuple[Path, list[tuple[int, int]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A sound log is called so; a flipped byte gives the block's position, the stream's missing offsets and exit code 1; recovery agrees."""
+    """A sound log is called so; a flipped byte gives the block's position, the stream's missing offsets and
+    exit code 1; recovery agrees."""
     path, places = log
     assert ask("verify", str(path)) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "sound"
@@ -189,7 +196,8 @@ def test_one_copy_of_the_header_that_rots_is_told(
 def test_a_log_without_a_header_is_shown_by_its_blocks(
     harm: bytes, log: tuple[Path, list[tuple[int, int]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every record that is sound, marked as what it is: by the blocks' own word. Verify finds it not sound, and says what works."""
+    """Every record that is sound, marked as what it is: by the blocks' own word. Verify finds it not sound,
+    and says what works."""
     path, places = log
     damage(path, places[4][0])
     path.write_bytes(harm + path.read_bytes()[2 * BLOCK_BYTES :])
@@ -215,7 +223,9 @@ def test_a_log_without_a_header_is_shown_by_its_blocks(
     assert ask("show", str(path), "--json") == 0
     shown = capsys.readouterr()
     rows = [json.loads(line) for line in shown.out.splitlines()]
-    assert [(row["position"], row["end"]) for row in rows[:19]] == [place for place in places if place != places[4]]
+    assert [(row["position"], row["end"]) for row in rows[:19]] == [
+        place for place in places if place != places[4]
+    ]
     assert "by their own word" in shown.err
     assert path.read_bytes() == before
 
@@ -238,7 +248,8 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_what_cannot_be_read_is_told_as_damage(
     log: tuple[Path, list[tuple[int, int]]], lost: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A bad sector in a copy of the header, in a block, and in both copies: as where they rotted. Too many of them are a device that fails."""
+    """A bad sector in a copy of the header, in a block, and in both copies: as where they rotted. Too many of
+    them are a device that fails."""
     path, places = log
     lost.append(BLOCK_BYTES)
     assert ask("verify", str(path)) == 0
@@ -248,9 +259,9 @@ def test_what_cannot_be_read_is_told_as_damage(
     assert ask("verify", str(path)) == 1
     said = capsys.readouterr().out
     assert (
-        f"damaged from position {start} (byte {RING_START + start}) to {start + BLOCK_BYTES}: the device cannot read it"
-        in said
-    )
+        f"damaged from position {start} (byte {RING_START + start}) to {start + BLOCK_BYTES}: the device "
+        "cannot read it"
+    ) in said
     assert "stream 3 lacks [20, 30)" in said
     lost.append(0)
     assert ask("verify", str(path)) == 1
@@ -292,7 +303,8 @@ async def write_laps(path: Path) -> int:
 
 @pytest.mark.parametrize("more_bytes", [0, BLOCK_BYTES])
 def test_laps_without_a_header(more_bytes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Blocks of two laps, in order; on a device that is larger than the capacity was, they are told all the same, and that they lie elsewhere."""
+    """Blocks of two laps, in order; on a device that is larger than the capacity was, they are told all the
+    same, and that they lie elsewhere."""
     path = tmp_path / "wal"
     end = asyncio.run(write_laps(path))
     path.write_bytes(bytes(2 * BLOCK_BYTES) + path.read_bytes()[2 * BLOCK_BYTES :] + bytes(more_bytes))
@@ -303,13 +315,16 @@ def test_laps_without_a_header(more_bytes: int, tmp_path: Path, capsys: pytest.C
     assert rows[-1]["end"] == end
     assert len(rows) > 15
     assert ask("list", str(path)) == 0
-    assert ("blocks lie elsewhere than this capacity would have them" in capsys.readouterr().out) == bool(more_bytes)
+    assert ("blocks lie elsewhere than this capacity would have them" in capsys.readouterr().out) == bool(
+        more_bytes
+    )
 
 
 def test_an_address_is_gone_by_as_a_start_goes_by_it(
     log: tuple[Path, list[tuple[int, int]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What s3.wal.path says of a file is that file, with or without the number in front; what it could not say is refused as there."""
+    """What s3.wal.path says of a file is that file, with or without the number in front; what it could not
+    say is refused as there."""
     path, _ = log
     for address in (f"0@file://{path}?capacity=256KiB", f"file://{path}", f"0@file://{path}?kind=block"):
         assert ask("verify", address) == 0

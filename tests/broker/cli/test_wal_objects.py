@@ -1,4 +1,5 @@
-"""`millrace wal` on a log of objects: what it says of one that is sound, damaged, another's, or none; and that it changes nothing."""
+"""`millrace wal` on a log of objects: what it says of one that is sound, damaged, another's, or none; and
+that it changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def ask(*words: str) -> int:
 
 
 async def write(folder: Path, node_id: int = 1) -> list[tuple[int, int]]:
-    """Ten entries of stream 3 and ten of stream 5, an object each, then one record of something else; (position, end) of each."""
+    """Ten entries of stream 3 and ten of stream 5, an object each, then one record of something else;
+    (position, end) of each."""
     who = owner(4, node_id=node_id)
     wal = await ObjectWal.open(await LocalObjectStore.open(str(folder)), small_settings(), who, Rand(b"cli"))
     assert [record async for record in wal.recover()] == []
@@ -75,7 +77,11 @@ def test_list_says_what_is_there(
     assert ask("list", address, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["records"], found["is_sound"], found["epoch"], found["is_closed"]) == (21, True, 4, True)
-    assert {kind: told["count"] for kind, told in found["objects"].items()} == {"root": 1, "records": 21, "mark": 2}
+    assert {kind: told["count"] for kind, told in found["objects"].items()} == {
+        "root": 1,
+        "records": 21,
+        "mark": 2,
+    }
     assert held(folder) == before
 
 
@@ -95,7 +101,8 @@ def test_show_gives_every_record(
 def test_verify_names_the_place_and_what_is_lost(
     log: tuple[Path, str, list[tuple[int, int]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A sound log is called so; a flipped byte gives the position and the object, the stream's missing offsets and exit code 1; recovery agrees."""
+    """A sound log is called so; a flipped byte gives the position and the object, the stream's missing
+    offsets and exit code 1; recovery agrees."""
     folder, address, places = log
     assert ask("verify", address) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "sound"
@@ -156,7 +163,9 @@ def test_one_of_several_is_chosen_by_its_node(tmp_path: Path, capsys: pytest.Cap
         ("0@s3://", "names no bucket"),
     ],
 )
-def test_what_cannot_be_looked_at(text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_looked_at(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One sentence and exit code 2; nothing is made where nothing was."""
     assert ask("list", text.format(tmp_path)) == 2
     assert words in capsys.readouterr().err
@@ -172,7 +181,8 @@ def test_a_log_that_lost_its_root_is_shown(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is found by its other objects, and every record is there; that it is not sound is said, and what a start makes of it, which says so too."""
+    """It is found by its other objects, and every record is there; that it is not sound is said, and what a
+    start makes of it, which says so too."""
     folder, address, places = log
     root = folder / "millrace-wal-1"
     whole = root.read_bytes()
@@ -204,7 +214,10 @@ def test_a_log_that_lost_its_root_is_shown(
 
     assert asyncio.run(skip()) == 21
     (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    assert "the WAL's object millrace-wal-1, where the log begins, is gone or cannot be read" in warning.getMessage()
+    assert (
+        "the WAL's object millrace-wal-1, where the log begins, is gone or cannot be read"
+        in warning.getMessage()
+    )
 
 
 def test_a_damaged_root_alone_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,13 +225,14 @@ def test_a_damaged_root_alone_is_told(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "millrace-wal-1").write_bytes(b"short")
     assert ask("list", f"0@file://{tmp_path}/") == 2
     assert (
-        "millrace-wal-1 cannot be read, which names the log's cluster, and no other object of the log is there"
-        in capsys.readouterr().err
-    )
+        "millrace-wal-1 cannot be read, which names the log's cluster, and no other object of the log is "
+        "there"
+    ) in capsys.readouterr().err
 
 
 def test_logs_without_roots_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Among other things in a bucket, other clusters' too: a log is found by its keys, and where two may be meant, both are named."""
+    """Among other things in a bucket, other clusters' too: a log is found by its keys, and where two may be
+    meant, both are named."""
     for node_id in (1, 7, 30):
         asyncio.run(write(tmp_path, node_id))
     (tmp_path / "millrace-wal-7").unlink()

@@ -1,4 +1,5 @@
-"""A broker's inside with a group coordinator over real partitions, in virtual time: timers of hours cost nothing."""
+"""A broker's inside with a group coordinator over real partitions, in virtual time: timers of hours cost
+nothing."""
 
 from __future__ import annotations
 
@@ -115,7 +116,8 @@ class TellingOpener(Opener):
 
 
 class GroupFixture(BrokerFixture):
-    """`offsets_partitions` 0: there is no __consumer_offsets yet. Topics `t` and `u` have four partitions each."""
+    """`offsets_partitions` 0: there is no __consumer_offsets yet. Topics `t` and `u` have four partitions
+    each."""
 
     def __init__(
         self,
@@ -212,7 +214,9 @@ class GroupFixture(BrokerFixture):
         response = await self.ask_for(9, version, fetch_offsets_request(version, {group_id: places or None}))
         topics = response.topics if version < 8 else response.groups[0].topics
         return {
-            (topic.name, part.partition_index): part.committed_offset for topic in topics for part in topic.partitions
+            (topic.name, part.partition_index): part.committed_offset
+            for topic in topics
+            for part in topic.partitions
         }
 
     # -- looking inside
@@ -323,5 +327,9 @@ def fetch_offsets_request(
     if version >= 8:
         return OffsetFetchRequest(groups=groups, **fields)
     (only,) = groups
-    old = None if only.topics is None else [OffsetFetchRequestTopic(t.name, t.partition_indexes) for t in only.topics]
+    old = (
+        None
+        if only.topics is None
+        else [OffsetFetchRequestTopic(t.name, t.partition_indexes) for t in only.topics]
+    )
     return OffsetFetchRequest(group_id=only.group_id, topics=old, **fields)

@@ -13,13 +13,16 @@ from tests.broker.coordinators.build import GroupFixture, group_at, run
 
 @pytest.mark.parametrize("version", range(4))
 def test_deleting(version: int) -> None:
-    """Groups without members go with their offsets, for good; those with members and those that are not there say so."""
+    """Groups without members go with their offsets, for good; those with members and those that are not there
+    say so."""
 
     async def scenario() -> None:
         fixture = await GroupFixture(offsets_partitions=3).start()
         joined = await fixture.stable_member("busy")
         left = await fixture.stable_member("left")
-        await fixture.commit("left", {("t", 0): 1, ("t", 1): 1, ("u", 0): 1}, generation=1, member_id=left.member_id)
+        await fixture.commit(
+            "left", {("t", 0): 1, ("t", 1): 1, ("u", 0): 1}, generation=1, member_id=left.member_id
+        )
         await fixture.ask_for(13, 1, LeaveGroupRequest("left", left.member_id))
         await fixture.commit("simple", {("t", 0): 1})
         names = ["busy", "left", "none", "simple", "left"]

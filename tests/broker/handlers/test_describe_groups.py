@@ -16,7 +16,8 @@ from tests.broker.coordinators.build import GroupFixture, group_at, join_request
 
 @pytest.mark.parametrize("version", range(7))
 def test_a_stable_group(version: int) -> None:
-    """Members with their host as Java writes it, metadata and assignment; operations where they were asked for."""
+    """Members with their host as Java writes it, metadata and assignment; operations where they were asked
+    for."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -28,7 +29,11 @@ def test_a_stable_group(version: int) -> None:
         assert (group.protocol_type, group.protocol_data) == ("consumer", "range")
         assert group.authorized_operations == (GROUP_OPERATIONS if asks else NO_OPERATIONS)
         (member,) = group.members
-        assert (member.member_id, member.client_id, member.client_host) == (joined.member_id, "client", "/127.0.0.1")
+        assert (member.member_id, member.client_id, member.client_host) == (
+            joined.member_id,
+            "client",
+            "/127.0.0.1",
+        )
         assert (member.member_metadata, member.member_assignment) == (subscription(["t"]), b"all")
         assert member.group_instance_id is None
 
@@ -36,7 +41,8 @@ def test_a_stable_group(version: int) -> None:
 
 
 def test_states() -> None:
-    """Metadata and protocol are shown of stable groups alone; simple groups and empty ones have no members."""
+    """Metadata and protocol are shown of stable groups alone; simple groups and empty ones have no
+    members."""
 
     async def scenario() -> None:
         fixture = await GroupFixture(offsets_partitions=3).start()
@@ -44,7 +50,9 @@ def test_states() -> None:
         async def described(*names: str) -> list[tuple[str, str, str, int]]:
             response = await fixture.ask_for(15, 5, DescribeGroupsRequest(list(names)))
             assert [group.group_id for group in response.groups] == list(names)
-            return [(g.group_state, g.protocol_type, g.protocol_data, len(g.members)) for g in response.groups]
+            return [
+                (g.group_state, g.protocol_type, g.protocol_data, len(g.members)) for g in response.groups
+            ]
 
         joined = await fixture.join("g")
         assert await described("g") == [("CompletingRebalance", "consumer", "", 1)]
@@ -56,7 +64,11 @@ def test_states() -> None:
         await fixture.stable_member("left")
         await fixture.ask_for(13, 1, LeaveGroupRequest("left", (await _only_member(fixture, "left"))))
         assert joined.member_id
-        assert await described("left", "simple", "g") == [("Empty", "consumer", "", 0), ("Empty", "", "", 0), state]
+        assert await described("left", "simple", "g") == [
+            ("Empty", "consumer", "", 0),
+            ("Empty", "", "", 0),
+            state,
+        ]
 
     run(scenario())
 

@@ -1,4 +1,5 @@
-"""Sizes of partitions from metadata alone, and of open ones from what they took; AlterReplicaLogDirs, whose only way is to stay."""
+"""Sizes of partitions from metadata alone, and of open ones from what they took; AlterReplicaLogDirs, whose
+only way is to stay."""
 
 from __future__ import annotations
 
@@ -19,7 +20,12 @@ from millrace.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirTopic,
 )
 from millrace.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from millrace.protocol.stream_records import CommitObjectRecord, RemoveStreamsRecord, StreamRecord, TrimStreamRecord
+from millrace.protocol.stream_records import (
+    CommitObjectRecord,
+    RemoveStreamsRecord,
+    StreamRecord,
+    TrimStreamRecord,
+)
 from millrace.runtime.disk import Disk
 from millrace.runtime.objectstore.address import parse_address
 from millrace.s3stream.ids import StreamRole
@@ -56,19 +62,27 @@ def committed(object_id: int, size_bytes: int, *ranges: tuple[int, int, int]) ->
     return CommitObjectRecord(object_id, 0, size_bytes, object_id, 0, NODE, object_id, 0, packed)
 
 
-async def sizes(fixture: BrokerFixture, asked: Mapping[str, Sequence[int]] | None = None) -> dict[tuple[str, int], int]:
-    topics = None if asked is None else [DescribableLogDirTopic(name, list(found)) for name, found in asked.items()]
+async def sizes(
+    fixture: BrokerFixture, asked: Mapping[str, Sequence[int]] | None = None
+) -> dict[tuple[str, int], int]:
+    topics = (
+        None
+        if asked is None
+        else [DescribableLogDirTopic(name, list(found)) for name, found in asked.items()]
+    )
     response = await fixture.ask(handler(fixture), 35, 4, DescribeLogDirsRequest(topics))
     (result,) = response.results
     assert (result.error_code, result.log_dir) == (0, LOG_DIR)
     return {
-        (topic.name, one.partition_index): one.partition_size for topic in result.topics for one in topic.partitions
+        (topic.name, one.partition_index): one.partition_size
+        for topic in result.topics
+        for one in topic.partitions
     }
 
 
 def test_an_object_is_divided_among_the_records_in_it() -> None:
-    """By the data streams' offsets alone (a time stream's are bytes); what is trimmed counts no more, a deleted stream's share falls to
-    those that keep the object."""
+    """By the data streams' offsets alone (a time stream's are bytes); what is trimmed counts no more, a
+    deleted stream's share falls to those that keep the object."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -108,7 +122,8 @@ def test_an_open_partition_says_what_it_holds() -> None:
 
 
 def test_only_what_is_here_and_was_asked_for() -> None:
-    """Partitions of other brokers, and names and numbers that are not there, are left out; each partition comes once."""
+    """Partitions of other brokers, and names and numbers that are not there, are left out; each partition
+    comes once."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -133,7 +148,9 @@ def test_many_partitions_leave_turns_to_others() -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize(("bucket", "room"), [("0@file:///objects", (1000, 400)), ("0@s3://bucket", (-1, -1))])
+@pytest.mark.parametrize(
+    ("bucket", "room"), [("0@file:///objects", (1000, 400)), ("0@s3://bucket", (-1, -1))]
+)
 def test_the_room_is_that_of_the_bucket(bucket: str, room: tuple[int, int]) -> None:
     """A directory's file system; unknown for an object store."""
 
@@ -147,7 +164,8 @@ def test_the_room_is_that_of_the_bucket(bucket: str, room: tuple[int, int]) -> N
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_partition_stays_where_it_is(version: int) -> None:
-    """Sent to its own directory it is there already, however that is written; every other directory is not found."""
+    """Sent to its own directory it is there already, however that is written; every other directory is not
+    found."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -157,8 +175,14 @@ def test_a_partition_stays_where_it_is(version: int) -> None:
         async def codes(path: str) -> list[tuple[str, int, int]]:
             topics = [AlterReplicaLogDirTopic("a", [0, 7]), AlterReplicaLogDirTopic("away", [0])]
             request = AlterReplicaLogDirsRequest([AlterReplicaLogDir(path, topics)])
-            response: Any = await fixture.ask(AlterReplicaLogDirs(fixture.cache, LOG_DIR), 34, version, request)
-            return [(t.topic_name, p.partition_index, p.error_code) for t in response.results for p in t.partitions]
+            response: Any = await fixture.ask(
+                AlterReplicaLogDirs(fixture.cache, LOG_DIR), 34, version, request
+            )
+            return [
+                (t.topic_name, p.partition_index, p.error_code)
+                for t in response.results
+                for p in t.partitions
+            ]
 
         for path in (LOG_DIR, LOG_DIR + "/", "/data/../data/metadata"):
             assert await codes(path) == [

@@ -23,7 +23,8 @@ from tests.s3stream.build import World
 VERSIONS = (4, 5, 6, 7, 9, 11, 12, 13, 15, 16, 17, 18)
 # Not run cold, and why.
 HOT_ONLY: dict[str, str] = {
-    "test_cold_data_comes_from_objects_and_warm_data_does_not_wait_elsewhere": "cold as it is, and the store stands still",
+    "test_cold_data_comes_from_objects_and_warm_data_does_not_wait_elsewhere": "cold as it is, and the store "
+    "stands still",
     "test_a_fetch_goes_from_objects_into_the_log_cache": "is about the log cache beside objects",
     "test_limits_are_shared_in_the_order_asked_whatever_is_cold": "cold as far as it is",
     "test_cold_and_hot_partitions_of_a_session_take_turns": "cold as far as it is",
@@ -101,7 +102,8 @@ def test_an_offset_inside_a_batch_gets_the_whole_batch() -> None:
 
 @pytest.mark.parametrize("version", [4, 11, 18])
 def test_offsets_out_of_range_are_told_and_the_end_is_not_one(version: int) -> None:
-    """Below the log's start and above its end: OFFSET_OUT_OF_RANGE. At the end, or between watermark and end: nothing yet."""
+    """Below the log's start and above its end: OFFSET_OUT_OF_RANGE. At the end, or between watermark and end:
+    nothing yet."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture(World(is_auto=False)).start()
@@ -143,7 +145,8 @@ def test_readers_of_committed_records_get_a_list_of_aborts(isolation: int) -> No
 def test_a_reader_sees_up_to_the_visible_end_of_its_isolation(
     isolation: str, level: int, found: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where something holds the last stable offset back, readers of committed records are given nothing behind it, and wait there."""
+    """Where something holds the last stable offset back, readers of committed records are given nothing
+    behind it, and wait there."""
     monkeypatch.setattr("millrace.broker.partitions.partition.last_stable_offset", lambda high_watermark: 4)
 
     async def scenario() -> None:
@@ -187,7 +190,8 @@ def test_places_that_cannot_be_read_have_their_codes(version: int) -> None:
 
 @pytest.mark.parametrize("version", [9, 12, 16])
 def test_leader_epochs_are_compared(version: int) -> None:
-    """An older one than ours is fenced (one below any, too), a newer one unknown, our own and none (-1) are fine."""
+    """An older one than ours is fenced (one below any, too), a newer one unknown, our own and none (-1) are
+    fine."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -209,7 +213,8 @@ def test_leader_epochs_are_compared(version: int) -> None:
 
 
 def test_a_diverging_epoch_is_told_without_records() -> None:
-    """Who fetched further in an epoch than that epoch went learns where it ended; an epoch nobody knows is out of range."""
+    """Who fetched further in an epoch than that epoch went learns where it ended; an epoch nobody knows is
+    out of range."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -223,7 +228,14 @@ def test_a_diverging_epoch_is_told_without_records() -> None:
             (part,) = parts_of(await fixture.fetch({("a", 0): offset}, 12, last_fetched_epoch=epoch)).values()
             diverging = part.diverging_epoch
             answers.append((part.error_code, diverging.epoch, diverging.end_offset, len(offsets(part))))
-        assert answers == [(0, -1, -1, 1), (0, 0, 4, 0), (0, 0, 4, 0), (0, -1, -1, 0), (0, 2, 6, 0), (1, -1, -1, 0)]
+        assert answers == [
+            (0, -1, -1, 1),
+            (0, 0, 4, 0),
+            (0, 0, 4, 0),
+            (0, -1, -1, 0),
+            (0, 2, 6, 0),
+            (1, -1, -1, 0),
+        ]
 
     run(scenario())
 
@@ -246,7 +258,8 @@ def test_replicas_do_not_fetch_here() -> None:
 
 
 def test_a_partitions_limit_holds_after_its_first_batch() -> None:
-    """The first batch of an answer is sent whole however small the limits; a later partition's only if it fits."""
+    """The first batch of an answer is sent whole however small the limits; a later partition's only if it
+    fits."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -267,7 +280,8 @@ def test_a_partitions_limit_holds_after_its_first_batch() -> None:
 
 
 def test_the_answers_limit_is_shared_in_the_order_asked() -> None:
-    """Bytes go to the first partitions; the rest get none, though they have some; the broker's own limit holds too."""
+    """Bytes go to the first partitions; the rest get none, though they have some; the broker's own limit
+    holds too."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -277,7 +291,9 @@ def test_the_answers_limit_is_shared_in_the_order_asked() -> None:
             wanted = {("a", index): 0 for index in range(3)}
             parts = parts_of(await fixture.fetch(wanted, max_bytes=limit))
             assert [len(offsets(part)) for part in parts.values()] == expected, limit
-        fixture.fetch_handler = Fetch(fixture.directory, fixture.cache, fixture.sessions, response_bytes_max=3 * one)
+        fixture.fetch_handler = Fetch(
+            fixture.directory, fixture.cache, fixture.sessions, response_bytes_max=3 * one
+        )
         parts = parts_of(await fixture.fetch({("a", 0): 0, ("a", 1): 0}))
         assert [len(offsets(part)) for part in parts.values()] == [3, 0]
 
@@ -287,7 +303,8 @@ def test_the_answers_limit_is_shared_in_the_order_asked() -> None:
 async def served(
     fixture: BrokerFixture, wanted: dict[tuple[str, int], int], count: int, **fields: Any
 ) -> list[tuple[str, int]]:
-    """Who had records in the first so many answers of a session, of which all but the first ask for nothing new."""
+    """Who had records in the first so many answers of a session, of which all but the first ask for nothing
+    new."""
     keys, session_id = [], 0
     for epoch in range(count):
         response = await fixture.fetch(
@@ -299,7 +316,8 @@ async def served(
 
 
 def test_in_a_session_nobody_starves() -> None:
-    """With room for one partition an answer, increments that ask for nothing new go round: each partition has its turn."""
+    """With room for one partition an answer, increments that ask for nothing new go round: each partition has
+    its turn."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -315,8 +333,9 @@ def test_in_a_session_nobody_starves() -> None:
 
 
 def test_a_fetch_that_reads_twice_serves_whom_it_served_first() -> None:
-    """With batches above the partition's limit one is taken an answer: that of the first in the request, or in a session of each in turn, also where
-    the minimum is waited for and all is read again at the deadline."""
+    """With batches above the partition's limit one is taken an answer: that of the first in the request, or
+    in a session of each in turn, also where the minimum is waited for and all is read again at the
+    deadline."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -333,7 +352,8 @@ def test_a_fetch_that_reads_twice_serves_whom_it_served_first() -> None:
 
 
 def test_a_batch_that_does_not_fit_keeps_its_place() -> None:
-    """A large batch behind smaller ones is left out, and comes first in the next increment, where it is sent whole."""
+    """A large batch behind smaller ones is left out, and comes first in the next increment, where it is sent
+    whole."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -341,7 +361,11 @@ def test_a_batch_that_does_not_fit_keeps_its_place() -> None:
         fixture.make_topic("large")
         await fixture.produce({("large", 0): batch(1, value=b"v" * 5000)})
         fields = {"max_bytes": 2 * size_of_one()}
-        assert await served(fixture, {("a", 0): 0, ("large", 0): 0}, 3, **fields) == [("a", 0), ("large", 0), ("a", 0)]
+        assert await served(fixture, {("a", 0): 0, ("large", 0): 0}, 3, **fields) == [
+            ("a", 0),
+            ("large", 0),
+            ("a", 0),
+        ]
 
     run(scenario())
 
@@ -360,13 +384,16 @@ def stand_still(fixture: BrokerFixture) -> asyncio.Event:
     return gate
 
 
-def begin(fixture: BrokerFixture, wanted: dict[tuple[str, int], int], version: int = 12, **fields: Any) -> Any:
+def begin(
+    fixture: BrokerFixture, wanted: dict[tuple[str, int], int], version: int = 12, **fields: Any
+) -> Any:
     to = fields.pop("to", None)
     return fixture.begin(fixture.fetch_handler, 1, version, fetch_request(wanted, version, **fields), to=to)
 
 
 def test_a_fetch_waits_for_bytes_and_completes_when_they_are_durable() -> None:
-    """Delayed at the log's end it is answered with the batch once that is durable, well before its time is over."""
+    """Delayed at the log's end it is answered with the batch once that is durable, well before its time is
+    over."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture(World(is_auto=False)).start()
@@ -385,14 +412,17 @@ def test_a_fetch_waits_for_bytes_and_completes_when_they_are_durable() -> None:
 
 
 def test_a_fetch_waits_for_as_many_bytes_as_it_wants() -> None:
-    """Bytes of several partitions are summed, those at hand at the beginning count, and nothing is sent twice or missing."""
+    """Bytes of several partitions are summed, those at hand at the beginning count, and nothing is sent twice
+    or missing."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
         fixture.make_topic("a", 3)
         await fixture.produce({("a", 0): batch(2)})
         one = size_of_one()
-        outcome = begin(fixture, {("a", index): 0 for index in range(3)}, max_wait_ms=600_000, min_bytes=3 * one)
+        outcome = begin(
+            fixture, {("a", index): 0 for index in range(3)}, max_wait_ms=600_000, min_bytes=3 * one
+        )
         await asyncio.sleep(0.01)
         await fixture.produce({("a", 2): batch(2)})
         await asyncio.sleep(0.01)
@@ -431,21 +461,25 @@ def test_a_partitions_limit_bounds_what_it_counts_for() -> None:
 
 @pytest.mark.parametrize("name", ["max_bytes", "partition_max_bytes"])
 def test_a_backlog_that_whole_batches_do_not_fill_is_not_waited_for(name: str) -> None:
-    """A minimum that is the limit is there when more lies behind what fits: the answer comes at once, with less."""
+    """A minimum that is the limit is there when more lies behind what fits: the answer comes at once, with
+    less."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
         await filled(fixture)
         limit = 3 * size_of_one() - 1
         async with asyncio.timeout(PATIENCE_S):
-            response = await fixture.fetch({("a", 0): 0}, max_wait_ms=600_000, min_bytes=limit, **{name: limit})
+            response = await fixture.fetch(
+                {("a", 0): 0}, max_wait_ms=600_000, min_bytes=limit, **{name: limit}
+            )
         assert [offsets(part) for part in parts_of(response).values()] == [[0, 2]]
 
     run(scenario())
 
 
 def test_a_batch_that_does_not_fit_counts_for_its_partitions_limit() -> None:
-    """It is there to be asked for: with it a minimum is reached or nearer, once, whatever else comes behind it."""
+    """It is there to be asked for: with it a minimum is reached or nearer, once, whatever else comes behind
+    it."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -550,7 +584,8 @@ def test_a_fetch_that_waits_learns_that_its_partition_left() -> None:
 
 @pytest.mark.parametrize("is_open", [True, False])
 def test_a_delayed_fetch_can_be_force_completed(is_open: bool) -> None:
-    """It is answered without news, or let go of with its client; no subscription is left, and no time is waited for."""
+    """It is answered without news, or let go of with its client; no subscription is left, and no time is
+    waited for."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -591,7 +626,8 @@ def test_a_fetch_whose_client_is_gone_is_not_read_for() -> None:
 
 @pytest.mark.parametrize("version", [4, 12])
 def test_a_fetch_that_fails_leaves_no_subscription(version: int) -> None:
-    """A defect in the first read pass or in a later one is the dispatcher's to answer; the request's partitions tell it nothing any more."""
+    """A defect in the first read pass or in a later one is the dispatcher's to answer; the request's
+    partitions tell it nothing any more."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -624,7 +660,8 @@ def test_a_fetch_that_fails_leaves_no_subscription(version: int) -> None:
 
 
 def test_a_wake_during_a_read_does_not_begin_another() -> None:
-    """News come and its time is over in the same turn of the loop: what is in objects is read once, and is in the answer."""
+    """News come and its time is over in the same turn of the loop: what is in objects is read once, and is in
+    the answer."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -657,7 +694,9 @@ def test_only_what_changed_is_read_again() -> None:
         fixture.make_topic("a", 200)
         for index in range(200):
             await fixture.partition("a", index)
-        outcome = begin(fixture, {("a", index): 0 for index in range(200)}, session_epoch=0, max_wait_ms=600_000)
+        outcome = begin(
+            fixture, {("a", index): 0 for index in range(200)}, session_epoch=0, max_wait_ms=600_000
+        )
         reads: list[int] = []
         led = fixture.directory.topic_named("a")
         assert led is not None
@@ -675,9 +714,9 @@ def test_only_what_changed_is_read_again() -> None:
         reads.clear()
         following = begin(fixture, {}, session_id=response.session_id, session_epoch=1, max_wait_ms=600_000)
         assert reads == [77]
-        assert [key for key, part in parts_of(await fixture.finish(following, 1, 12)).items() if offsets(part)] == [
-            ("a", 77)
-        ]
+        assert [
+            key for key, part in parts_of(await fixture.finish(following, 1, 12)).items() if offsets(part)
+        ] == [("a", 77)]
 
     run(scenario())
 
@@ -686,7 +725,8 @@ def test_only_what_changed_is_read_again() -> None:
 
 
 def test_a_session_holds_only_news() -> None:
-    """After the full answer, increments hold partitions with records or moved watermarks; an unchanged offset is served again."""
+    """After the full answer, increments hold partitions with records or moved watermarks; an unchanged offset
+    is served again."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -711,7 +751,8 @@ def test_a_session_holds_only_news() -> None:
 
 
 def test_a_session_grows_shrinks_and_ends() -> None:
-    """Partitions join, are forgotten, and the last one ends the session; errors of a session are of the whole answer."""
+    """Partitions join, are forgotten, and the last one ends the session; errors of a session are of the whole
+    answer."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -755,7 +796,8 @@ def test_a_session_is_delayed_and_completes_like_any_fetch() -> None:
 
 
 def test_a_delayed_increment_ends_with_its_session() -> None:
-    """The client opened another in its place: the delayed one is answered at once, with an error that its reader drops."""
+    """The client opened another in its place: the delayed one is answered at once, with an error that its
+    reader drops."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -772,7 +814,8 @@ def test_a_delayed_increment_ends_with_its_session() -> None:
 
 
 def test_a_fetch_whose_session_went_on_elsewhere_leaves_its_news_to_the_next() -> None:
-    """The client came back on another connection; then the old one is seen to be gone, and what waits there is force completed."""
+    """The client came back on another connection; then the old one is seen to be gone, and what waits there
+    is force completed."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -794,7 +837,8 @@ def test_a_fetch_whose_session_went_on_elsewhere_leaves_its_news_to_the_next() -
 
 
 def test_a_read_for_a_fetch_whose_session_went_on_changes_nothing() -> None:
-    """The client gave up waiting for objects and forgot their partition: what comes of them late wakes nobody, and keeps nobody from being woken."""
+    """The client gave up waiting for objects and forgot their partition: what comes of them late wakes
+    nobody, and keeps nobody from being woken."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -835,7 +879,9 @@ def test_errors_in_a_session_are_told_until_they_pass() -> None:
         fixture.make_topic("later")
         await fixture.produce({("later", 0): batch(2)})
         third = parts_of(await fixture.fetch({}, 12, session_epoch=2, **session))
-        assert [(key, part.error_code, offsets(part)) for key, part in third.items()] == [(("later", 0), 0, [0])]
+        assert [(key, part.error_code, offsets(part)) for key, part in third.items()] == [
+            (("later", 0), 0, [0])
+        ]
 
     run(scenario())
 
@@ -883,7 +929,8 @@ def test_without_slots_fetches_go_on_without_sessions() -> None:
 
 
 def test_cold_data_comes_from_objects_and_warm_data_does_not_wait_elsewhere() -> None:
-    """Partitions whose data left the log cache are read from objects, several at once; fetches of others go on meanwhile."""
+    """Partitions whose data left the log cache are read from objects, several at once; fetches of others go
+    on meanwhile."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -911,7 +958,12 @@ def test_limits_hold_for_cold_data_too() -> None:
         await filled(fixture, partitions=3)
         await fixture.engine.upload_all(1000)
         one = size_of_one()
-        for limit, expected in ((1, [1, 0, 0]), (2 * one, [2, 0, 0]), (6 * one, [5, 1, 0]), (99 * one, [5, 5, 5])):
+        for limit, expected in (
+            (1, [1, 0, 0]),
+            (2 * one, [2, 0, 0]),
+            (6 * one, [5, 1, 0]),
+            (99 * one, [5, 5, 5]),
+        ):
             fixture.engine.drop_caches()
             parts = parts_of(await fixture.fetch({("a", index): 0 for index in range(3)}, max_bytes=limit))
             assert [len(offsets(part)) for part in parts.values()] == expected, limit
@@ -934,7 +986,8 @@ async def half_cold(cold: dict[str, memoryview], hot: dict[str, memoryview]) -> 
 
 
 def test_limits_are_shared_in_the_order_asked_whatever_is_cold() -> None:
-    """A partition whose records are in objects has its share before those behind it, and they have what it leaves."""
+    """A partition whose records are in objects has its share before those behind it, and they have what it
+    leaves."""
 
     async def scenario() -> None:
         fixture = await half_cold({"cold": batch(2), "old": batch(2)}, {"hot": batch(2)})
@@ -952,7 +1005,9 @@ def test_limits_are_shared_in_the_order_asked_whatever_is_cold() -> None:
             (("hot", "cold", "old"), 1, everything, [1, 0, 0]),
         ):
             wanted = {(name, 0): 0 for name in names}
-            parts = parts_of(await fixture.fetch(wanted, max_bytes=limit, partition_max_bytes=partition_limit))
+            parts = parts_of(
+                await fixture.fetch(wanted, max_bytes=limit, partition_max_bytes=partition_limit)
+            )
             assert [len(offsets(part)) for part in parts.values()] == expected, (names, limit)
             assert all(part.error_code == 0 for part in parts.values())
 
@@ -972,7 +1027,8 @@ def test_cold_and_hot_partitions_of_a_session_take_turns() -> None:
 
 
 def test_one_batch_an_answer_goes_whole_whatever_is_cold() -> None:
-    """It is the first partition's that has any: what is at hand behind it does not take its place, but inherits it when that cannot be read."""
+    """It is the first partition's that has any: what is at hand behind it does not take its place, but
+    inherits it when that cannot be read."""
 
     async def scenario() -> None:
         large = batch(1, value=b"v" * 5000)
@@ -982,7 +1038,9 @@ def test_one_batch_an_answer_goes_whole_whatever_is_cold() -> None:
 
         async def counts(*names: str) -> list[int]:
             parts = parts_of(await fixture.fetch({(name, 0): 0 for name in names}, **fields))
-            return [len(offsets(part)) if part.error_code == 0 else -part.error_code for part in parts.values()]
+            return [
+                len(offsets(part)) if part.error_code == 0 else -part.error_code for part in parts.values()
+            ]
 
         assert await counts("cold", "hot", "old") == [1, 0, 0]
         assert await counts("cold", "small", "hot") == [1, 1, 0]
@@ -998,7 +1056,8 @@ def test_one_batch_an_answer_goes_whole_whatever_is_cold() -> None:
 
 @pytest.mark.parametrize("is_before", [False, True])
 def test_bytes_that_come_during_a_remote_read_count_towards_the_minimum(is_before: bool) -> None:
-    """The minimum is there as soon as the read is over, whether they came before its task ran or later; one byte less is waited for."""
+    """The minimum is there as soon as the read is over, whether they came before its task ran or later; one
+    byte less is waited for."""
 
     async def scenario() -> None:
         fixture = await half_cold({"cold": batch(2)}, {"hot": batch(2)})
@@ -1024,7 +1083,8 @@ def test_bytes_that_come_during_a_remote_read_count_towards_the_minimum(is_befor
 
 
 def test_bytes_behind_a_remote_read_count_as_far_as_the_partitions_limit_goes() -> None:
-    """A partition of which only so much may be told does not make up a larger minimum, however much comes while it is read."""
+    """A partition of which only so much may be told does not make up a larger minimum, however much comes
+    while it is read."""
 
     async def scenario() -> None:
         fixture = await half_cold({"cold": batch(2)}, {"hot": batch(2)})
@@ -1068,7 +1128,8 @@ def test_a_partition_that_goes_during_a_remote_read_is_told_behind_it() -> None:
 
 
 def test_a_share_that_the_store_leaves_unused_goes_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that stands still does not hold back what is at hand for long, and what it owes is not an error beside that."""
+    """A store that stands still does not hold back what is at hand for long, and what it owes is not an error
+    beside that."""
     monkeypatch.setattr("millrace.broker.requests.read_pass.REMOTE_READ_BESIDE_RECORDS_S", 0.05)
     monkeypatch.setattr("millrace.broker.requests.read_pass.REMOTE_READ_S", 600.0)
 
@@ -1099,7 +1160,9 @@ def test_a_fetch_goes_from_objects_into_the_log_cache() -> None:
         seen: list[int] = []
         offset = 0
         while offset < 80:
-            (part,) = parts_of(await fixture.fetch({("a", 0): offset}, partition_max_bytes=3 * size_of_one())).values()
+            (part,) = parts_of(
+                await fixture.fetch({("a", 0): offset}, partition_max_bytes=3 * size_of_one())
+            ).values()
             seen += offsets(part)
             offset = seen[-1] + 2
         assert seen == list(range(0, 80, 2))
@@ -1127,7 +1190,8 @@ def test_a_store_that_loses_an_object_is_a_storage_error_of_its_partitions() -> 
 
 
 def test_partitions_open_for_a_fetch() -> None:
-    """The first fetch after a start opens what it names and reads it; a refusal is told, and consumers understand it."""
+    """The first fetch after a start opens what it names and reads it; a refusal is told, and consumers
+    understand it."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -1144,7 +1208,8 @@ def test_partitions_open_for_a_fetch() -> None:
 
 
 def test_an_error_that_has_passed_by_the_next_read_is_waited_behind() -> None:
-    """A topic that was not there comes while another partition opens: neither has records, and the fetch waits for some."""
+    """A topic that was not there comes while another partition opens: neither has records, and the fetch
+    waits for some."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -1162,7 +1227,9 @@ def test_an_error_that_has_passed_by_the_next_read_is_waited_behind() -> None:
     run(scenario())
 
 
-def test_a_partition_that_takes_too_long_to_open_does_not_hold_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_that_takes_too_long_to_open_does_not_hold_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """After a while its client is told to ask again; it opens in the background all the same."""
     monkeypatch.setattr("millrace.broker.handlers.fetch.OPENING_TIMEOUT_MS", 20)
 

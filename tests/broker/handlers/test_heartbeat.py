@@ -62,7 +62,10 @@ def test_without_a_coordinator() -> None:
 
     async def scenario() -> None:
         fixture = await GroupFixture(offsets_partitions=0).start()
-        assert fixture.call(12, 4, HeartbeatRequest("g", 1, "m")).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (
+            fixture.call(12, 4, HeartbeatRequest("g", 1, "m")).error_code
+            == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        )
         fixture.make_topic("__consumer_offsets", 1, leader=2)
         assert fixture.call(12, 4, HeartbeatRequest("g", 1, "m")).error_code == ErrorCode.NOT_COORDINATOR
 

@@ -1,4 +1,5 @@
-"""JoinGroup: every version, what is refused before a group is asked, what a member and its leader are told."""
+"""JoinGroup: every version, what is refused before a group is asked, what a member and its leader are
+told."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from tests.broker.coordinators.build import SETTINGS, GroupFixture, join_request
 
 @pytest.mark.parametrize("version", range(10))
 def test_a_group_of_two(version: int) -> None:
-    """In every version: the first is a group by itself, the second's coming is a rebalance, the leader alone is told the members."""
+    """In every version: the first is a group by itself, the second's coming is a rebalance, the leader alone
+    is told the members."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -68,7 +70,8 @@ def test_a_group_of_two(version: int) -> None:
 )
 @pytest.mark.parametrize("version", [5, 6, 7, 9])
 def test_refusals(fields: dict[str, object], code: int, version: int) -> None:
-    """What may not join is told why, at once, and which member id it said; the protocol is null where it may be."""
+    """What may not join is told why, at once, and which member id it said; the protocol is null where it may
+    be."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -76,7 +79,11 @@ def test_refusals(fields: dict[str, object], code: int, version: int) -> None:
         request = join_request(**{"group_id": "g", **fields})  # type: ignore[arg-type]
         response = await fixture.ask_for(11, version, request)
         assert response.error_code == code
-        assert (response.member_id, response.generation_id, response.members) == (fields.get("member_id", ""), -1, [])
+        assert (response.member_id, response.generation_id, response.members) == (
+            fields.get("member_id", ""),
+            -1,
+            [],
+        )
         assert response.protocol_name in (("", None) if version >= 7 else ("",))
 
     run(scenario())
@@ -100,7 +107,9 @@ def test_version_0_has_one_timeout() -> None:
         first = await fixture.ask_for(
             11, 0, join_request("g", session_timeout_ms=30_000, rebalance_timeout_ms=-1), "one"
         )
-        waiting = fixture.later(11, 0, join_request("g", session_timeout_ms=30_000, rebalance_timeout_ms=-1), "two")
+        waiting = fixture.later(
+            11, 0, join_request("g", session_timeout_ms=30_000, rebalance_timeout_ms=-1), "two"
+        )
         await asyncio.sleep(29)
         assert not waiting.done()
         await asyncio.sleep(2)

@@ -1,4 +1,5 @@
-"""Requests that name things by the thousands: others have the loop meanwhile, and the answer is that of the same things asked for a few at a time."""
+"""Requests that name things by the thousands: others have the loop meanwhile, and the answer is that of the
+same things asked for a few at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +34,11 @@ from millrace.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirTopic,
 )
 from millrace.protocol.messages.delete_groups import DeleteGroupsRequest
-from millrace.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from millrace.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from millrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from millrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from millrace.protocol.messages.describe_producers import DescribeProducersRequest
@@ -70,8 +75,8 @@ Flat = Callable[[Any], list[Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """`ask` makes the request for some of the things, named by numbers; `flat`: what its answer says of each; `turns`: at least so many of
-    others. `is_ready`: a request for few is answered without a task."""
+    """`ask` makes the request for some of the things, named by numbers; `flat`: what its answer says of each;
+    `turns`: at least so many of others. `is_ready`: a request for few is answered without a task."""
 
     key: int
     version: int
@@ -112,20 +117,31 @@ def list_offsets(numbers: Sequence[int]) -> ListOffsetsRequest:
 
 
 def offset_fetch(numbers: Sequence[int]) -> OffsetFetchRequest:
-    topics = [OffsetFetchRequestTopics(name, partition_indexes=indexes) for name, indexes in topics_by_number(numbers)]
+    topics = [
+        OffsetFetchRequestTopics(name, partition_indexes=indexes)
+        for name, indexes in topics_by_number(numbers)
+    ]
     return OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=topics)])
 
 
 CASES = {
     "ListOffsets": Case(
-        2, 7, lambda fixture: ListOffsets(fixture.directory, fixture.unpacking), 5000, list_offsets, of_topics(), 20
+        2,
+        7,
+        lambda fixture: ListOffsets(fixture.directory, fixture.unpacking),
+        5000,
+        list_offsets,
+        of_topics(),
+        20,
     ),
     "Metadata of names": Case(
         3,
         12,
         lambda fixture: Metadata(fixture.cache, TopicCreation(NoChannel(), {}), auto_create=False),
         4500,
-        lambda numbers: MetadataRequest([MetadataRequestTopic(name="t" if n == 3 else f"n{n}") for n in numbers]),
+        lambda numbers: MetadataRequest(
+            [MetadataRequestTopic(name="t" if n == 3 else f"n{n}") for n in numbers]
+        ),
         lambda response: response.topics,
         8,
     ),
@@ -189,7 +205,9 @@ CASES = {
         lambda fixture: DescribeConfigs(fixture.cache, ConfigLookup(NODE), {}, dict),
         90,
         lambda numbers: DescribeConfigsRequest(
-            [DescribeConfigsResource(2, ("t", "u")[n] if n < 2 else f"none-{n}", None) for n in numbers], True, True
+            [DescribeConfigsResource(2, ("t", "u")[n] if n < 2 else f"none-{n}", None) for n in numbers],
+            True,
+            True,
         ),
         lambda response: response.results,
         5,
@@ -248,7 +266,8 @@ async def turns_meanwhile(fixture: GroupFixture, handler: Any, case: tuple[int, 
 
 @pytest.mark.parametrize("name", CASES)
 def test_others_have_the_loop_and_the_answer_is_the_same(name: str) -> None:
-    """Of everything at once, and of fifteen things a request: the same, in the same order; between slices others run."""
+    """Of everything at once, and of fifteen things a request: the same, in the same order; between slices
+    others run."""
     case = CASES[name]
 
     async def scenario() -> None:
@@ -273,7 +292,8 @@ def test_others_have_the_loop_and_the_answer_is_the_same(name: str) -> None:
 
 
 def test_all_there_is() -> None:
-    """Metadata of all topics and the list of all resources, where there is more than a slice: in slices, each once and in order."""
+    """Metadata of all topics and the list of all resources, where there is more than a slice: in slices, each
+    once and in order."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -294,7 +314,8 @@ def test_all_there_is() -> None:
 
 
 def test_clients_share_what_all_topics_come_to() -> None:
-    """Wide Metadata is encoded once for clients of one listener and version; another version, or a topic more, is another reply."""
+    """Wide Metadata is encoded once for clients of one listener and version; another version, or a topic
+    more, is another reply."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -310,7 +331,9 @@ def test_clients_share_what_all_topics_come_to() -> None:
         assert [topic.name for topic in older.topics] == [topic.name for topic in first.topics]
         fixture.make_topic("more")
         more, _ = await turns_meanwhile(fixture, metadata, ask)
-        assert [topic.name for topic in more.topics] == sorted(["more", *(topic.name for topic in first.topics)])
+        assert [topic.name for topic in more.topics] == sorted(
+            ["more", *(topic.name for topic in first.topics)]
+        )
         one, turns = await turns_meanwhile(
             fixture, metadata, (3, 12, MetadataRequest([MetadataRequestTopic(name="wide")]))
         )
@@ -321,7 +344,8 @@ def test_clients_share_what_all_topics_come_to() -> None:
 
 
 def test_what_a_group_has_is_of_one_moment() -> None:
-    """A commit between two slices of a large OffsetFetch shows in none of its partitions or in all: here in none."""
+    """A commit between two slices of a large OffsetFetch shows in none of its partitions or in all: here in
+    none."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -348,7 +372,8 @@ def test_a_large_offset_fetch_of_a_group_that_is_elsewhere() -> None:
         fixture = await GroupFixture().start()
         fixture.move("__consumer_offsets", 0, 2)
         few, many = [
-            (await fixture.ask(fixture.handlers[9], 9, 9, offset_fetch(range(count)))).groups[0] for count in (10, 5000)
+            (await fixture.ask(fixture.handlers[9], 9, 9, offset_fetch(range(count)))).groups[0]
+            for count in (10, 5000)
         ]
         assert few == many
         assert few.error_code
@@ -357,7 +382,8 @@ def test_a_large_offset_fetch_of_a_group_that_is_elsewhere() -> None:
 
 
 def test_one_thing_of_which_much_is_asked() -> None:
-    """DescribeConfigs that names thousands of keys of one topic or broker gives those that there are, and others have the loop."""
+    """DescribeConfigs that names thousands of keys of one topic or broker gives those that there are, and
+    others have the loop."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -370,7 +396,9 @@ def test_one_thing_of_which_much_is_asked() -> None:
             (ResourceType.TOPIC, "t", []),
         ):
             asked = DescribeConfigsResource(kind, resource, [*names, *there, *names[:10], *there])
-            found, turns = await turns_meanwhile(fixture, handler, (32, 4, DescribeConfigsRequest([asked, asked])))
+            found, turns = await turns_meanwhile(
+                fixture, handler, (32, 4, DescribeConfigsRequest([asked, asked]))
+            )
             (result,) = found.results
             assert [config.name for config in result.configs] == there
             assert turns >= 5
@@ -379,7 +407,8 @@ def test_one_thing_of_which_much_is_asked() -> None:
 
 
 def test_many_resources_are_altered() -> None:
-    """What this broker answers itself stands in its place among thousands that the controller answers, and others have the loop."""
+    """What this broker answers itself stands in its place among thousands that the controller answers, and
+    others have the loop."""
 
     class Granting:
         async def send(self, request: Any) -> Any:
@@ -396,7 +425,9 @@ def test_many_resources_are_altered() -> None:
         handler = AlterConfigs(Forwarding(Granting(), 10_000), fixture.cache, rules, rules, LogLevels("INFO"))
         resources = [AlterConfigsResource(2, f"n{number}", []) for number in range(20_000)]
         resources[9_999] = AlterConfigsResource(4, "77", [])
-        found, turns = await turns_meanwhile(fixture, handler, (44, 1, IncrementalAlterConfigsRequest(resources)))
+        found, turns = await turns_meanwhile(
+            fixture, handler, (44, 1, IncrementalAlterConfigsRequest(resources))
+        )
         assert [one.resource_name for one in found.responses] == [one.resource_name for one in resources]
         assert [place for place, one in enumerate(found.responses) if one.error_code] == [9_999]
         assert turns >= 40
@@ -410,7 +441,9 @@ def test_topics_share_what_they_do_not_say_themselves() -> None:
     async def scenario() -> None:
         fixture = await GroupFixture().start()
         handler = DescribeConfigs(fixture.cache, ConfigLookup(NODE), {}, dict)
-        request = DescribeConfigsRequest([DescribeConfigsResource(2, name, None) for name in ("t", "u")], True, True)
+        request = DescribeConfigsRequest(
+            [DescribeConfigsResource(2, name, None) for name in ("t", "u")], True, True
+        )
 
         def described() -> list[dict[str, Any]]:
             response = fixture.begin(handler, 32, 4, request)

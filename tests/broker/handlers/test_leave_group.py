@@ -23,7 +23,9 @@ def test_leaving(version: int) -> None:
         async def leave(group_id: str, member_id: str) -> int:
             members = [MemberIdentity(member_id)]
             request = (
-                LeaveGroupRequest(group_id, "", members) if version >= 3 else LeaveGroupRequest(group_id, member_id)
+                LeaveGroupRequest(group_id, "", members)
+                if version >= 3
+                else LeaveGroupRequest(group_id, member_id)
             )
             response = await fixture.ask_for(13, version, request)
             if version < 3 or not group_id:

@@ -59,7 +59,8 @@ def test_filters() -> None:
 
 
 def test_shards_are_loaded_to_be_listed() -> None:
-    """After a restart every partition that has streams is read; those that never had anything are left alone."""
+    """After a restart every partition that has streams is read; those that never had anything are left
+    alone."""
 
     async def scenario() -> None:
         fixture = await GroupFixture(offsets_partitions=8).start()
@@ -67,7 +68,9 @@ def test_shards_are_loaded_to_be_listed() -> None:
             await fixture.commit(group_at(index, 8), {("t", 0): 1})
         await fixture.crash()
         fixture.opener.opened.clear()
-        assert [group[0] for group in await listed(fixture, 2)] == sorted(group_at(index, 8) for index in (1, 4, 6))
+        assert [group[0] for group in await listed(fixture, 2)] == sorted(
+            group_at(index, 8) for index in (1, 4, 6)
+        )
         assert sorted(index for _, index, _ in fixture.opener.opened) == [1, 4, 6]
 
     run(scenario())

@@ -33,7 +33,9 @@ async def ask(
     fixture: BrokerFixture, version: int, *asked: tuple[str, int, int], isolation: int = 0, epoch: int = -1
 ) -> list[Any]:
     """Answers to (topic, partition, timestamp)."""
-    topics = [ListOffsetsTopic(name, [ListOffsetsPartition(index, epoch, time)]) for name, index, time in asked]
+    topics = [
+        ListOffsetsTopic(name, [ListOffsetsPartition(index, epoch, time)]) for name, index, time in asked
+    ]
     request = ListOffsetsRequest(-1, isolation, topics)
     response = await fixture.ask(ListOffsets(fixture.directory, fixture.unpacking), 2, version, request)
     return [part for topic in response.topics for part in topic.partitions]
@@ -55,7 +57,8 @@ async def filled(fixture: BrokerFixture) -> None:
 @pytest.mark.parametrize("version", range(1, 12))
 @pytest.mark.parametrize("is_open", [True, False])
 def test_special_times_by_version(version: int, is_open: bool) -> None:
-    """Each special time has its answer from the version on that knows it, and UNSUPPORTED_VERSION below; so has a time unheard of."""
+    """Each special time has its answer from the version on that knows it, and UNSUPPORTED_VERSION below; so
+    has a time unheard of."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -106,14 +109,25 @@ def test_an_empty_partition_has_ends_and_no_times() -> None:
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
         fixture.make_topic("a", 5)
-        parts = await ask(fixture, 11, *(("a", index, time) for index, time in enumerate((-1, -2, -3, -4, 0))))
-        assert [shown(part) for part in parts] == [(0, 0, -1), (0, 0, -1), (0, -1, -1), (0, 0, -1), (0, -1, -1)]
+        parts = await ask(
+            fixture, 11, *(("a", index, time) for index, time in enumerate((-1, -2, -3, -4, 0)))
+        )
+        assert [shown(part) for part in parts] == [
+            (0, 0, -1),
+            (0, 0, -1),
+            (0, -1, -1),
+            (0, 0, -1),
+            (0, -1, -1),
+        ]
 
     run(scenario())
 
 
-def test_committed_readers_find_nothing_behind_the_last_stable_offset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where something holds it back it is their latest offset, and a time whose record lies behind it is not found."""
+def test_committed_readers_find_nothing_behind_the_last_stable_offset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where something holds it back it is their latest offset, and a time whose record lies behind it is not
+    found."""
     monkeypatch.setattr("millrace.broker.partitions.partition.last_stable_offset", lambda high_watermark: 6)
 
     async def scenario() -> None:
@@ -166,13 +180,18 @@ def test_codes() -> None:
                 codes.append(part.error_code)
             assert codes == [ErrorCode.FENCED_LEADER_EPOCH, 0, ErrorCode.UNKNOWN_LEADER_EPOCH]
         parts = await ask(fixture, 9, ("a", 0, -1), ("a", 0, -2), ("away", 0, -1))
-        assert [part.error_code for part in parts] == [ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST, 6]
+        assert [part.error_code for part in parts] == [
+            ErrorCode.INVALID_REQUEST,
+            ErrorCode.INVALID_REQUEST,
+            6,
+        ]
 
     run(scenario())
 
 
 def test_an_answer_that_needs_no_reading_is_given_at_once() -> None:
-    """Ends of open partitions cost no task; one that has to be looked up makes the request wait, and only that one."""
+    """Ends of open partitions cost no task; one that has to be looked up makes the request wait, and only
+    that one."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -192,7 +211,8 @@ def test_an_answer_that_needs_no_reading_is_given_at_once() -> None:
 
 
 def test_cold_times_are_found_in_objects() -> None:
-    """With everything uploaded and no cache, lookups in several partitions at once read index and data from the store."""
+    """With everything uploaded and no cache, lookups in several partitions at once read index and data from
+    the store."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -249,7 +269,9 @@ def lookup(name: str, count: int, timeout_ms: int = 0) -> ListOffsetsRequest:
     return ListOffsetsRequest(-1, 0, [ListOffsetsTopic(name, asked)], timeout_ms)
 
 
-def begin(fixture: BrokerFixture, handler: ListOffsets, request: ListOffsetsRequest, number: int) -> asyncio.Task[Any]:
+def begin(
+    fixture: BrokerFixture, handler: ListOffsets, request: ListOffsetsRequest, number: int
+) -> asyncio.Task[Any]:
     """Asked on a connection of that number."""
     made = fixture.begin(handler, 2, 10, request, to=connection(number))
     return asyncio.ensure_future(fixture.finish(made, 2, 10))
@@ -260,8 +282,8 @@ def codes(response: Any) -> set[int]:
 
 
 def test_one_connections_lookups_leave_room_for_others() -> None:
-    """However many partitions it asks about, in however many requests; and those that were found to lie go on in a
-    line of their own."""
+    """However many partitions it asks about, in however many requests; and those that were found to lie go on
+    in a line of their own."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -281,7 +303,8 @@ def test_one_connections_lookups_leave_room_for_others() -> None:
 
 
 def test_a_lookup_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With REQUEST_TIMED_OUT, those in line as well: the client's own time where it is shorter. No place is lost."""
+    """With REQUEST_TIMED_OUT, those in line as well: the client's own time where it is shorter. No place is
+    lost."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()

@@ -1,4 +1,5 @@
-"""Metadata, DescribeTopicPartitions, FindCoordinator and DescribeCluster over images of several brokers, on every version."""
+"""Metadata, DescribeTopicPartitions, FindCoordinator and DescribeCluster over images of several brokers, on
+every version."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ from millrace.protocol.messages.describe_topic_partitions import (
 )
 from millrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from millrace.protocol.metadata_records import BrokerRegistrationChangeRecord, RecordEndpoint, RegisterBrokerRecord
+from millrace.protocol.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    RecordEndpoint,
+    RegisterBrokerRecord,
+)
 from tests.broker.broker_fixture import LISTENER, NODE, OTHER, BrokerFixture, topic_id
 from tests.broker.partitions.build import run
 
@@ -57,7 +62,9 @@ async def a_fixture() -> BrokerFixture:
     endpoint = RecordEndpoint(LISTENER, "host3", 9092, 0)
     other_listener = RecordEndpoint("INSIDE", "host4", 9093, 0)
     fixture.publish(
-        RegisterBrokerRecord(broker_id=FENCED, broker_epoch=3, end_points=[endpoint], fenced=True, rack="far"),
+        RegisterBrokerRecord(
+            broker_id=FENCED, broker_epoch=3, end_points=[endpoint], fenced=True, rack="far"
+        ),
         RegisterBrokerRecord(broker_id=ELSEWHERE, broker_epoch=4, end_points=[other_listener], fenced=False),
     )
     fixture.make_topic("mine", 2)
@@ -79,8 +86,8 @@ def named(*names: str) -> list[MetadataRequestTopic]:
 
 @pytest.mark.parametrize("version", range(NEWEST + 1))
 def test_all_topics_and_the_brokers_that_can_be_reached(version: int) -> None:
-    """Brokers that are up, at their address on the listener that was used; every topic, internal ones marked; a partition without a
-    leader says so. Listing all creates nothing."""
+    """Brokers that are up, at their address on the listener that was used; every topic, internal ones marked;
+    a partition without a leader says so. Listing all creates nothing."""
 
     async def scenario() -> None:
         fixture = await a_fixture()
@@ -123,7 +130,8 @@ def test_no_topics_asked_for_are_none(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(NEWEST + 1))
 def test_names_are_described_or_created(version: int) -> None:
-    """In the order of asking, a name nobody has created on the way, with the controller's code where it would not."""
+    """In the order of asking, a name nobody has created on the way, with the controller's code where it would
+    not."""
 
     async def scenario() -> None:
         fixture = await a_fixture()
@@ -181,7 +189,8 @@ def test_topics_by_id() -> None:
 
 
 def test_operations_are_told_when_asked() -> None:
-    """Of the cluster in versions 8 to 10, of topics from 8 on: those of a name, whether there is such a topic or not, but not of an unknown id."""
+    """Of the cluster in versions 8 to 10, of topics from 8 on: those of a name, whether there is such a topic
+    or not, but not of an unknown id."""
 
     async def scenario() -> None:
         fixture = await a_fixture()
@@ -191,12 +200,20 @@ def test_operations_are_told_when_asked() -> None:
         found = await fixture.ask(handler, 3, 8, asked)
         assert found.cluster_authorized_operations == CLUSTER_OPERATIONS
         none = -(1 << 31)
-        assert [topic.topic_authorized_operations for topic in found.topics] == [TOPIC_OPERATIONS, TOPIC_OPERATIONS]
+        assert [topic.topic_authorized_operations for topic in found.topics] == [
+            TOPIC_OPERATIONS,
+            TOPIC_OPERATIONS,
+        ]
         unknown = [MetadataRequestTopic(topic_id=bytes([9] * 16), name=None)]
-        found = await fixture.ask(handler, 3, 12, MetadataRequest(unknown, include_topic_authorized_operations=True))
+        found = await fixture.ask(
+            handler, 3, 12, MetadataRequest(unknown, include_topic_authorized_operations=True)
+        )
         assert [topic.topic_authorized_operations for topic in found.topics] == [none]
         found = await fixture.ask(handler, 3, 8, MetadataRequest(topics=named("mine")))
-        assert (found.cluster_authorized_operations, found.topics[0].topic_authorized_operations) == (none, none)
+        assert (found.cluster_authorized_operations, found.topics[0].topic_authorized_operations) == (
+            none,
+            none,
+        )
 
     run(scenario())
 
@@ -214,7 +231,9 @@ def test_fenced_brokers_are_told_to_who_asks(version: int) -> None:
         found = await fixture.ask(handler, 60, version, DescribeClusterRequest())
         assert [one.broker_id for one in found.brokers] == [NODE, OTHER]
         if version == 2:
-            found = await fixture.ask(handler, 60, version, DescribeClusterRequest(include_fenced_brokers=True))
+            found = await fixture.ask(
+                handler, 60, version, DescribeClusterRequest(include_fenced_brokers=True)
+            )
             assert [(one.broker_id, one.is_fenced) for one in found.brokers] == [
                 (NODE, False),
                 (OTHER, False),
@@ -253,7 +272,8 @@ async def pages(fixture: BrokerFixture, names: list[str], limit: int) -> list[li
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 9, 10, 11, 5000])
 @pytest.mark.parametrize("names", [[], ["theirs", "mine", "mine", "__consumer_offsets", "nobodys"]])
 def test_pages_joined_are_everything_once(limit: int, names: list[str]) -> None:
-    """Whatever the page's size: topics by name, each partition once, no page above the limit and none without need."""
+    """Whatever the page's size: topics by name, each partition once, no page above the limit and none without
+    need."""
 
     async def scenario() -> None:
         fixture = await a_fixture()
@@ -267,7 +287,8 @@ def test_pages_joined_are_everything_once(limit: int, names: list[str]) -> None:
 
 
 def test_topics_that_are_not_there_are_named_with_their_code() -> None:
-    """When asked for, with what may be done to them as if they were there; and a topic that went between two pages is passed over."""
+    """When asked for, with what may be done to them as if they were there; and a topic that went between two
+    pages is passed over."""
 
     async def scenario() -> None:
         fixture = await a_fixture()
@@ -281,9 +302,14 @@ def test_topics_that_are_not_there_are_named_with_their_code() -> None:
         handler = DescribeTopicPartitions(fixture.cache)
         request = DescribeTopicPartitionsRequest([TopicRequest("absent"), TopicRequest("mine")])
         answered = (await fixture.ask(handler, 75, 0, request)).topics
-        assert [topic.topic_authorized_operations for topic in answered] == [TOPIC_OPERATIONS, TOPIC_OPERATIONS]
+        assert [topic.topic_authorized_operations for topic in answered] == [
+            TOPIC_OPERATIONS,
+            TOPIC_OPERATIONS,
+        ]
         fixture.delete_topic("mine")
-        response = await fixture.ask(handler, 75, 0, DescribeTopicPartitionsRequest([], 100, Cursor("mine", 1)))
+        response = await fixture.ask(
+            handler, 75, 0, DescribeTopicPartitionsRequest([], 100, Cursor("mine", 1))
+        )
         assert [topic.name for topic in response.topics] == ["nobodys", "theirs"]
 
     run(scenario())
@@ -293,8 +319,11 @@ def test_topics_that_are_not_there_are_named_with_their_code() -> None:
 
 
 @pytest.mark.parametrize("version", range(1, API[10].max_version + 1))
-def test_a_transactions_coordinator_is_refused_for_good(version: int, caplog: pytest.LogCaptureFixture) -> None:
-    """In a code that the clients of that version end at, with a text; the log names client, address and remedy, once a minute."""
+def test_a_transactions_coordinator_is_refused_for_good(
+    version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a code that the clients of that version end at, with a text; the log names client, address and
+    remedy, once a minute."""
 
     async def scenario() -> None:
         fixture, now_s = await BrokerFixture().start(), [0.0]
@@ -309,7 +338,9 @@ def test_a_transactions_coordinator_is_refused_for_good(version: int, caplog: py
             assert one.error_code == (listed if version >= 4 else single)
             assert not ErrorCode(one.error_code).retriable
             assert one.error_message == "transactions are not served by this broker"
-            lines = [record.getMessage() for record in caplog.records if "transactions: " in record.getMessage()]
+            lines = [
+                record.getMessage() for record in caplog.records if "transactions: " in record.getMessage()
+            ]
             assert len(lines) == line_count
         assert lines[0].startswith("transactions: client 'test' at 127.0.0.1:")
         assert "refused the transactional id 't'" in lines[0]
@@ -322,7 +353,8 @@ def test_a_transactions_coordinator_is_refused_for_good(version: int, caplog: py
 
 @pytest.mark.parametrize("version", range(API[10].max_version + 1))
 def test_a_group_is_where_its_partition_is(version: int) -> None:
-    """Every key finds the leader of one partition of __consumer_offsets, at its address for this client; the topic is made on first need."""
+    """Every key finds the leader of one partition of __consumer_offsets, at its address for this client; the
+    topic is made on first need."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()

@@ -18,7 +18,8 @@ GONE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 @pytest.mark.parametrize("version", range(2, 11))
 def test_committing(version: int) -> None:
-    """A simple consumer and a member commit; topics and partitions that there are not have their own codes."""
+    """A simple consumer and a member commit; topics and partitions that there are not have their own
+    codes."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -30,7 +31,9 @@ def test_committing(version: int) -> None:
         assert (stored.topic_id, stored.expires_ms) == (topic_id("t"), None)
         joined = await fixture.stable_member("g")
         own = {"generation": 1, "member_id": joined.member_id}
-        codes = await fixture.commit("g", {("t", 0): 5, ("t", 4): 5, ("t", -1): 5, ("none", 0): 5}, version, **own)
+        codes = await fixture.commit(
+            "g", {("t", 0): 5, ("t", 4): 5, ("t", -1): 5, ("none", 0): 5}, version, **own
+        )
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else GONE
         assert codes == {("t", 0): 0, ("t", 4): GONE, ("t", -1): GONE, ("none", 0): unknown}
         assert await fixture.fetch_offsets("g") == {("t", 0): 5}
@@ -50,7 +53,12 @@ def test_who_may_commit(version: int) -> None:
             group_id: str = "g", generation: int = 1, member_id: str = joined.member_id, **fields: str
         ) -> int:
             codes = await fixture.commit(
-                group_id, {("t", 0): 1, ("t", 9): 1}, version, generation=generation, member_id=member_id, **fields
+                group_id,
+                {("t", 0): 1, ("t", 9): 1},
+                version,
+                generation=generation,
+                member_id=member_id,
+                **fields,
             )
             assert codes["t", 9] == GONE
             return codes["t", 0]
@@ -116,7 +124,9 @@ def test_an_explicit_retention(version: int) -> None:
     async def scenario() -> None:
         fixture = await GroupFixture().start()
         await fixture.commit("g", {("t", 0): 1}, version, retention_time_ms=5000)
-        assert (await fixture.loaded()).offsets.of_topic("g", "t")[0].expires_ms == fixture.clock.now_ms + 5000
+        assert (await fixture.loaded()).offsets.of_topic("g", "t")[
+            0
+        ].expires_ms == fixture.clock.now_ms + 5000
 
     run(scenario())
 
@@ -173,13 +183,17 @@ def test_without_a_coordinator(version: int) -> None:
     async def scenario() -> None:
         fixture = await GroupFixture(offsets_partitions=0).start()
         away = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert await fixture.commit("g", {("t", 0): 1, ("u", 1): 1}, version) == {("t", 0): away, ("u", 1): away}
+        assert await fixture.commit("g", {("t", 0): 1, ("u", 1): 1}, version) == {
+            ("t", 0): away,
+            ("u", 1): away,
+        }
 
     run(scenario())
 
 
 def test_group_ids_at_the_edge() -> None:
-    """The empty id is a group like any other here; one as long as the protocol lets it be is stored and read."""
+    """The empty id is a group like any other here; one as long as the protocol lets it be is stored and
+    read."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()

@@ -40,7 +40,8 @@ def test_offsets_of_a_simple_group() -> None:
 
 
 def test_topics_that_are_still_read() -> None:
-    """A consumer group with members keeps the topics that it subscribes to, and gives up others; empty, it gives up all."""
+    """A consumer group with members keeps the topics that it subscribes to, and gives up others; empty, it
+    gives up all."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()

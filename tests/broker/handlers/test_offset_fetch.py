@@ -58,9 +58,15 @@ def test_reading_back(version: int) -> None:
         assert shown(version, unknown) == {("t", 0): (-1, -1, "", 0)}
         if version >= 2:
             everything = await fixture.ask_for(9, version, fetch_offsets_request(version, {"g": None}))
-            assert shown(version, everything) == {("t", 0): (5, epoch, "text", 0), ("u", 1): (7, epoch, "text", 0)}
+            assert shown(version, everything) == {
+                ("t", 0): (5, epoch, "text", 0),
+                ("u", 1): (7, epoch, "text", 0),
+            }
             assert (
-                shown(version, await fixture.ask_for(9, version, fetch_offsets_request(version, {"none": None}))) == {}
+                shown(
+                    version, await fixture.ask_for(9, version, fetch_offsets_request(version, {"none": None}))
+                )
+                == {}
             )
 
     run(scenario())
@@ -68,7 +74,8 @@ def test_reading_back(version: int) -> None:
 
 @pytest.mark.parametrize("version", [8, 9, 10])
 def test_several_groups(version: int) -> None:
-    """Groups of several shards in one answer, in the order in which they were asked for; each has its own code."""
+    """Groups of several shards in one answer, in the order in which they were asked for; each has its own
+    code."""
 
     async def scenario() -> None:
         fixture = await GroupFixture(offsets_partitions=3).start()
@@ -78,7 +85,9 @@ def test_several_groups(version: int) -> None:
         fixture.move("__consumer_offsets", 1, 2)
         await fixture.crash()
         wanted = {names[0]: [("t", 0)], names[1]: None, names[2]: None}
-        response = await fixture.ask_for(9, version, fetch_offsets_request(version, wanted, require_stable=True))
+        response = await fixture.ask_for(
+            9, version, fetch_offsets_request(version, wanted, require_stable=True)
+        )
         assert [(g.group_id, g.error_code) for g in response.groups] == [
             (names[0], 0),
             (names[1], 0),
@@ -93,7 +102,8 @@ def test_several_groups(version: int) -> None:
 
 
 def test_topics_by_id() -> None:
-    """An unknown id has its code; offsets of a namesake with another id are not the topic's; all offsets leave out what has no id."""
+    """An unknown id has its code; offsets of a namesake with another id are not the topic's; all offsets
+    leave out what has no id."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -101,7 +111,10 @@ def test_topics_by_id() -> None:
         await fixture.begin_reading()
         request = fetch_offsets_request(10, {"g": [("t", 0), ("none", 2)]})
         response = await fixture.ask_for(9, 10, request)
-        assert shown(10, response) == {("t", 0): (5, 5, "", 0), ("none", 2): (-1, -1, "", ErrorCode.UNKNOWN_TOPIC_ID)}
+        assert shown(10, response) == {
+            ("t", 0): (5, 5, "", 0),
+            ("none", 2): (-1, -1, "", ErrorCode.UNKNOWN_TOPIC_ID),
+        }
         assert response.groups[0].topics[0].topic_id == topic_id("t")
         shard = await fixture.loaded()
         stored = shard.offsets.of_topic("g", "t")[0]
@@ -118,14 +131,17 @@ def test_topics_by_id() -> None:
             ("u", 0),
             ("gone", 0),
         ]
-        fixture.publish(TopicRecord("late", b"late".ljust(16, b".")), PartitionRecord(0, b"late".ljust(16, b".")))
+        fixture.publish(
+            TopicRecord("late", b"late".ljust(16, b".")), PartitionRecord(0, b"late".ljust(16, b"."))
+        )
 
     run(scenario())
 
 
 @pytest.mark.parametrize("version", range(1, 11))
 def test_without_a_coordinator(version: int) -> None:
-    """In the place that the version has for it; with the code that makes consumers of all ages look for the coordinator again."""
+    """In the place that the version has for it; with the code that makes consumers of all ages look for the
+    coordinator again."""
 
     async def scenario() -> None:
         fixture = await GroupFixture(offsets_partitions=0).start()
@@ -137,7 +153,9 @@ def test_without_a_coordinator(version: int) -> None:
         else:
             assert shown(version, response) == {("t", 0): (-1, -1, "", ErrorCode.NOT_COORDINATOR)}
         request = fetch_offsets_request(version, {"g": [("t", 0)]})
-        refused = await fixture.finish(fixture.handlers[9].refuse(request, ErrorCode.REQUEST_TIMED_OUT), 9, version)
+        refused = await fixture.finish(
+            fixture.handlers[9].refuse(request, ErrorCode.REQUEST_TIMED_OUT), 9, version
+        )
         code = refused.groups[0].error_code if version >= 8 else refused.error_code
         assert code == (ErrorCode.REQUEST_TIMED_OUT if version >= 2 else 0)
         if version == 1:

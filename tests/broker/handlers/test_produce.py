@@ -48,10 +48,16 @@ def test_batches_for_several_partitions_are_acknowledged(version: int) -> None:
         fixture.make_topic("a", 2)
         fixture.make_topic("b", 1, message_timestamp_type="LogAppendTime")
         for round_number in range(2):
-            response = await fixture.produce({("a", 0): batch(2), ("a", 1): batch(3), ("b", 0): batch(1)}, version)
+            response = await fixture.produce(
+                {("a", 0): batch(2), ("a", 1): batch(3), ("b", 0): batch(1)}, version
+            )
             parts = parts_of(response)
             assert [parts["a", 0].error_code, parts["a", 1].error_code, parts["b", 0].error_code] == [0, 0, 0]
-            assert [part.base_offset for part in parts.values()] == [2 * round_number, 3 * round_number, round_number]
+            assert [part.base_offset for part in parts.values()] == [
+                2 * round_number,
+                3 * round_number,
+                round_number,
+            ]
             assert [part.log_append_time_ms for part in parts.values()] == [-1, -1, START_MS]
             assert {part.log_start_offset for part in parts.values()} == {0 if version >= 5 else -1}
         assert len(fixture.opener.opened) == 3
@@ -60,7 +66,8 @@ def test_batches_for_several_partitions_are_acknowledged(version: int) -> None:
 
 
 def test_an_answer_comes_once_the_slowest_batch_is_durable() -> None:
-    """One future a request: not before the last of its partitions, whose batches may be in different groups of the WAL."""
+    """One future a request: not before the last of its partitions, whose batches may be in different groups
+    of the WAL."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture(World(is_auto=False)).start()
@@ -99,7 +106,8 @@ CASES: dict[str, tuple[memoryview | None, int]] = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("version", [3, 8, 13])
 def test_a_bad_batch_is_refused_and_its_neighbours_are_not(name: str, version: int) -> None:
-    """Each fault has Kafka's code; the same request's other partition is appended; nothing of the bad one is."""
+    """Each fault has Kafka's code; the same request's other partition is appended; nothing of the bad one
+    is."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -114,12 +122,15 @@ def test_a_bad_batch_is_refused_and_its_neighbours_are_not(name: str, version: i
 
 
 def test_bounds_follow_the_topics_configuration() -> None:
-    """max.message.bytes, segment.bytes and the timestamps' bounds hold as configured, and change without reopening."""
+    """max.message.bytes, segment.bytes and the timestamps' bounds hold as configured, and change without
+    reopening."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture(static={"message.max.bytes": "500"}).start()
         fixture.make_topic("a")
-        fixture.make_topic("b", max_message_bytes="2000", segment_bytes="1000", message_timestamp_before_max_ms="1000")
+        fixture.make_topic(
+            "b", max_message_bytes="2000", segment_bytes="1000", message_timestamp_before_max_ms="1000"
+        )
         large = batch(1, value=b"v" * 600)
         parts = parts_of(await fixture.produce({("a", 0): large, ("b", 0): large}))
         assert [part.error_code for part in parts.values()] == [ErrorCode.MESSAGE_TOO_LARGE, 0]
@@ -130,7 +141,10 @@ def test_bounds_follow_the_topics_configuration() -> None:
         fixture.set_config("a", "max.message.bytes", "5000")
         assert parts_of(await fixture.produce({("a", 0): large}))["a", 0].error_code == 0
         fixture.set_config("a", "max.message.bytes", None)
-        assert parts_of(await fixture.produce({("a", 0): large}))["a", 0].error_code == ErrorCode.MESSAGE_TOO_LARGE
+        assert (
+            parts_of(await fixture.produce({("a", 0): large}))["a", 0].error_code
+            == ErrorCode.MESSAGE_TOO_LARGE
+        )
         assert len(fixture.opener.opened) == 2
 
     run(scenario())
@@ -183,7 +197,8 @@ def test_the_admin_client_may_write_internal_topics() -> None:
 
 @pytest.mark.parametrize("version", [9, 10, 13])
 def test_who_does_not_lead_says_who_does(version: int) -> None:
-    """NOT_LEADER_OR_FOLLOWER, from version 10 on with the leader, its epoch and its address on the client's listener."""
+    """NOT_LEADER_OR_FOLLOWER, from version 10 on with the leader, its epoch and its address on the client's
+    listener."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -200,7 +215,8 @@ def test_who_does_not_lead_says_who_does(version: int) -> None:
 
 
 def test_a_partition_that_moved_away_is_refused_from_that_moment() -> None:
-    """An open partition takes nothing once the image says that another leads, and takes again when it comes back."""
+    """An open partition takes nothing once the image says that another leads, and takes again when it comes
+    back."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -240,7 +256,10 @@ def test_acks_0_is_never_answered() -> None:
         fixture.make_topic("a")
         parked = fixture.begin(fixture.produce_handler, 0, 9, produce_request({("a", 0): SOUND}, 9, acks=0))
         assert await asyncio.shield(parked) is NO_REPLY
-        assert fixture.begin(fixture.produce_handler, 0, 9, produce_request({("a", 0): SOUND}, 9, acks=0)) is NO_REPLY
+        assert (
+            fixture.begin(fixture.produce_handler, 0, 9, produce_request({("a", 0): SOUND}, 9, acks=0))
+            is NO_REPLY
+        )
         fixture.world.wal.confirm()
         assert (await fixture.partition("a")).high_watermark == 6
 
@@ -265,7 +284,8 @@ def test_acks_0_closes_the_connection_on_any_error() -> None:
 
 @pytest.mark.parametrize("version", [3, 9, 12, 13])
 def test_transactions_are_refused_whole(version: int) -> None:
-    """A transactional id, or a transactional batch anywhere, refuses every partition with a code that is not retried."""
+    """A transactional id, or a transactional batch anywhere, refuses every partition with a code that is not
+    retried."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -304,7 +324,9 @@ def test_an_empty_request_is_answered() -> None:
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
         fixture.make_topic("a")
-        assert (await fixture.ask(fixture.produce_handler, 0, 9, ProduceRequest(None, -1, 1000, []))).responses == []
+        assert (
+            await fixture.ask(fixture.produce_handler, 0, 9, ProduceRequest(None, -1, 1000, []))
+        ).responses == []
         request = ProduceRequest(None, -1, 1000, [TopicProduceData("a", topic_id("a"), [])])
         assert len((await fixture.ask(fixture.produce_handler, 0, 9, request)).responses) == 1
 
@@ -330,7 +352,8 @@ def test_one_partition_twice_in_a_request_is_two_batches() -> None:
 
 
 def test_a_repeat_is_answered_like_the_original_and_not_before_it_is_durable() -> None:
-    """A retry that overtakes the first answer waits with it; one that comes later is answered at once, with the same offsets."""
+    """A retry that overtakes the first answer waits with it; one that comes later is answered at once, with
+    the same offsets."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture(World(is_auto=False)).start()
@@ -351,7 +374,8 @@ def test_a_repeat_is_answered_like_the_original_and_not_before_it_is_durable() -
 
 
 def test_a_repeat_after_a_crash_is_known() -> None:
-    """The answer was lost with the broker: the retry at the next process gets the offsets of the first time."""
+    """The answer was lost with the broker: the retry at the next process gets the offsets of the first
+    time."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -368,7 +392,8 @@ def test_a_repeat_after_a_crash_is_known() -> None:
 
 
 def test_pipelined_batches_out_of_order_are_told_apart() -> None:
-    """A gap is OUT_OF_ORDER_SEQUENCE_NUMBER, an old epoch INVALID_PRODUCER_EPOCH, a repeat older than the window out of order."""
+    """A gap is OUT_OF_ORDER_SEQUENCE_NUMBER, an old epoch INVALID_PRODUCER_EPOCH, a repeat older than the
+    window out of order."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -408,7 +433,9 @@ def test_requests_keep_their_order_while_a_partition_opens(monkeypatch: pytest.M
         for number, data in enumerate(sent):
             wanted = {("cold", 0): data} | ({("warm", 0): batch(1)} if number == 2 else {})
             waiting.append(fixture.begin(fixture.produce_handler, 0, 9, produce_request(wanted, 9)))
-        assert parts_of(await fixture.produce({("cold", 0): batch(1)}, timeout_ms=1))["cold", 0].error_code == 7
+        assert (
+            parts_of(await fixture.produce({("cold", 0): batch(1)}, timeout_ms=1))["cold", 0].error_code == 7
+        )
         behind = fixture.begin(fixture.produce_handler, 0, 9, produce_request({("warm", 0): batch(2)}, 9))
         assert not behind.done()
         fixture.make_topic("other")
@@ -445,8 +472,9 @@ def test_a_partition_that_does_not_open_refuses_what_waits_for_it() -> None:
 def test_what_a_producer_sent_behind_a_refused_batch_waits_for_it(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A partition that knows nothing of a producer takes any sequence first: what was on its way when the first batch was refused would stand
-    before it, and the first be refused for ever. Other producers and connections, and a new epoch, are not held."""
+    """A partition that knows nothing of a producer takes any sequence first: what was on its way when the
+    first batch was refused would stand before it, and the first be refused for ever. Other producers and
+    connections, and a new epoch, are not held."""
     monkeypatch.setattr("millrace.broker.partitions.directory.RETRY_MS", 0)
 
     async def scenario() -> None:
@@ -482,7 +510,9 @@ def test_what_a_producer_sent_behind_a_refused_batch_waits_for_it(
     run(scenario())
 
 
-async def send_one(fixture: BrokerFixture, here: ConnectionInfo, sequence: int, version: int = 9) -> tuple[int, int]:
+async def send_one(
+    fixture: BrokerFixture, here: ConnectionInfo, sequence: int, version: int = 9
+) -> tuple[int, int]:
     """One record of producer 9 to partition 0 of topic a."""
     asked = produce_request({("a", 0): batch(1, producer_id=9, sequence=sequence)}, version)
     begun = fixture.begin(fixture.produce_handler, 0, version, asked, to=here)
@@ -492,8 +522,8 @@ async def send_one(fixture: BrokerFixture, here: ConnectionInfo, sequence: int, 
 
 @pytest.mark.parametrize("version", [9, 13])
 def test_a_producer_that_wrote_elsewhere_meanwhile_goes_on(version: int) -> None:
-    """The partition moved away and came back: what was refused on this connection is in the log by another, and so is what came after it. A repeat
-    of it is answered with the original's offset."""
+    """The partition moved away and came back: what was refused on this connection is in the log by another,
+    and so is what came after it. A repeat of it is answered with the original's offset."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -510,7 +540,8 @@ def test_a_producer_that_wrote_elsewhere_meanwhile_goes_on(version: int) -> None
 
 
 def test_what_was_lost_with_its_log_is_missing_before_what_comes_after_it() -> None:
-    """A batch on its way to the WAL when its topic was deleted and made anew: the next one may not be the first of the new log."""
+    """A batch on its way to the WAL when its topic was deleted and made anew: the next one may not be the
+    first of the new log."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture(World(is_auto=False)).start()
@@ -561,8 +592,8 @@ def full_fixture() -> BrokerFixture:
 
 
 def test_without_room_requests_wait_in_order_and_lose_nothing() -> None:
-    """The WAL is full and the store is away: no offset is given; when it comes back all are served in the order of their arrival,
-    a small one behind a large one too, and repeats are still repeats."""
+    """The WAL is full and the store is away: no offset is given; when it comes back all are served in the
+    order of their arrival, a small one behind a large one too, and repeats are still repeats."""
 
     async def scenario() -> None:
         fixture = await full_fixture().start()
@@ -575,7 +606,10 @@ def test_without_room_requests_wait_in_order_and_lose_nothing() -> None:
 
         fixture.world.store.fault = lambda operation, key: wait_for_store()
         sent = [batch(1, producer_id=9, sequence=number, value=b"v" * 20_000) for number in range(30)]
-        waiting = [fixture.begin(fixture.produce_handler, 0, 9, produce_request({("a", 0): data}, 9)) for data in sent]
+        waiting = [
+            fixture.begin(fixture.produce_handler, 0, 9, produce_request({("a", 0): data}, 9))
+            for data in sent
+        ]
         small = fixture.begin(fixture.produce_handler, 0, 9, produce_request({("a", 0): batch(1)}, 9))
         aside = fixture.begin(fixture.produce_handler, 0, 9, produce_request({("a", 1): batch(1)}, 9))
         repeat = fixture.begin(fixture.produce_handler, 0, 9, produce_request({("a", 0): sent[-1]}, 9))
@@ -596,7 +630,8 @@ def test_without_room_requests_wait_in_order_and_lose_nothing() -> None:
 
 
 def test_room_is_made_sure_of_for_what_is_stored() -> None:
-    """A topic that keeps batches uncompressed may need more than was sent: it is asked for before, never found missing after."""
+    """A topic that keeps batches uncompressed may need more than was sent: it is asked for before, never
+    found missing after."""
 
     async def scenario() -> None:
         fixture = await full_fixture().start()
@@ -611,7 +646,9 @@ def test_room_is_made_sure_of_for_what_is_stored() -> None:
     run(scenario())
 
 
-def test_a_request_that_waits_too_long_for_room_is_told_so_and_appends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_waits_too_long_for_room_is_told_so_and_appends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """REQUEST_TIMED_OUT; sent again later it is appended once. acks=0 closes the connection instead."""
     monkeypatch.setattr("millrace.broker.handlers.produce.TIMEOUT_MS_MIN", 20)
 
@@ -630,7 +667,9 @@ def test_a_request_that_waits_too_long_for_room_is_told_so_and_appends_nothing(m
             await fixture.produce({("a", 0): large})
         data = batch(1, producer_id=9, sequence=0, value=b"v" * 20_000)
         end = (await fixture.partition("a")).log_end_offset
-        late = fixture.begin(fixture.produce_handler, 0, 9, produce_request({("a", 0): data}, 9, timeout_ms=1))
+        late = fixture.begin(
+            fixture.produce_handler, 0, 9, produce_request({("a", 0): data}, 9, timeout_ms=1)
+        )
         silent = fixture.begin(
             fixture.produce_handler, 0, 9, produce_request({("a", 0): data}, 9, timeout_ms=1, acks=0)
         )
@@ -660,7 +699,8 @@ def test_a_request_that_never_fits_is_too_large() -> None:
 
 
 def test_what_waits_is_judged_again_when_its_turn_comes() -> None:
-    """While a request waited its partition moved, its topic was deleted, or its configuration changed: the new state holds."""
+    """While a request waited its partition moved, its topic was deleted, or its configuration changed: the
+    new state holds."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -690,7 +730,8 @@ def test_what_waits_is_judged_again_when_its_turn_comes() -> None:
 
 
 def test_what_is_in_flight_when_its_topic_is_deleted_is_not_acknowledged() -> None:
-    """The streams are void by then: the client is told to look at the metadata, never that its records are kept."""
+    """The streams are void by then: the client is told to look at the metadata, never that its records are
+    kept."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture(World(is_auto=False)).start()
@@ -733,6 +774,9 @@ def test_a_refusal_of_the_dispatcher_names_every_partition() -> None:
         fixture = await BrokerFixture().start()
         request = produce_request({("a", 0): SOUND, ("b", 3): SOUND}, 9)
         response = fixture.produce_handler.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR)
-        assert [(key, part.error_code) for key, part in parts_of(response).items()] == [(("a", 0), -1), (("b", 3), -1)]
+        assert [(key, part.error_code) for key, part in parts_of(response).items()] == [
+            (("a", 0), -1),
+            (("b", 3), -1),
+        ]
 
     run(scenario())

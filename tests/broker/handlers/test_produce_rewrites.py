@@ -1,4 +1,5 @@
-"""Produce where a batch takes long to rewrite: others are served, order is kept, bounds hold, and nothing is left of what is given up."""
+"""Produce where a batch takes long to rewrite: others are served, order is kept, bounds hold, and nothing is
+left of what is given up."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def assert_nothing_left(fixture: BrokerFixture) -> None:
 
 
 def test_others_are_served_while_a_batch_is_rewritten() -> None:
-    """Another connection's request, another partition's, and a small one's are answered before it; what goes on elsewhere takes no turn here."""
+    """Another connection's request, another partition's, and a small one's are answered before it; what goes
+    on elsewhere takes no turn here."""
 
     async def scenario() -> None:
         fixture, offload = await stopped_fixture()
@@ -89,7 +91,9 @@ def test_a_quick_batch_behind_a_slow_one_comes_after_it() -> None:
         assert [parts["a", 1].base_offset for parts in found[2:]] == [0, 1]
         stored = await read(await fixture.partition("a"))
         assert [BatchHeader(view).record_count for view in stored] == [2, 3, 1, 1]
-        assert all(is_intact(view, BatchHeader(view)) and BatchHeader(view).codec == Codec.GZIP for view in stored)
+        assert all(
+            is_intact(view, BatchHeader(view)) and BatchHeader(view).codec == Codec.GZIP for view in stored
+        )
         assert_nothing_left(fixture)
 
     run(scenario())
@@ -98,7 +102,8 @@ def test_a_quick_batch_behind_a_slow_one_comes_after_it() -> None:
 @pytest.mark.parametrize("version", [3, 13])
 @pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
 def test_every_codec_and_time_is_imposed(codec: str, version: int) -> None:
-    """As on the short way: records, the producer's fields and the broker's time, also zstd for a producer that cannot speak it."""
+    """As on the short way: records, the producer's fields and the broker's time, also zstd for a producer
+    that cannot speak it."""
 
     async def scenario() -> None:
         fixture = BrokerFixture()
@@ -112,7 +117,9 @@ def test_every_codec_and_time_is_imposed(codec: str, version: int) -> None:
             data = batch(3, key=b"k", value=value, codec=Codec.SNAPPY, producer_id=5, sequence=sequence)
             part = parts_of(await fixture.produce({("a", 0): data}, version)).popitem()[1]
             assert (part.error_code, part.base_offset, part.log_append_time_ms) == (0, sequence, START_MS)
-        for sequence, view in zip((0, 3, 6), await read(await fixture.partition("a"), max_bytes=32 * MIB), strict=True):
+        for sequence, view in zip(
+            (0, 3, 6), await read(await fixture.partition("a"), max_bytes=32 * MIB), strict=True
+        ):
             header = BatchHeader(view)
             assert is_intact(view, header)
             assert (header.base_sequence, header.producer_id) == (sequence, 5)
@@ -141,7 +148,8 @@ def test_a_repeat_is_known_by_its_first_sending() -> None:
 
 
 def test_one_bad_batch_does_not_hold_its_neighbours() -> None:
-    """Above the bound, above the topic's size, without keys, damaged: each has its code and reason, the others their offsets."""
+    """Above the bound, above the topic's size, without keys, damaged: each has its code and reason, the
+    others their offsets."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -178,7 +186,8 @@ def test_one_bad_batch_does_not_hold_its_neighbours() -> None:
 
 
 def test_a_request_whose_time_is_up_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """REQUEST_TIMED_OUT while the thread is at work: nothing is appended, and who stands behind it goes on once the thread has ended."""
+    """REQUEST_TIMED_OUT while the thread is at work: nothing is appended, and who stands behind it goes on
+    once the thread has ended."""
     monkeypatch.setattr("millrace.broker.handlers.produce.TIMEOUT_MS_MIN", 20)
 
     async def scenario() -> None:
@@ -197,14 +206,17 @@ def test_a_request_whose_time_is_up_leaves_nothing(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_was_not_begun_when_the_time_was_up_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several batches the first is in a thread; the others, and whoever waits for a place, cost nothing more."""
+    """Of several batches the first is in a thread; the others, and whoever waits for a place, cost nothing
+    more."""
     monkeypatch.setattr("millrace.broker.handlers.produce.TIMEOUT_MS_MIN", 20)
 
     async def scenario() -> None:
         fixture, offload = await stopped_fixture()
         slow = batch(1, value=SLOW)
         late = send(fixture, ("a", 0, slow), ("a", 1, slow), timeout_ms=1)
-        assert {part.error_code for part in (await answer(fixture, late)).values()} == {ErrorCode.REQUEST_TIMED_OUT}
+        assert {part.error_code for part in (await answer(fixture, late)).values()} == {
+            ErrorCode.REQUEST_TIMED_OUT
+        }
         await offload.go_on()
         assert offload.asked == ["repack"]
         behind = send(fixture, ("a", 1, slow))
@@ -233,7 +245,8 @@ def test_a_topic_that_is_deleted_meanwhile_takes_nothing() -> None:
 
 
 def test_a_configuration_that_changes_meanwhile_holds_from_the_next_batch_on() -> None:
-    """What was rewritten for the topic as it was is appended so; what has waited behind it is rewritten as the topic is now."""
+    """What was rewritten for the topic as it was is appended so; what has waited behind it is rewritten as
+    the topic is now."""
 
     async def scenario() -> None:
         fixture, offload = await stopped_fixture(compression_type="zstd")
@@ -267,7 +280,8 @@ def test_a_fault_is_an_answer() -> None:
 
 
 def test_few_requests_hold_what_was_rewritten() -> None:
-    """A frame may grow a hundredfold: however many requests wait, REWRITES_AT_ONCE are begun, each at most once."""
+    """A frame may grow a hundredfold: however many requests wait, REWRITES_AT_ONCE are begun, each at most
+    once."""
 
     async def scenario() -> None:
         fixture, offload = await stopped_fixture()
@@ -288,7 +302,8 @@ def test_few_requests_hold_what_was_rewritten() -> None:
 
 
 def test_small_batches_are_answered_as_ever() -> None:
-    """Nothing is handed over, parked or looked into for what is small, nor for topics that keep what they are sent."""
+    """Nothing is handed over, parked or looked into for what is small, nor for topics that keep what they are
+    sent."""
 
     async def scenario() -> None:
         fixture, offload = await stopped_fixture()
@@ -310,7 +325,8 @@ def test_small_batches_are_answered_as_ever() -> None:
 
 
 def test_a_long_line_behind_a_slow_batch_is_served() -> None:
-    """Hundreds of small requests wait for one that is rewritten: all are appended behind it, in their order, and so is what comes later."""
+    """Hundreds of small requests wait for one that is rewritten: all are appended behind it, in their order,
+    and so is what comes later."""
 
     async def scenario() -> None:
         fixture, offload = await stopped_fixture()
@@ -318,7 +334,11 @@ def test_a_long_line_behind_a_slow_batch_is_served() -> None:
         clients = [connection(number) for number in range(2, 102)]
         behind = [
             fixture.begin(
-                fixture.produce_handler, 0, 9, produce_request({("a", 0): batch(1)}, 9), to=clients[number % 100]
+                fixture.produce_handler,
+                0,
+                9,
+                produce_request({("a", 0): batch(1)}, 9),
+                to=clients[number % 100],
             )
             for number in range(500)
         ]
@@ -331,8 +351,11 @@ def test_a_long_line_behind_a_slow_batch_is_served() -> None:
     run(scenario())
 
 
-def test_a_rewrite_whose_time_is_up_before_its_first_step_leaves_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A timer may be due in the very turn of the loop in which the task is made, and a task that never began runs none of its own clean-up."""
+def test_a_rewrite_whose_time_is_up_before_its_first_step_leaves_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A timer may be due in the very turn of the loop in which the task is made, and a task that never began
+    runs none of its own clean-up."""
     begin = Produce._begin_rewrite
 
     def begin_too_late(self: Produce, work: Any, parts: Any) -> None:
@@ -383,11 +406,13 @@ def test_a_defect_met_by_one_request_in_line_is_its_own(monkeypatch: pytest.Monk
 
 
 def test_what_is_rewritten_and_not_appended_yet_is_bounded() -> None:
-    """Each request's small frames may grow to the bound of a batch: a second of many partitions waits until the first is appended, one that is
-    larger than all the room passes alone."""
+    """Each request's small frames may grow to the bound of a batch: a second of many partitions waits until
+    the first is appended, one that is larger than all the room passes alone."""
 
     async def scenario() -> None:
-        fixture, offload = await stopped_fixture(compression_type="gzip", max_message_bytes=str(MEMORY_BYTES // 8))
+        fixture, offload = await stopped_fixture(
+            compression_type="gzip", max_message_bytes=str(MEMORY_BYTES // 8)
+        )
         first = send(fixture, ("a", 0, batch(1, value=SLOW)))
         other = send(fixture, ("a", 1, batch(1, value=SLOW)))
         await settle(lambda: bool(offload.held))

@@ -1,4 +1,5 @@
-"""Produce on topics whose records are judged: codes and record errors as Kafka's, the same however a batch is looked at, and the work bounded."""
+"""Produce on topics whose records are judged: codes and record errors as Kafka's, the same however a batch is
+looked at, and the work bounded."""
 
 from __future__ import annotations
 
@@ -53,8 +54,8 @@ def stamped(data: bytes) -> bytes:
 
 
 def test_what_no_consumer_can_read_is_refused() -> None:
-    """Every kind of broken batch in every codec is INVALID_RECORD, with the reason, and no offset is given; where headers are judged
-    all of these are taken but those whose count their bytes cannot hold."""
+    """Every kind of broken batch in every codec is INVALID_RECORD, with the reason, and no offset is given;
+    where headers are judged all of these are taken but those whose count their bytes cannot hold."""
 
     async def scenario() -> None:
         fixture = await fixture_with()
@@ -86,8 +87,9 @@ def test_odd_batches_that_can_be_read_are_taken() -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_records_to_blame_are_told_by_index(codec: Codec) -> None:
-    """A compacted topic's records without keys, and records out of time, are in record_errors by their indexes, each with its reason; a time that
-    is not taken makes INVALID_TIMESTAMP of all, as in Kafka. Versions before 8 have the code alone."""
+    """A compacted topic's records without keys, and records out of time, are in record_errors by their
+    indexes, each with its reason; a time that is not taken makes INVALID_TIMESTAMP of all, as in Kafka.
+    Versions before 8 have the code alone."""
     keyless = Record(None, b"v", START_MS)
     early = Record(b"k", b"v", START_MS - 2 * DAY_MS)
     sound = Record(b"k", b"v", START_MS)
@@ -117,7 +119,8 @@ def test_records_to_blame_are_told_by_index(codec: Codec) -> None:
 
 
 def test_headers_are_not_asked_for_times_where_records_are() -> None:
-    """A header that tells a time the topic does not take is no reason to refuse records that have others: Kafka writes it anew."""
+    """A header that tells a time the topic does not take is no reason to refuse records that have others:
+    Kafka writes it anew."""
 
     async def scenario() -> None:
         fixture = await fixture_with(message_timestamp_after_max_ms="1000")
@@ -132,7 +135,9 @@ def test_times_of_the_broker_are_not_asked_of_records() -> None:
     """On a topic with LogAppendTime records may have any time, and get the broker's."""
 
     async def scenario() -> None:
-        fixture = await fixture_with(message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms="1000")
+        fixture = await fixture_with(
+            message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms="1000"
+        )
         data = build_batch([Record(b"k", b"v", START_MS - DAY_MS), Record(b"k", b"v", -1)], codec=Codec.LZ4)
         assert (await answer(fixture, data)).error_code == 0
         (view,) = await read(await fixture.partition("a"))
@@ -159,19 +164,24 @@ def test_records_without_times_are_taken() -> None:
 @pytest.mark.parametrize("topic_codec", ["producer", "zstd", "uncompressed"])
 @pytest.mark.parametrize("value_bytes", [10, 3_000, 20_000])
 def test_large_batches_are_judged_the_same(codec: Codec, topic_codec: str, value_bytes: int) -> None:
-    """What is unpacked in place, in a thread, and alone: sound batches come out as they are, one with a fault at its end is refused."""
+    """What is unpacked in place, in a thread, and alone: sound batches come out as they are, one with a fault
+    at its end is refused."""
 
     async def scenario() -> None:
         fixture = BrokerFixture()
         offload = ThreadOffload()
         fixture.unpacking = Unpacking(offload, MEMORY_BYTES)
         await fixture.start()
-        fixture.make_topic("a", compression_type=topic_codec, record_validation="records", max_message_bytes="9000000")
+        fixture.make_topic(
+            "a", compression_type=topic_codec, record_validation="records", max_message_bytes="9000000"
+        )
         await fixture.partition("a")
         sound = [Record(b"k", b"%06d" % number + b"v" * value_bytes, START_MS) for number in range(200)]
         assert (await answer(fixture, build_batch(sound, codec=codec))).error_code == 0
         (view,) = await read(await fixture.partition("a"), max_bytes=9_000_000)
-        assert [(record.key, record.value) for record in iter_records(view)] == [(one.key, one.value) for one in sound]
+        assert [(record.key, record.value) for record in iter_records(view)] == [
+            (one.key, one.value) for one in sound
+        ]
         plain = build_batch(sound)[61:]
         broken = batch_of(bytes(compress(codec, plain + records(0))), 201, codec, time_ms=START_MS)
         found = await answer(fixture, broken)
@@ -199,8 +209,8 @@ def test_more_than_may_be_unpacked_is_too_large() -> None:
 
 
 def test_one_turn_of_the_loop_looks_at_so_much_and_no_more() -> None:
-    """Batches of a request that come to more than the bound, each of them small, go the way of slow ones, and all are taken in order; those that come
-    to less are taken at once."""
+    """Batches of a request that come to more than the bound, each of them small, go the way of slow ones, and
+    all are taken in order; those that come to less are taken at once."""
     data = build_batch([Record(None, bytes(UNPACKED_INLINE_BYTES_MAX - 100), START_MS)], codec=Codec.ZSTD)
     one_too_many = LOOKED_INLINE_BYTES_MAX // UNPACKED_INLINE_BYTES_MAX + 1
 
@@ -262,7 +272,9 @@ def test_without_compiled_code_the_same_is_refused(monkeypatch: pytest.MonkeyPat
             broken = batch_of(plain + records(0), 5001, time_ms=START_MS)
             assert (await answer(fixture, broken)).error_code == ErrorCode.INVALID_RECORD
         stored = await read(await fixture.partition("a"), max_bytes=1 << 24)
-        assert [header.record_count for view in stored for _, header in iter_headers(view)] == [5000] * len(Codec)
+        assert [header.record_count for view in stored for _, header in iter_headers(view)] == [5000] * len(
+            Codec
+        )
 
     run(scenario())
 

@@ -15,7 +15,11 @@ from millrace.broker.producer_ids import ProducerIds
 from millrace.broker.requests.transaction_refusals import TransactionRefusals
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
-from millrace.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from millrace.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from millrace.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from millrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from millrace.protocol.messages.offset_for_leader_epoch import (
@@ -47,7 +51,9 @@ HOT_ONLY: dict[str, str] = {
 async def ends(
     fixture: BrokerFixture, version: int, *asked: tuple[str, int, int], current: int = -1
 ) -> list[tuple[int, int, int]]:
-    topics = [OffsetForLeaderTopic(name, [OffsetForLeaderPartition(index, current, e)]) for name, index, e in asked]
+    topics = [
+        OffsetForLeaderTopic(name, [OffsetForLeaderPartition(index, current, e)]) for name, index, e in asked
+    ]
     handler = OffsetForLeaderEpoch(fixture.directory)
     response = await fixture.ask(handler, 23, version, OffsetForLeaderEpochRequest(-1, topics))
     parts = [part for topic in response.topics for part in topic.partitions]
@@ -56,7 +62,8 @@ async def ends(
 
 @pytest.mark.parametrize("version", [2, 3, 4])
 def test_an_epoch_ends_where_the_next_began(version: int) -> None:
-    """The current epoch ends at the high watermark, earlier ones where the next began, others are unknown; codes as elsewhere."""
+    """The current epoch ends at the high watermark, earlier ones where the next began, others are unknown;
+    codes as elsewhere."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -111,7 +118,9 @@ def test_an_end_that_is_not_durable_is_not_told() -> None:
 async def delete(
     fixture: BrokerFixture, version: int, *asked: tuple[str, int, int], timeout_ms: int = 5000
 ) -> list[tuple[int, int]]:
-    topics = [DeleteRecordsTopic(name, [DeleteRecordsPartition(index, offset)]) for name, index, offset in asked]
+    topics = [
+        DeleteRecordsTopic(name, [DeleteRecordsPartition(index, offset)]) for name, index, offset in asked
+    ]
     handler = DeleteRecords(fixture.directory, fixture.clock)
     response = await fixture.ask(handler, 21, version, DeleteRecordsRequest(topics, timeout_ms))
     return [(part.error_code, part.low_watermark) for topic in response.topics for part in topic.partitions]
@@ -119,7 +128,8 @@ async def delete(
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_records_are_deleted_up_to_an_offset(version: int) -> None:
-    """The answer has the new start; a lower offset changes nothing; -1 deletes all; beyond the watermark is out of range."""
+    """The answer has the new start; a lower offset changes nothing; -1 deletes all; beyond the watermark is
+    out of range."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -162,7 +172,8 @@ def test_deletions_that_are_refused() -> None:
 
 
 def test_a_deletion_is_answered_when_it_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash right after the answer keeps it; a deletion that takes too long is REQUEST_TIMED_OUT, which means unknown."""
+    """A crash right after the answer keeps it; a deletion that takes too long is REQUEST_TIMED_OUT, which
+    means unknown."""
     monkeypatch.setattr("millrace.broker.handlers.delete_records.TIMEOUT_MS_MIN", 20)
 
     async def scenario() -> None:
@@ -196,7 +207,9 @@ def test_producers_are_described() -> None:
         fixture.make_topic("a", 2)
         fixture.make_topic("away", leader=2)
         await fixture.produce({("a", 0): batch(3, producer_id=7, sequence=0)})
-        await fixture.produce({("a", 0): batch(2, producer_id=9, epoch=4, sequence=0, timestamp=START_MS - 5)})
+        await fixture.produce(
+            {("a", 0): batch(2, producer_id=9, epoch=4, sequence=0, timestamp=START_MS - 5)}
+        )
         await fixture.begin_reading()
         topics = [TopicRequest("a", [0, 1, 5]), TopicRequest("away", [0])]
         handler = DescribeProducers(fixture.directory)
@@ -237,7 +250,9 @@ class Blocks:
         return self.size * self.asked, self.size
 
 
-def init(fixture: BrokerFixture, handler: InitProducerId, version: int, transactional_id: str | None = None) -> Any:
+def init(
+    fixture: BrokerFixture, handler: InitProducerId, version: int, transactional_id: str | None = None
+) -> Any:
     return fixture.ask(handler, 22, version, InitProducerIdRequest(transactional_id, 1000))
 
 
@@ -299,7 +314,8 @@ def test_transactional_ids_are_refused_for_good(version: int) -> None:
 
 
 def test_the_next_block_is_leased_before_it_is_needed() -> None:
-    """With a slow controller producers go on from the block in hand; only when that is used up do they wait."""
+    """With a slow controller producers go on from the block in hand; only when that is used up do they
+    wait."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -353,8 +369,12 @@ def test_refusals_of_the_dispatcher_can_be_read() -> None:
         epochs = OffsetForLeaderEpochRequest(-1, [OffsetForLeaderTopic("a", [OffsetForLeaderPartition(2)])])
         found = OffsetForLeaderEpoch(fixture.directory).refuse(epochs, 7)
         assert [(part.partition, part.error_code) for part in found.topics[0].partitions] == [(2, 7)]
-        described = DescribeProducers(fixture.directory).refuse(DescribeProducersRequest([TopicRequest("a", [1])]), 7)
-        assert [(part.partition_index, part.error_code) for part in described.topics[0].partitions] == [(1, 7)]
+        described = DescribeProducers(fixture.directory).refuse(
+            DescribeProducersRequest([TopicRequest("a", [1])]), 7
+        )
+        assert [(part.partition_index, part.error_code) for part in described.topics[0].partitions] == [
+            (1, 7)
+        ]
         assert parts_of(fixture.fetch_handler.refuse(_fetch_request(), 7))["a", 0].error_code == 7
 
     run(scenario())

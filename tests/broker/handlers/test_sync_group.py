@@ -27,8 +27,13 @@ def test_everybody_gets_what_the_leader_gave(version: int) -> None:
         follower = fixture.later(14, version, SyncGroupRequest("g", 2, second.member_id, None, *protocol))
         await asyncio.sleep(0.1)
         assert not follower.done()
-        given = [SyncGroupRequestAssignment(second.member_id, b"\x00two"), SyncGroupRequestAssignment("stranger", b"x")]
-        leader = await fixture.ask_for(14, version, SyncGroupRequest("g", 2, first.member_id, None, *protocol, given))
+        given = [
+            SyncGroupRequestAssignment(second.member_id, b"\x00two"),
+            SyncGroupRequestAssignment("stranger", b"x"),
+        ]
+        leader = await fixture.ask_for(
+            14, version, SyncGroupRequest("g", 2, first.member_id, None, *protocol, given)
+        )
         assert (leader.error_code, leader.assignment) == (0, b"")
         assert (await follower).assignment == b"\x00two"
         if version >= 5:
@@ -92,7 +97,8 @@ def test_an_assignment_is_in_the_log_before_it_is_told() -> None:
 
 
 def test_what_is_full_or_slow_to_load_asks_for_another_join() -> None:
-    """Clients take COORDINATOR_LOAD_IN_PROGRESS as the end here: they are told to join again, which they repeat until it is answered."""
+    """Clients take COORDINATOR_LOAD_IN_PROGRESS as the end here: they are told to join again, which they
+    repeat until it is answered."""
 
     async def scenario() -> None:
         fixture = await GroupFixture(World(is_auto=False)).start()

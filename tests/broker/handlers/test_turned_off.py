@@ -11,16 +11,24 @@ from millrace.broker.handlers.turned_off import TURNED_OFF
 from millrace.broker.handlers.turned_off_transactions import PATTERN_CHARS_MAX
 from millrace.protocol.apis import API
 from millrace.protocol.error_codes import ErrorCode
-from millrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction
+from millrace.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from millrace.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from millrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic
+from millrace.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from tests.live.fitting import codes_in
 
 LINES_MAX = 200_000
 
 
 def ask(pattern: str | None) -> int:
-    answer: ListTransactionsResponse = TURNED_OFF[66](ListTransactionsRequest(transactional_id_pattern=pattern))
+    answer: ListTransactionsResponse = TURNED_OFF[66](
+        ListTransactionsRequest(transactional_id_pattern=pattern)
+    )
     assert answer.transaction_states == []
     return answer.error_code
 
@@ -35,16 +43,25 @@ def test_a_pattern_matches_nothing(pattern: str | None) -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    ["(", "a{3,2}", "a{99999999999999999999}", "(" * 495 + ")" * 495, "(?u)(?a)", "a" * (PATTERN_CHARS_MAX + 1)],
+    [
+        "(",
+        "a{3,2}",
+        "a{99999999999999999999}",
+        "(" * 495 + ")" * 495,
+        "(?u)(?a)",
+        "a" * (PATTERN_CHARS_MAX + 1),
+    ],
     ids=lambda pattern: pattern[:30],
 )
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
-    """Whatever the library makes of it: a repetition past its numbers, brackets past its stack, flags at odds, or more than is looked at."""
+    """Whatever the library makes of it: a repetition past its numbers, brackets past its stack, flags at
+    odds, or more than is looked at."""
     assert ask(pattern) == ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
 def test_a_pattern_costs_no_more_than_its_length() -> None:
-    """Sets of all letters in both cases, for which the library's compiler goes through 65,000 letters each, are looked at and not compiled."""
+    """Sets of all letters in both cases, for which the library's compiler goes through 65,000 letters each,
+    are looked at and not compiled."""
     lines = 0
 
     def count(*_: Any) -> Any:

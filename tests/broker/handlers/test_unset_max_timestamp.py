@@ -1,4 +1,5 @@
-"""Batches whose largest timestamp their producer left unset: as stored it is right, so times are found, and retention is told the truth."""
+"""Batches whose largest timestamp their producer left unset: as stored it is right, so times are found, and
+retention is told the truth."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ async def offsets_of(fixture: BrokerFixture, timestamp_ms: int) -> tuple[int, in
 @pytest.mark.parametrize("told", [-1, START_MS - 5])
 @pytest.mark.parametrize("count", [3, SLICE_RECORDS + 5])
 def test_times_are_found_in_batches_that_do_not_tell_them(codec: Codec, told: int, count: int) -> None:
-    """Looked into in place, and in slices; what a consumer gets says the same, under a checksum that is right."""
+    """Looked into in place, and in slices; what a consumer gets says the same, under a checksum that is
+    right."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -111,7 +113,8 @@ def test_where_the_time_is_the_brokers_nobody_looks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "told", "stored"), [(START_MS, -1, START_MS), (-1, 0, -1), (-1, START_MS, START_MS), (-7000, -5, -1)]
+    ("base", "told", "stored"),
+    [(START_MS, -1, START_MS), (-1, 0, -1), (-1, START_MS, START_MS), (-7000, -5, -1)],
 )
 def test_what_comes_to_more_than_may_be_unpacked_is_never_as_old_as_the_epoch(
     base: int, told: int, stored: int
@@ -142,7 +145,9 @@ def test_what_kafka_computes_is_stored() -> None:
                 fixture.make_topic(name)
                 sent = memoryview(stamped(base, told, times, codec))
                 assert parts_of(await fixture.produce({(name, 0): sent}))[name, 0].error_code == 0
-                header = BatchHeader(memoryview(parts_of(await fixture.fetch({(name, 0): 0}))[name, 0].records))
+                header = BatchHeader(
+                    memoryview(parts_of(await fixture.fetch({(name, 0): 0}))[name, 0].records)
+                )
                 assert (header.base_timestamp, header.max_timestamp) == (base, max(-1, *times))
 
     run(scenario())
@@ -168,7 +173,8 @@ def test_each_time_is_judged_where_all_are_looked_at(count: int) -> None:
 @pytest.mark.parametrize("count", [2, SLICE_RECORDS + 5])
 @pytest.mark.parametrize("last_ms", [-1, START_MS - 5])
 def test_a_largest_time_that_was_left_out_is_not_judged(last_ms: int, count: int, codec: Codec) -> None:
-    """0 is not a time of 1970 where the header cannot be right: only the records' times are held to the topic's bounds, as by Kafka."""
+    """0 is not a time of 1970 where the header cannot be right: only the records' times are held to the
+    topic's bounds, as by Kafka."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -188,7 +194,11 @@ def test_a_guess_is_judged() -> None:
         unpacking = Unpacking(InlineOffload(), 16 * MIB)
         settings = TopicSettings(rules=ProduceRules(batch_bytes_max=1 << 30, timestamp_before_max_ms=DAY_MS))
         value = bytes(unpacking.bytes_max + 1)
-        for base, told in ((START_MS - 2 * DAY_MS, -1), (-1, START_MS + 2 * DAY_MS), (-1, START_MS - 2 * DAY_MS)):
+        for base, told in (
+            (START_MS - 2 * DAY_MS, -1),
+            (-1, START_MS + 2 * DAY_MS),
+            (-1, START_MS - 2 * DAY_MS),
+        ):
             sent = memoryview(stamped(base, told, [base], Codec.GZIP, value))
             with pytest.raises(KafkaError) as refused:
                 await unpacking.recode(sent, settings, START_MS, PRODUCE_VERSION)

@@ -1,4 +1,5 @@
-"""Fetches and sessions over so many partitions that they are read in slices: how much in one turn of the loop, and that nothing is missed."""
+"""Fetches and sessions over so many partitions that they are read in slices: how much in one turn of the
+loop, and that nothing is missed."""
 
 from __future__ import annotations
 
@@ -71,8 +72,8 @@ async def asked(fixture: BrokerFixture, wanted: dict[tuple[str, int], int], **fi
 
 
 def test_a_wide_fetch_that_waits_never_reads_all_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has something of all its partitions and waits for more: what comes while it reads counts, what comes then wakes it, and each time it reads
-    in slices."""
+    """It has something of all its partitions and waits for more: what comes while it reads counts, what comes
+    then wakes it, and each time it reads in slices."""
 
     async def scenario() -> None:
         fixture = await filled()
@@ -104,7 +105,13 @@ def test_a_session_in_which_much_changed_is_read_in_slices(monkeypatch: pytest.M
         fixture = await filled()
         opened = await asked(fixture, WANTED, session_epoch=0, max_bytes=1 << 30)
         assert opened.session_id
-        await asked(fixture, dict.fromkeys(WANTED, 1), session_id=opened.session_id, session_epoch=1, max_bytes=1 << 30)
+        await asked(
+            fixture,
+            dict.fromkeys(WANTED, 1),
+            session_id=opened.session_id,
+            session_epoch=1,
+            max_bytes=1 << 30,
+        )
         await fixture.produce(dict.fromkeys(WANTED, batch(1)))
         async with reads_a_turn(monkeypatch) as counts:
             news = await asked(fixture, {}, session_id=opened.session_id, session_epoch=2, max_bytes=1 << 30)
@@ -120,7 +127,9 @@ def test_what_is_left_of_a_wide_fetch_that_failed_goes_in_slices(monkeypatch: py
 
     async def scenario() -> None:
         fixture = await filled()
-        fixture.fetch_handler = Fetch(fixture.directory, fixture.cache, FetchSessions(iter(range(1, 9)).__next__))
+        fixture.fetch_handler = Fetch(
+            fixture.directory, fixture.cache, FetchSessions(iter(range(1, 9)).__next__)
+        )
         async with reads_a_turn(monkeypatch) as counts:
             outcome = asyncio.ensure_future(
                 asked(fixture, WANTED, max_wait_ms=600_000, min_bytes=1 << 30, max_bytes=1 << 30)
@@ -131,7 +140,9 @@ def test_what_is_left_of_a_wide_fetch_that_failed_goes_in_slices(monkeypatch: py
             while (count := watched(fixture)) or not left:
                 left.append(count)
                 await asyncio.sleep(0)
-        assert max(before - after for before, after in zip(left, [*left[1:], 0], strict=True)) <= ITEMS_A_SLICE
+        assert (
+            max(before - after for before, after in zip(left, [*left[1:], 0], strict=True)) <= ITEMS_A_SLICE
+        )
 
     run(scenario())
 
@@ -143,7 +154,8 @@ def watched(fixture: BrokerFixture) -> int:
 
 
 def test_a_wide_fetch_with_cold_partitions_is_delayed_for_what_is_missing() -> None:
-    """What comes during its passes, or while it reads from objects, is not waited for again; with less it is delayed, and reads nothing meanwhile."""
+    """What comes during its passes, or while it reads from objects, is not waited for again; with less it is
+    delayed, and reads nothing meanwhile."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -151,7 +163,9 @@ def test_a_wide_fetch_with_cold_partitions_is_delayed_for_what_is_missing() -> N
         await fixture.produce({("a", 0): batch(2)})
         assert await fixture.engine.upload_all(1000)
         fixture.engine.drop_caches()
-        await fixture.fetch({("a", index): 0 for index in range(1, WIDTH)}, min_bytes=0, max_wait_ms=1)  # opens them
+        await fixture.fetch(
+            {("a", index): 0 for index in range(1, WIDTH)}, min_bytes=0, max_wait_ms=1
+        )  # opens them
         gate = asyncio.Event()
 
         async def wait() -> None:
@@ -159,7 +173,9 @@ def test_a_wide_fetch_with_cold_partitions_is_delayed_for_what_is_missing() -> N
 
         fixture.world.store.fault = lambda operation, key: wait()
         request = fetch_request(WANTED, 12, min_bytes=3 * len(batch(2)), max_wait_ms=600_000)
-        outcome = asyncio.ensure_future(fixture.finish(fixture.begin(fixture.fetch_handler, 1, 12, request), 1, 12))
+        outcome = asyncio.ensure_future(
+            fixture.finish(fixture.begin(fixture.fetch_handler, 1, 12, request), 1, 12)
+        )
         await until(lambda: any(one.machine.state is FetchState.REMOTE_READ for one in purgatory(fixture)))
         await fixture.produce({("a", 1): batch(2)})
         gate.set()

@@ -1,4 +1,5 @@
-"""Produce and Fetch for more partitions than may be served in one turn of the loop: others run meanwhile, and the answer is as that of few."""
+"""Produce and Fetch for more partitions than may be served in one turn of the loop: others run meanwhile, and
+the answer is as that of few."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ async def asked(fixture: BrokerFixture, handler: Any, key: int, request: Any) ->
 
 
 def test_a_produce_for_many_partitions_gives_way() -> None:
-    """Batches are appended in the order of the request, those that nobody can take are refused, each answers in its place."""
+    """Batches are appended in the order of the request, those that nobody can take are refused, each answers
+    in its place."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -53,7 +55,9 @@ def test_a_produce_for_many_partitions_gives_way() -> None:
         found, turns = await asked(fixture, fixture.produce_handler, 0, produce_of([batch(2)] * 700))
         assert turns > TURNS_MIN
         unknown, taken = found.responses
-        assert {part.error_code for part in unknown.partition_responses} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert {part.error_code for part in unknown.partition_responses} == {
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        }
         assert [part.index for part in unknown.partition_responses] == list(range(MANY))
         assert [part.base_offset for part in taken.partition_responses] == list(range(0, 1400, 2))
 
@@ -106,7 +110,8 @@ def test_acks_0() -> None:
 
 
 def test_a_fetch_for_many_partitions_gives_way() -> None:
-    """Each partition answers in its place, with its records or its error; a session is opened, and goes on."""
+    """Each partition answers in its place, with its records or its error; a session is opened, and goes
+    on."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -115,7 +120,9 @@ def test_a_fetch_for_many_partitions_gives_way() -> None:
             await fixture.partition("a", index)
         await fixture.produce({("a", 1): batch(2)})
         wanted = {("a", index): 0 for index in range(MANY)}
-        found, turns = await asked(fixture, fixture.fetch_handler, 1, fetch_request(wanted, 12, session_epoch=0))
+        found, turns = await asked(
+            fixture, fixture.fetch_handler, 1, fetch_request(wanted, 12, session_epoch=0)
+        )
         assert turns > TURNS_MIN
         parts = parts_of(found)
         assert list(parts) == list(wanted)

@@ -27,7 +27,8 @@ ONE, OTHER = "hGTiLit3SO-4Px19ZkbPNA", "zzTiLit3SO-4Px19ZkbPNA"
 
 @pytest.mark.parametrize("fault", ["ignores-if-none-match", "refuses-if-none-match", "no-bulk-delete"])
 def test_a_bucket_is_bound_once(fault: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The first cluster gets it, the second is refused; where conditional puts are not kept, one sentence says what that leaves open."""
+    """The first cluster gets it, the second is refused; where conditional puts are not kept, one sentence
+    says what that leaves open."""
 
     async def main() -> None:
         async with BadS3(fault) as bad:
@@ -60,7 +61,8 @@ def test_a_marker_that_is_refused_and_cannot_be_read() -> None:
 
 
 def test_an_object_wal_is_refused_where_its_fence_would_not_hold() -> None:
-    """Conditional puts that the store ignores are found before the log is opened, and the sentence names two ways out; one of them works."""
+    """Conditional puts that the store ignores are found before the log is opened, and the sentence names two
+    ways out; one of them works."""
 
     async def main(wanted: str) -> None:
         async with BadS3("ignores-if-none-match") as bad:

@@ -1,4 +1,5 @@
-"""A start on a bucket that is older than its metadata is refused; one that lost an object, or that the metadata came from, is not."""
+"""A start on a bucket that is older than its metadata is refused; one that lost an object, or that the
+metadata came from, is not."""
 
 from __future__ import annotations
 
@@ -57,7 +58,11 @@ async def bucket_of(image: MetadataImage, claims_end: int = MEANT) -> MemoryObje
 
 
 async def check(
-    store: MemoryObjectStore, image: MetadataImage, bound: str | None = CLUSTER_ID, *, is_restored: bool = False
+    store: MemoryObjectStore,
+    image: MetadataImage,
+    bound: str | None = CLUSTER_ID,
+    *,
+    is_restored: bool = False,
 ) -> None:
     await check_bucket_age(store, "the bucket", bound, CLUSTER_ID, image, NODE, is_restored=is_restored)
 
@@ -88,8 +93,12 @@ def test_each_series_tells(series: int) -> None:
         image = await metadata(1)
         store = await bucket_of(image)
         for number in range(1, MEANT):
-            await store.delete([OwnerClaim(ClaimKind.CLAIMED, CLUSTER_ID, series, number, b"", b"", 1, 1, 1).key])
-        with pytest.raises(BindingRefused, match=r"the metadata log was put" if series < 0 else f"node {NODE} was put"):
+            await store.delete(
+                [OwnerClaim(ClaimKind.CLAIMED, CLUSTER_ID, series, number, b"", b"", 1, 1, 1).key]
+            )
+        with pytest.raises(
+            BindingRefused, match=r"the metadata log was put" if series < 0 else f"node {NODE} was put"
+        ):
             await check(store, image)
         with pytest.raises(
             BindingRefused, match=f"holds nothing of cluster {CLUSTER_ID}.*give the bucket that belongs"
@@ -101,7 +110,8 @@ def test_each_series_tells(series: int) -> None:
 
 @pytest.mark.parametrize("missing", range(NEWEST_ASKED + 1))
 def test_the_newest_objects_have_to_be_there(missing: int) -> None:
-    """All of the newest that are asked for are gone: the bucket is older. Some are: their readers are told, and all else goes on."""
+    """All of the newest that are asked for are gone: the bucket is older. Some are: their readers are told,
+    and all else goes on."""
 
     async def main() -> None:
         image = await metadata(NEWEST_ASKED + 2)
@@ -118,7 +128,8 @@ def test_the_newest_objects_have_to_be_there(missing: int) -> None:
 
 
 def test_a_gap_in_the_ids_hides_no_objects() -> None:
-    """Ids that a restore has lifted, or that were given and never committed, lie behind the newest objects: an emptied bucket is refused."""
+    """Ids that a restore has lifted, or that were given and never committed, lie behind the newest objects:
+    an emptied bucket is refused."""
 
     async def main() -> None:
         image = await metadata(NEWEST_ASKED)
@@ -150,7 +161,8 @@ def test_few_objects_tell_nothing() -> None:
 
 
 def test_who_is_not_asked() -> None:
-    """A log directory that was restored comes from this bucket, whatever that lacks; another cluster's bucket is judged elsewhere."""
+    """A log directory that was restored comes from this bucket, whatever that lacks; another cluster's bucket
+    is judged elsewhere."""
 
     async def main() -> None:
         image = await metadata(NEWEST_ASKED)

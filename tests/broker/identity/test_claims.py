@@ -1,5 +1,5 @@
-"""Claims of ownership: a real controller on a simulated disk beside a bucket, a start that is killed between any two of its steps,
-others who claim meanwhile, and stores that keep no condition."""
+"""Claims of ownership: a real controller on a simulated disk beside a bucket, a start that is killed between
+any two of its steps, others who claim meanwhile, and stores that keep no condition."""
 
 from __future__ import annotations
 
@@ -141,7 +141,8 @@ async def numbers(fixture: Fixture) -> list[int]:
 
 
 def test_each_start_claims_the_next_number() -> None:
-    """A start that was killed is followed at once by the next one; one that ended in order leaves a release behind."""
+    """A start that was killed is followed at once by the next one; one that ended in order leaves a release
+    behind."""
 
     async def scenario() -> None:
         fixture = Fixture()
@@ -151,7 +152,11 @@ def test_each_start_claims_the_next_number() -> None:
             newest = await fixture.newest(1)
             assert newest is not None
             before = incarnation(number - 1) if number > 1 else NOBODY
-            assert (newest.incarnation, newest.before, newest.is_standing) == (incarnation(number), before, True)
+            assert (newest.incarnation, newest.before, newest.is_standing) == (
+                incarnation(number),
+                before,
+                True,
+            )
         assert fixture.claimant is not None
         for claim in fixture.claims:
             await fixture.claimant.release(claim)
@@ -170,8 +175,8 @@ def test_each_start_claims_the_next_number() -> None:
     "step", ["before the record", "after the record", "before the claim", "after the claim", "late"]
 )
 def test_a_start_may_be_killed_between_any_two_steps(step: str, was_released: bool, series: int) -> None:
-    """The next one goes on: what the killed one recorded is known when its claim is met, also when that lands after the next start
-    has looked; several in a row do no harm."""
+    """The next one goes on: what the killed one recorded is known when its claim is met, also when that lands
+    after the next start has looked; several in a row do no harm."""
 
     async def scenario() -> None:
         fixture = Fixture()
@@ -249,7 +254,8 @@ def test_a_start_waits_while_the_bucket_is_full(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_claim_that_the_log_does_not_know_is_refused() -> None:
-    """Somebody claimed with another copy of this log: nothing is changed by the look, and what was there stays."""
+    """Somebody claimed with another copy of this log: nothing is changed by the look, and what was there
+    stays."""
 
     async def scenario() -> None:
         for series in SERIES:
@@ -257,7 +263,9 @@ def test_a_claim_that_the_log_does_not_know_is_refused() -> None:
             await fixture.start()
             claim = fixture.claims[0]
             cluster = claim.cluster_id
-            other = OwnerClaim(ClaimKind.CLAIMED, cluster, series, 2, incarnation(99), incarnation(1), 3, 1, 1)
+            other = OwnerClaim(
+                ClaimKind.CLAIMED, cluster, series, 2, incarnation(99), incarnation(1), 3, 1, 1
+            )
             await fixture.store.put(other.key, [encode_claim(other)])
             fixture.store.puts.clear()
             node = await open_node(fixture.disk)
@@ -275,7 +283,8 @@ def test_a_claim_that_the_log_does_not_know_is_refused() -> None:
 
 
 def test_who_is_first_at_the_same_instant_has_it() -> None:
-    """Another copy's claim lands between our look and our put: ours loses, changes nothing, and the start is refused."""
+    """Another copy's claim lands between our look and our put: ours loses, changes nothing, and the start is
+    refused."""
 
     async def scenario() -> None:
         fixture = Fixture()
@@ -298,7 +307,8 @@ def test_who_is_first_at_the_same_instant_has_it() -> None:
 
 
 def test_a_log_that_ends_below_a_claim_is_an_older_copy() -> None:
-    """A release tells where the log ended; a copy that was taken before, and knows the incarnation, is refused by that."""
+    """A release tells where the log ended; a copy that was taken before, and knows the incarnation, is
+    refused by that."""
 
     async def scenario() -> None:
         fixture = Fixture()
@@ -306,7 +316,15 @@ def test_a_log_that_ends_below_a_claim_is_an_older_copy() -> None:
         node = await open_node(fixture.disk)
         claim, image = fixture.claims[1], node.publisher.image
         release = OwnerClaim(
-            ClaimKind.RELEASED, claim.cluster_id, 1, 2, claim.incarnation, claim.incarnation, image.offset + 1, 1, 1
+            ClaimKind.RELEASED,
+            claim.cluster_id,
+            1,
+            2,
+            claim.incarnation,
+            claim.incarnation,
+            image.offset + 1,
+            1,
+            1,
         )
         await fixture.store.put(release.key, [encode_claim(release)])
         with pytest.raises(
@@ -320,7 +338,8 @@ def test_a_log_that_ends_below_a_claim_is_an_older_copy() -> None:
 
 @pytest.mark.parametrize("fault", ["", "ignores-if-none-match", "refuses-if-none-match"])
 def test_a_store_without_conditions(fault: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It is found out by trying, said once, and claims are put and read back: the next start goes on, a copy is refused."""
+    """It is found out by trying, said once, and claims are put and read back: the next start goes on, a copy
+    is refused."""
 
     async def scenario() -> None:
         async with BadS3(*[fault] if fault else []) as bad:
@@ -354,17 +373,17 @@ def test_without_conditions_what_is_there_stays() -> None:
         await fixture.store.put(other.key, [encode_claim(other)])
         assert fixture.claimant is not None
         with pytest.raises(PreconditionFailed):
-            await dataclasses.replace(fixture.claimant, incarnation=incarnation(1), has_conditions=False).release(
-                fixture.claims[1]
-            )
+            await dataclasses.replace(
+                fixture.claimant, incarnation=incarnation(1), has_conditions=False
+            ).release(fixture.claims[1])
         assert await fixture.newest(1) == other
 
     run(scenario)
 
 
 def test_what_the_controller_records() -> None:
-    """The claim that stands is kept beside the one that follows it; numbers that do not follow, claims that are not known and
-    millrace.version 0 are refused."""
+    """The claim that stands is kept beside the one that follows it; numbers that do not follow, claims that
+    are not known and millrace.version 0 are refused."""
 
     async def scenario() -> None:
         fixture = Fixture()
@@ -419,7 +438,9 @@ def test_a_series_is_listed_from_what_is_known() -> None:
 
 # The bytes of a claim.
 
-CLAIM = OwnerClaim(ClaimKind.RELEASED, CLUSTER, 7, 2**40, incarnation(5), incarnation(4), 2**33, 9, 1_700_000_000_000)
+CLAIM = OwnerClaim(
+    ClaimKind.RELEASED, CLUSTER, 7, 2**40, incarnation(5), incarnation(4), 2**33, 9, 1_700_000_000_000
+)
 
 
 def test_version_1_stays_readable_and_unchanged() -> None:
@@ -433,7 +454,8 @@ def test_version_1_stays_readable_and_unchanged() -> None:
 
 
 def test_no_damaged_claim_passes() -> None:
-    """Every byte is covered, every length; a sound claim under another key is none; the error names the key."""
+    """Every byte is covered, every length; a sound claim under another key is none; the error names the
+    key."""
     data = encode_claim(CLAIM)
     for place in range(len(data)):
         damaged = bytearray(data)
@@ -447,7 +469,8 @@ def test_no_damaged_claim_passes() -> None:
 
 
 def test_a_store_that_contradicts_itself_ends_a_claim() -> None:
-    """It says that the first number is taken, and shows no claim: so many rounds, with pauses, and the key is named."""
+    """It says that the first number is taken, and shows no claim: so many rounds, with pauses, and the key is
+    named."""
 
     async def main() -> None:
         fixture, store = Fixture(), Contradicting(HandClock())

@@ -32,7 +32,11 @@ class Volumes(SimDisk):
 
 
 def refusal(volumes: dict[str, int], free_mib: int, capacity: str = "") -> str | None:
-    given = {"log.dirs": "/m/meta", "s3.data.buckets": "0@file:///o/data", "s3.wal.path": f"0@file:///w/wal{capacity}"}
+    given = {
+        "log.dirs": "/m/meta",
+        "s3.data.buckets": "0@file:///o/data",
+        "s3.wal.path": f"0@file:///w/wal{capacity}",
+    }
     named = {key: Given(value, "override", "") for key, value in given.items()}
     settings = load(named, data_dir="/m", machine_bytes=1 << 30).settings
     disk = Volumes(volumes, free_mib)
@@ -64,7 +68,8 @@ def refusal(volumes: dict[str, int], free_mib: int, capacity: str = "") -> str |
     ],
 )
 def test_needs_of_one_disk_are_added(volumes: dict[str, int], capacity: str, least: int) -> None:
-    """The log takes its size at once, metadata ten MiB; a folder of objects leaves 32 MiB free, so that with less there is no upload ever."""
+    """The log takes its size at once, metadata ten MiB; a folder of objects leaves 32 MiB free, so that with
+    less there is no upload ever."""
     assert refusal(volumes, least, capacity) is None
     found = refusal(volumes, least - 1, capacity)
     assert found is not None
@@ -77,6 +82,7 @@ def test_what_is_needed_is_said() -> None:
         f"/o/data: No space left on device for a new cluster ({96 * MIB} bytes wanted, {90 * MIB} free)"
     )
     assert refusal(TOGETHER, 150) == (
-        f"/w/wal: No space left on device for {64 * MIB} bytes of log and {106 * MIB} of metadata and objects "
+        f"/w/wal: No space left on device for {64 * MIB} bytes of log and {106 * MIB} of metadata and "
+        "objects "
         f"({170 * MIB} bytes wanted, {150 * MIB} free)"
     )

@@ -22,7 +22,8 @@ from tests.sim.world import World
 
 
 class StubbornDisk:
-    """Removes nothing, as one that is mounted read-only: not even what is not there. `made`: folders that are there by now."""
+    """Removes nothing, as one that is mounted read-only: not even what is not there. `made`: folders that are
+    there by now."""
 
     def __init__(self, *made: str) -> None:
         self.made: tuple[str, ...] = ()
@@ -62,8 +63,11 @@ def test_what_cannot_be_removed_is_told(caplog: pytest.LogCaptureFixture) -> Non
     assert line.startswith("first start: a folder that this start made is left: /d: Read-only file system")
 
 
-def refused_behind(at_lock: Callable[[SimDisk, dict[str, Any]], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start that is refused, of which `at_lock` changes the disk as it locks the log directory; given the files of a node that was killed."""
+def refused_behind(
+    at_lock: Callable[[SimDisk, dict[str, Any]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that is refused, of which `at_lock` changes the disk as it locks the log directory; given the
+    files of a node that was killed."""
     lock = SimDisk.lock
 
     async def main(loop: SimLoop) -> None:
@@ -100,7 +104,8 @@ def take_away(disk: SimDisk, left: dict[str, Any]) -> None:
 
 
 def test_a_log_that_another_start_made_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between our first look at the log directory and our lock on it: what this start did not make it does not take back."""
+    """Between our first look at the log directory and our lock on it: what this start did not make it does
+    not take back."""
     refused_behind(bring, monkeypatch)
 
 

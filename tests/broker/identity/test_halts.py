@@ -1,4 +1,5 @@
-"""A process that stood still: nothing is acknowledged before a look that began later, in virtual time and by a hand clock."""
+"""A process that stood still: nothing is acknowledged before a look that began later, in virtual time and by
+a hand clock."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def test_a_halt_is_seen_that_nobody_asked_about() -> None:
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the halt ends", "after the look that opens"])
 def test_who_was_replaced_meanwhile_never_acknowledges(is_late: bool) -> None:
-    """The look after the halt finds the claim: who waits is told, and the gate stays closed. Without a halt the next look does it."""
+    """The look after the halt finds the claim: who waits is told, and the gate stays closed. Without a halt
+    the next look does it."""
 
     async def scenario() -> None:
         fixture = Fixture()
@@ -87,7 +89,8 @@ def test_who_was_replaced_meanwhile_never_acknowledges(is_late: bool) -> None:
 
 @pytest.mark.parametrize("is_taken", [False, True])
 def test_a_halt_during_the_look_asks_again(is_taken: bool) -> None:
-    """The store said that nobody was there, and the process stood still before it heard that: it counts for nothing."""
+    """The store said that nobody was there, and the process stood still before it heard that: it counts for
+    nothing."""
 
     async def scenario() -> None:
         fixture = Fixture()
@@ -130,7 +133,8 @@ def test_a_store_that_is_away_holds_nothing_without_a_halt() -> None:
 
 
 def test_a_store_that_is_away_after_a_halt_holds_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    """For as long as it is away, a second halt or not; it is asked again and again, and its first answer opens."""
+    """For as long as it is away, a second halt or not; it is asked again and again, and its first answer
+    opens."""
 
     async def scenario() -> None:
         fixture = Fixture()
@@ -156,7 +160,8 @@ def test_a_store_that_is_away_after_a_halt_holds_and_says_so(caplog: pytest.LogC
 
 
 def test_what_is_final_waits_for_a_look_after_a_halt() -> None:
-    """However fresh the last look is by the loop's clock, which stands still while the machine is suspended."""
+    """However fresh the last look is by the loop's clock, which stands still while the machine is
+    suspended."""
 
     async def scenario() -> None:
         fixture = Fixture()
@@ -173,7 +178,8 @@ def test_what_is_final_waits_for_a_look_after_a_halt() -> None:
 
 
 def test_who_waits_when_the_looks_end_is_told() -> None:
-    """The process is asked to end while the store is away: nobody waits for ever, and nothing is acknowledged."""
+    """The process is asked to end while the store is away: nobody waits for ever, and nothing is
+    acknowledged."""
 
     async def scenario() -> None:
         fixture = Fixture()

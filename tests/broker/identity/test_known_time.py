@@ -1,4 +1,5 @@
-"""The time that a node knows: kept over restarts, learnt from metadata and a store, confirmed by an operator."""
+"""The time that a node knows: kept over restarts, learnt from metadata and a store, confirmed by an
+operator."""
 
 from __future__ import annotations
 
@@ -58,12 +59,15 @@ class Machine:
 
 
 def test_metadata_tells_when_its_newest_data_was() -> None:
-    """Also where the log was replaced by a snapshot; deadlines of what is only prepared are no time that was."""
+    """Also where the log was replaced by a snapshot; deadlines of what is only prepared are no time that
+    was."""
     records = [
         StreamRecord(0, bytes(16), 0, StreamRole.DATA, 0, 1, 0, 0, 2),
         PrepareObjectsRecord(0, 1, 1, T + DAY_MS),
         *(
-            CommittedObjectRecord(number, ObjectKind.STREAM, 10, T - number * DAY_MS, 1, 0, number, number + 1)
+            CommittedObjectRecord(
+                number, ObjectKind.STREAM, 10, T - number * DAY_MS, 1, 0, number, number + 1
+            )
             for number in (1, 2)
         ),
     ]
@@ -76,7 +80,9 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     run_in_virtual_time(scenario)
 
 
-def test_the_newest_time_is_kept_and_a_start_eight_days_ahead_is_doubted(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_newest_time_is_kept_and_a_start_eight_days_ahead_is_doubted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """At each start again, for waiting and starting anew confirm nothing; the operator is told what to do."""
 
     async def scenario() -> None:
@@ -95,7 +101,8 @@ def test_the_newest_time_is_kept_and_a_start_eight_days_ahead_is_doubted(caplog:
 
 
 def test_a_first_start_of_this_version_goes_by_the_metadata_log() -> None:
-    """What is kept is its newest time, not the doubted one that this start adds to it; then what is kept counts."""
+    """What is kept is its newest time, not the doubted one that this start adds to it; then what is kept
+    counts."""
 
     async def scenario() -> None:
         machine = Machine()
@@ -107,7 +114,9 @@ def test_a_first_start_of_this_version_goes_by_the_metadata_log() -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("data", [b"", encode_time(T)[:-1], encode_time(T).replace(b"17", b"18", 1), b"\0" * 40])
+@pytest.mark.parametrize(
+    "data", [b"", encode_time(T)[:-1], encode_time(T).replace(b"17", b"18", 1), b"\0" * 40]
+)
 def test_a_damaged_file_is_none(data: bytes) -> None:
     """Torn, rotten, of zeros: the metadata log stands in, and the file is written anew."""
 
@@ -141,7 +150,8 @@ def test_a_store_confirms_by_itself() -> None:
 
 
 def test_a_store_that_denies_the_clock_is_asked_again_until_it_agrees() -> None:
-    """After a long pause of the machine its last answer is old; one is asked for only while the clock is doubted."""
+    """After a long pause of the machine its last answer is old; one is asked for only while the clock is
+    doubted."""
 
     async def scenario() -> None:
         machine = Machine()

@@ -1,4 +1,5 @@
-"""What the bucket's metadata and objects say of the local log's age, and what a process that was replaced has left there."""
+"""What the bucket's metadata and objects say of the local log's age, and what a process that was replaced has
+left there."""
 
 from __future__ import annotations
 
@@ -7,12 +8,23 @@ import asyncio
 import pytest
 
 from millrace.broker.identity.binding import BindingRefused
-from millrace.broker.identity.metadata_check import check_claim_basis, newer_metadata, newer_objects, note_claim_basis
+from millrace.broker.identity.metadata_check import (
+    check_claim_basis,
+    newer_metadata,
+    newer_objects,
+    note_claim_basis,
+)
 from millrace.kraft.bucket.layout import PieceName, piece_key
 from millrace.kraft.bucket.reader import BucketMetadata
 from millrace.kraft.errors import LogCorrupt
 from millrace.kraft.image.image import EMPTY_IMAGE
-from millrace.kraft.log.claim_basis import FILE, ClaimBasis, encode_claim_basis, read_claim_basis, write_claim_basis
+from millrace.kraft.log.claim_basis import (
+    FILE,
+    ClaimBasis,
+    encode_claim_basis,
+    read_claim_basis,
+    write_claim_basis,
+)
 from millrace.kraft.log.log_store import SnapshotId
 from millrace.kraft.raft.log_view import LogHistory
 from millrace.runtime.objectstore.memory import MemoryObjectStore
@@ -31,7 +43,8 @@ LOG_DIR = "/data/metadata"
 
 
 def test_a_claim_is_compared_with_what_the_bucket_held_before_it() -> None:
-    """What somebody saved since refuses this start and every further one; what was there before, or below, refuses none, and the file goes."""
+    """What somebody saved since refuses this start and every further one; what was there before, or below,
+    refuses none, and the file goes."""
 
     async def main() -> None:
         disk, store = sim_disk(), MemoryObjectStore(HandClock())
@@ -69,7 +82,11 @@ def test_a_claim_basis_is_read_whole_or_not_at_all() -> None:
         await disk.make_folder(LOG_DIR)
         await write_claim_basis(disk, LOG_DIR, ClaimBasis(7, 12_345))
         assert await read_claim_basis(disk, LOG_DIR) == ClaimBasis(7, 12_345)
-        for data in (*(whole[:size] for size in range(len(whole))), whole + b"\n", whole.replace(b"7\n", b"8\n", 1)):
+        for data in (
+            *(whole[:size] for size in range(len(whole))),
+            whole + b"\n",
+            whole.replace(b"7\n", b"8\n", 1),
+        ):
             await disk.write_file(f"{LOG_DIR}/{FILE}", data)
             with pytest.raises(LogCorrupt):
                 await read_claim_basis(disk, LOG_DIR)
@@ -91,7 +108,9 @@ def test_a_claim_basis_is_read_whole_or_not_at_all() -> None:
         (25, 1, -1, "two copies of one log"),
     ],
 )
-def test_metadata_counts_unless_its_writer_was_replaced(end: int, epoch: int, claimed_epoch: int, reason: str) -> None:
+def test_metadata_counts_unless_its_writer_was_replaced(
+    end: int, epoch: int, claimed_epoch: int, reason: str
+) -> None:
     """Piece, snapshot and pointer alike."""
     for found in (
         BucketMetadata(pieces=(PieceName(end, epoch, 10),)),
@@ -113,9 +132,17 @@ def test_what_a_replaced_writer_put_is_no_part_of_the_chain() -> None:
 
 @pytest.mark.parametrize(
     ("writer", "owner", "is_newer"),
-    [(OWN, OWN, True), (BEFORE, OWN, False), (BEFORE, None, True), (None, OWN, True), (Writer(2, 5), OWN, True)],
+    [
+        (OWN, OWN, True),
+        (BEFORE, OWN, False),
+        (BEFORE, None, True),
+        (None, OWN, True),
+        (Writer(2, 5), OWN, True),
+    ],
 )
-def test_an_object_under_an_id_that_was_not_given(writer: Writer | None, owner: Writer | None, is_newer: bool) -> None:
+def test_an_object_under_an_id_that_was_not_given(
+    writer: Writer | None, owner: Writer | None, is_newer: bool
+) -> None:
     """It tells of a newer log, unless it was written for the node by somebody else than its newest owner."""
 
     async def main() -> None:

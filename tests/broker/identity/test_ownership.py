@@ -1,4 +1,5 @@
-"""Who still owns the node: looks at the claim that would follow, in virtual time, beside a store that answers late, or not at all."""
+"""Who still owns the node: looks at the claim that would follow, in virtual time, beside a store that answers
+late, or not at all."""
 
 from __future__ import annotations
 
@@ -8,7 +9,15 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from millrace.broker.identity.claim_format import NOBODY, ClaimKind, OwnerClaim, encode_claim
-from millrace.broker.identity.ownership import ATTEMPT_MS, EVERY_S, JITTER_S, TRUSTED_S, Owner, Replaced, left_in_wal
+from millrace.broker.identity.ownership import (
+    ATTEMPT_MS,
+    EVERY_S,
+    JITTER_S,
+    TRUSTED_S,
+    Owner,
+    Replaced,
+    left_in_wal,
+)
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.runtime.objectstore import ObjectEntry, StoreUnavailable
 from millrace.runtime.objectstore.memory import MemoryObjectStore
@@ -25,7 +34,9 @@ THEIRS = bytes(range(1, 17))
 
 
 def claim(series: int, number: int, incarnation: bytes) -> OwnerClaim:
-    return OwnerClaim(ClaimKind.CLAIMED, "AAAAAAAAAAAAAAAAAAAAAQ", series, number, incarnation, NOBODY, 0, 0, 0)
+    return OwnerClaim(
+        ClaimKind.CLAIMED, "AAAAAAAAAAAAAAAAAAAAAQ", series, number, incarnation, NOBODY, 0, 0, 0
+    )
 
 
 class Store(MemoryObjectStore):
@@ -55,9 +66,13 @@ class Fixture:
         self.store = Store()
         self.ends: list[tuple[float, Replaced]] = []
         self.claims = [claim(METADATA_SERIES, 4, OWN), claim(7, 9, OWN)]
-        looks = RetryingObjectStore(self.store, Rand(seed), RetryPolicy(attempts_max=1, attempt_timeout_ms=ATTEMPT_MS))
+        looks = RetryingObjectStore(
+            self.store, Rand(seed), RetryPolicy(attempts_max=1, attempt_timeout_ms=ATTEMPT_MS)
+        )
         self.clock = LoopClock()
-        self.owner = Owner(looks, self.claims, 7, Rand(seed), self._on_replaced, self.clock, is_conditional=True)
+        self.owner = Owner(
+            looks, self.claims, 7, Rand(seed), self._on_replaced, self.clock, is_conditional=True
+        )
         self.watch = asyncio.create_task(self.owner.run())
 
     def _on_replaced(self, error: Replaced) -> None:
@@ -79,7 +94,8 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 @pytest.mark.parametrize("series", [METADATA_SERIES, 7])
 def test_a_newer_claim_is_seen_within_ten_seconds(series: int) -> None:
-    """Whenever it comes between two looks, with a store that is as late as one attempt may be; told once, with who it is."""
+    """Whenever it comes between two looks, with a store that is as late as one attempt may be; told once,
+    with who it is."""
 
     async def scenario() -> None:
         slowest_s = 0.0
@@ -102,7 +118,8 @@ def test_a_newer_claim_is_seen_within_ten_seconds(series: int) -> None:
 
 
 def test_a_store_that_is_away_ends_nothing() -> None:
-    """The node goes on and the age says since when nothing is known; what is to be made final is not; when the store is back all goes on."""
+    """The node goes on and the age says since when nothing is known; what is to be made final is not; when
+    the store is back all goes on."""
 
     async def scenario() -> None:
         fixture = Fixture()
@@ -126,7 +143,8 @@ def test_a_store_that_is_away_ends_nothing() -> None:
 
 
 def test_a_look_serves_all_who_asked_before_it() -> None:
-    """Twenty who commit at one time cost one look; one that began before the work did is not taken for it, nor one that is old."""
+    """Twenty who commit at one time cost one look; one that began before the work did is not taken for it,
+    nor one that is old."""
 
     async def scenario() -> None:
         fixture = Fixture()
@@ -169,14 +187,16 @@ def test_commits_take_the_place_of_looks() -> None:
 
 
 def test_what_is_left_in_the_log_is_told_by_partition() -> None:
-    """Offsets of data streams by their partitions, at most twenty in the sentence; what only serves a partition is not counted."""
+    """Offsets of data streams by their partitions, at most twenty in the sentence; what only serves a
+    partition is not counted."""
     machine = Machine()
     create(machine, topic("t", 30))
     ids = [open_streams(machine, "t", partition, 0, 1) for partition in range(30)]
     ranges = [StreamRange(StreamId(one), 5, 8) for pair in ids for one in pair]
     told = left_in_wal(ranges, 4711, machine.image, "0@file:///wal")
     assert told.startswith(
-        "; 90 records (4711 bytes) were acknowledged here and are in the WAL 0@file:///wal alone: t-0 [5, 8), t-1"
+        "; 90 records (4711 bytes) were acknowledged here and are in the WAL 0@file:///wal alone: t-0 [5, "
+        "8), t-1"
     )
     assert told.endswith("t-19 [5, 8) and 10 more partitions, in the log")
     assert left_in_wal([], 0, machine.image, "w") == "; nothing was acknowledged here that is not in objects"

@@ -1,11 +1,18 @@
-"""What a write-ahead log holds of streams that restored metadata has closed, or does not have: recovered, or named, never neither."""
+"""What a write-ahead log holds of streams that restored metadata has closed, or does not have: recovered, or
+named, never neither."""
 
 from __future__ import annotations
 
 import pytest
 
 from millrace.broker.identity.binding import BindingRefused
-from millrace.broker.identity.unknown_streams import NAMED_MAX, WalStream, refuse_unknown, to_reopen, unknown_ranges
+from millrace.broker.identity.unknown_streams import (
+    NAMED_MAX,
+    WalStream,
+    refuse_unknown,
+    to_reopen,
+    unknown_ranges,
+)
 from millrace.broker.restore.plan import Seen, lifted
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
@@ -26,12 +33,15 @@ async def closed() -> MetadataImage:
 
 
 def test_a_stream_that_was_opened_since_is_opened_again_by_the_restore() -> None:
-    """Where the log holds more than is committed; the recovery of the next start asks for the open ones, at an epoch that is none below."""
+    """Where the log holds more than is committed; the recovery of the next start asks for the open ones, at
+    an epoch that is none below."""
 
     async def main() -> None:
         image = await closed()
         assert image.streams.next_id == MADE_SINCE
-        assert to_reopen([WalStream(DATA, 3, 4, 10), WalStream(META, 3, 0, 9)], image) == {}  # committed; open
+        assert (
+            to_reopen([WalStream(DATA, 3, 4, 10), WalStream(META, 3, 0, 9)], image) == {}
+        )  # committed; open
         found = [WalStream(DATA, 3, 4, 12), WalStream(MADE_SINCE, 0, 0, 5)]
         reopened = to_reopen(found, image)
         assert reopened == {DATA: 3}
@@ -43,13 +53,16 @@ def test_a_stream_that_was_opened_since_is_opened_again_by_the_restore() -> None
 
 
 def test_what_cannot_be_recovered_is_named_once_with_its_offsets() -> None:
-    """Streams that were made since, and what lies beyond the committed end; not what is committed, nor streams that were deleted before."""
+    """Streams that were made since, and what lies beyond the committed end; not what is committed, nor
+    streams that were deleted before."""
 
     async def main() -> None:
         image = await closed()
         found = [StreamRange(DATA, 4, 12), StreamRange(MADE_SINCE, 0, 5), StreamRange(DATA, 0, 10)]
         assert unknown_ranges(found, image, 2) == [StreamRange(DATA, 10, 12), StreamRange(MADE_SINCE, 0, 5)]
-        assert unknown_ranges([StreamRange(MADE_SINCE, 0, 5)], image, 3) == []  # its id was given before: deleted
+        assert (
+            unknown_ranges([StreamRange(MADE_SINCE, 0, 5)], image, 3) == []
+        )  # its id was given before: deleted
         assert unknown_ranges([StreamRange(MADE_SINCE, 0, 5)], image, 0) != []  # nobody can tell: named
 
     run(main())

@@ -1,4 +1,5 @@
-"""Which WAL may meet which metadata log: every pair of ages and identities, and what an accepted loss changes."""
+"""Which WAL may meet which metadata log: every pair of ages and identities, and what an accepted loss
+changes."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def wal(wal_id: bytes | None = OURS, epoch: int | None = 7, mark: MetadataMark =
 
 
 def image(case: Case) -> MetadataImage:
-    records: list[object] = [StreamRecord(number, node_id=NODE, state=1) for number in range(case.open_streams)]
+    records: list[object] = [
+        StreamRecord(number, node_id=NODE, state=1) for number in range(case.open_streams)
+    ]
     if case.registered is not None:
         address = "0@file:///had"
         records.append(NodeWalRecord(NODE, case.registered, "block", address, 7, OURS, 4096, int(case.state)))
@@ -55,8 +58,19 @@ CASES = [
     Case("the registered WAL, taken by a start that was killed", wal(epoch=9), binding=KNOWN),
     Case("first start of all", None, registered=None, open_streams=0),
     Case("first start after an upgrade", wal(NO_WAL_ID), registered=None),
-    Case("a new WAL, streams open", None, says="is new, but 1 streams were open.*had the WAL 000102", accepted=LOST),
-    Case("a new WAL before any was registered", None, registered=None, says="is new, but 1 streams", accepted=LOST),
+    Case(
+        "a new WAL, streams open",
+        None,
+        says="is new, but 1 streams were open.*had the WAL 000102",
+        accepted=LOST,
+    ),
+    Case(
+        "a new WAL before any was registered",
+        None,
+        registered=None,
+        says="is new, but 1 streams",
+        accepted=LOST,
+    ),
     Case("a new WAL, all streams closed", None, open_streams=0),
     Case("another WAL, streams open", wal(OTHER), says="not the one.*0@file:///had", accepted=LOST_OTHER),
     Case(
@@ -67,23 +81,41 @@ CASES = [
     Case(
         "another node's WAL",
         WalIdentity(OTHER, 9, NO_MARK, "ours", NODE + 1),
-        says=f"belongs to node {NODE + 1}, and this is node {NODE}.*that is empty, and start once with wal.lost.accept",
+        says=f"belongs to node {NODE + 1}, and this is node {NODE}.*that is empty, and start once with "
+        "wal.lost.accept",
     ),
     Case("the registered WAL of this cluster", WalIdentity(OURS, 7, NO_MARK, "ours", NODE), binding=KNOWN),
     Case("another WAL, all streams closed", wal(OTHER), open_streams=0, binding=WalBinding(is_foreign=True)),
-    Case("one without an id, streams open", wal(NO_WAL_ID), says="no id yet.*not the one", accepted=LOST_OTHER),
     Case(
-        "an older copy by its epoch", wal(epoch=6), says="older copy: its last owner had epoch 6", accepted=LOST_OLDER
+        "one without an id, streams open", wal(NO_WAL_ID), says="no id yet.*not the one", accepted=LOST_OTHER
     ),
-    Case("an older copy, all streams closed", wal(epoch=6), open_streams=0, says="older copy", accepted=LOST_OLDER),
+    Case(
+        "an older copy by its epoch",
+        wal(epoch=6),
+        says="older copy: its last owner had epoch 6",
+        accepted=LOST_OLDER,
+    ),
+    Case(
+        "an older copy, all streams closed",
+        wal(epoch=6),
+        open_streams=0,
+        says="older copy",
+        accepted=LOST_OLDER,
+    ),
     Case("an epoch that only opening tells", wal(epoch=None), binding=KNOWN),
     Case("an id that cannot be read", wal(None, None), binding=KNOWN),
     Case("metadata of that age", wal(mark=MetadataMark(100, 2)), binding=KNOWN),
     Case("metadata of that age, an earlier epoch", wal(mark=MetadataMark(60, 1)), binding=KNOWN),
-    Case("metadata that ends before", wal(mark=MetadataMark(101, 2)), says="older than the WAL.*millrace restore"),
+    Case(
+        "metadata that ends before",
+        wal(mark=MetadataMark(101, 2)),
+        says="older than the WAL.*millrace restore",
+    ),
     Case("metadata that went another way", wal(mark=MetadataMark(61, 1)), says="older than the WAL"),
     Case("metadata of an unknown epoch", wal(mark=MetadataMark(90, 3)), says="older than the WAL"),
-    Case("older metadata beside another WAL", wal(OTHER, mark=MetadataMark(101, 2)), says="older than the WAL"),
+    Case(
+        "older metadata beside another WAL", wal(OTHER, mark=MetadataMark(101, 2)), says="older than the WAL"
+    ),
     Case(
         "metadata that was restored",
         wal(mark=MetadataMark(500, 9)),
@@ -129,7 +161,8 @@ def test_a_start_goes_on_or_is_refused(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "says"), [(WalState.ACTIVE, r"was still at work.*`millrace restore`"), (WalState.RECOVERING, "")]
+    ("state", "says"),
+    [(WalState.ACTIVE, r"was still at work.*`millrace restore`"), (WalState.RECOVERING, "")],
 )
 def test_a_log_that_somebody_else_wrote_to_since_is_refused(state: WalState, says: str) -> None:
     """Once it is taken: by the metadata that it named then. Not where metadata was restored beside it."""

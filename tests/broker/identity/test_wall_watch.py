@@ -1,4 +1,5 @@
-"""The wall clock beside the newest known time: what is believed, by what something is judged, and what records get."""
+"""The wall clock beside the newest known time: what is believed, by what something is judged, and what
+records get."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def test_a_store_that_disagrees_raises_what_is_known_and_never_lowers_it() -> No
 
 
 def test_an_operators_word_sets_what_is_known() -> None:
-    """Later or earlier, against a store that says something else; and once: the next jump is doubted again."""
+    """Later or earlier, against a store that says something else; and once: the next jump is doubted
+    again."""
     for known in (T - 8 * DAY_MS, T + 8 * DAY_MS):
         watch = WallWatch(known, 0)
         watch.on_store_date(T - 365 * DAY_MS, T, 0)
@@ -71,7 +73,8 @@ def test_an_operators_word_sets_what_is_known() -> None:
 
 
 def test_what_is_written_while_the_clock_is_behind_gets_the_known_time() -> None:
-    """So that it is not found old once the clock is right. Small steps back, and a clock ahead, are left alone."""
+    """So that it is not found old once the clock is right. Small steps back, and a clock ahead, are left
+    alone."""
     watch = WallWatch(T, 0)
     assert watch.stamped_ms(0, 500) == T + 500
     assert watch.stamped_ms(T - HOUR_MS, 0) == T - HOUR_MS

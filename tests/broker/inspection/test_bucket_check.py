@@ -1,4 +1,5 @@
-"""fsck's findings: each part of each object that can be damaged, and each way in which bucket and metadata can differ, found and named."""
+"""fsck's findings: each part of each object that can be damaged, and each way in which bucket and metadata
+can differ, found and named."""
 
 from __future__ import annotations
 
@@ -51,11 +52,14 @@ class Lake:
 
     def prepare(self) -> int:
         token = 0 if self.writer is None else self.writer.token
-        first: int = self.machine.do(PrepareObjectsRequest(1, self.machine.epoch, 1, 100_000, token)).first_object_id
+        first: int = self.machine.do(
+            PrepareObjectsRequest(1, self.machine.epoch, 1, 100_000, token)
+        ).first_object_id
         return first
 
     def upload(self, *ranges: tuple[int, int, int], really: Ranges | None = None) -> int:
-        """A stream-set object that metadata says holds `ranges`, and that really holds something else where given."""
+        """A stream-set object that metadata says holds `ranges`, and that really holds something else where
+        given."""
         object_id = self.prepare()
         self.bytes[object_id] = object_of(*(ranges if really is None else really), writer=self.writer)
         spans = [UploadedRange(*one) for one in ranges]
@@ -70,7 +74,9 @@ class Lake:
         self.bytes[object_id] = object_of((stream_id, start, end), writer=self.writer)
         own = [UploadedStreamObject(object_id, len(self.bytes[object_id]), stream_id, start, end)]
         assert (
-            self.machine.do(CommitUploadRequest(1, self.machine.epoch, -1, 0, [], own, self.incarnation)).error_code
+            self.machine.do(
+                CommitUploadRequest(1, self.machine.epoch, -1, 0, [], own, self.incarnation)
+            ).error_code
             == 0
         )
         return object_id
@@ -86,8 +92,12 @@ class Lake:
             rows.append(LinkedRows(ObjectId(object_id), len(data), index.encoded))
         self.bytes[composite] = encode_composite(rows)
         size = sum(len(self.bytes[object_id]) for object_id in object_ids)
-        made = [CompactedObject(composite, ObjectKind.COMPOSITE, size, 0, rows[0].link.start, rows[-1].link.end)]
-        request = CommitCompactionRequest(1, self.machine.epoch, -1, 0, [], made, [], linked_ids=list(object_ids))
+        made = [
+            CompactedObject(composite, ObjectKind.COMPOSITE, size, 0, rows[0].link.start, rows[-1].link.end)
+        ]
+        request = CommitCompactionRequest(
+            1, self.machine.epoch, -1, 0, [], made, [], linked_ids=list(object_ids)
+        )
         assert self.machine.do(request).error_code == 0
         return composite
 
@@ -125,7 +135,8 @@ def test_a_sound_bucket_has_no_findings() -> None:
 
 
 def test_an_object_of_another_writer_is_found_and_named() -> None:
-    """One that somebody else wrote under an id that this metadata gave, sound in itself and of the same size."""
+    """One that somebody else wrote under an id that this metadata gave, sound in itself and of the same
+    size."""
     made = Lake()
     made.machine.do(BrokerRegistrationRequest(1, CLUSTER, bytes(range(1, 17))))
     made.machine.epoch = made.machine.image.brokers.by_id[1].epoch
@@ -141,7 +152,10 @@ def test_an_object_of_another_writer_is_found_and_named() -> None:
         assert len(made.bytes[object_id]) == len(before)
         found = made.check(reads_data=False).findings[0]
         assert (found.kind, found.object_id) == (Kind.DAMAGED, object_id)
-        assert "incarnation 0000000000000063 of node 1, and metadata names incarnation 0102030405060708" in found.what
+        assert (
+            "incarnation 0000000000000063 of node 1, and metadata names incarnation 0102030405060708"
+            in found.what
+        )
         made.bytes[object_id] = before
 
 
@@ -162,7 +176,8 @@ def positions(data: bytes) -> dict[str, int]:
 @pytest.mark.parametrize("part", positions(object_of((0, 0, 1))))
 @pytest.mark.parametrize("object_id", [0, 2, 3])
 def test_a_flipped_byte_is_found_and_named(part: str, object_id: int) -> None:
-    """In any part of a shared object, a stream's own and one that a composite links; the part is named and the object."""
+    """In any part of a shared object, a stream's own and one that a composite links; the part is named and
+    the object."""
     made = lake()
     damaged = bytearray(made.bytes[object_id])
     damaged[positions(made.bytes[object_id])[part]] ^= 1
@@ -178,7 +193,8 @@ def test_a_flipped_byte_is_found_and_named(part: str, object_id: int) -> None:
 
 
 def test_no_flipped_byte_passes() -> None:
-    """Every byte of an object is under some check: none of them can change without a finding that names the object."""
+    """Every byte of an object is under some check: none of them can change without a finding that names the
+    object."""
     whole = object_of((0, 0, 4), (1, 0, 1))
     for position in range(len(whole)):
         made = Lake()
@@ -202,7 +218,9 @@ def test_a_damaged_composite_is_named(position: int) -> None:
     assert not found.is_sound
 
 
-@pytest.mark.parametrize(("lost", "stream_ids"), [(0, {0, 1}), (2, {0}), (5, {0})], ids=["shared", "own", "composite"])
+@pytest.mark.parametrize(
+    ("lost", "stream_ids"), [(0, {0, 1}), (2, {0}), (5, {0})], ids=["shared", "own", "composite"]
+)
 def test_a_missing_object_is_named_with_what_it_held(lost: int, stream_ids: set[int]) -> None:
     """The object, and the offsets of each stream that are in no other."""
     made = lake()
@@ -215,7 +233,8 @@ def test_a_missing_object_is_named_with_what_it_held(lost: int, stream_ids: set[
 
 
 def test_a_linked_object_that_is_missing_is_named() -> None:
-    """Metadata does not know it; the composite that links it does, and says which offsets it held: those are a gap."""
+    """Metadata does not know it; the composite that links it does, and says which offsets it held: those are
+    a gap."""
     made = lake()
     del made.bytes[4]
     missing, gap = made.check().findings
@@ -225,7 +244,8 @@ def test_a_linked_object_that_is_missing_is_named() -> None:
 
 
 def test_a_linked_object_of_another_stream_is_a_gap() -> None:
-    """As long as it was and sound in itself, but not what the composite's rows say: its offsets are missed, whatever its numbers are."""
+    """As long as it was and sound in itself, but not what the composite's rows say: its offsets are missed,
+    whatever its numbers are."""
     made = lake()
     made.bytes[4] = object_of((1, 30, 35))
     [gap] = made.check().findings
@@ -233,7 +253,8 @@ def test_a_linked_object_of_another_stream_is_a_gap() -> None:
 
 
 def test_a_copy_of_another_object_is_told_from_one_that_cannot_be_read() -> None:
-    """One of four uploads is longer than it was written, another is a copy of its neighbour: each gap has its own reason."""
+    """One of four uploads is longer than it was written, another is a copy of its neighbour: each gap has its
+    own reason."""
     made = Lake()
     for start in range(0, 8, 2):
         made.upload((0, start, start + 2))
@@ -266,14 +287,16 @@ def test_blocks_that_could_not_be_read_are_named_by_their_offsets() -> None:
 
 
 def test_all_bytes_are_counted() -> None:
-    """What was read ends at what metadata says is stored, indexes included, so that progress arrives; a quick check reads those alone."""
+    """What was read ends at what metadata says is stored, indexes included, so that progress arrives; a quick
+    check reads those alone."""
     progress = lake().check().progress
     assert progress.bytes == progress.bytes_total > 0
     assert 0 < lake().check(reads_data=False).progress.bytes < progress.bytes_total
 
 
 def test_what_goes_with_a_composite_pending_deletion_is_no_orphan() -> None:
-    """The stream was trimmed beyond it: the composite is marked for deletion, what it links is on its way out with it."""
+    """The stream was trimmed beyond it: the composite is marked for deletion, what it links is on its way out
+    with it."""
     made = lake()
     machine = made.machine
     trim = TrimStreamsRequest(1, machine.epoch, [StreamTrim(0, machine.image.streams.by_id[0].epoch, 35)])
@@ -297,7 +320,8 @@ def test_a_cut_object_is_told_by_its_size() -> None:
 
 
 def test_an_orphan_is_told_from_what_is_on_its_way() -> None:
-    """Nobody knows an orphan; prepared and objects pending deletion are known; an id beyond all that were given means that the metadata is old."""
+    """Nobody knows an orphan; prepared and objects pending deletion are known; an id beyond all that were
+    given means that the metadata is old."""
     made = lake()
     prepared = prepare(made.machine, 2, ttl_ms=100_000)
     made.bytes[prepared] = b"being written"

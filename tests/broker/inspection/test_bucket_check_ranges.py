@@ -1,4 +1,5 @@
-"""What fsck says of a gap: which object had the offsets, and what became of it; a reason accuses nobody who has what it should."""
+"""What fsck says of a gap: which object had the offsets, and what became of it; a reason accuses nobody who
+has what it should."""
 
 from __future__ import annotations
 
@@ -48,8 +49,16 @@ Told = list[tuple[int, int, str]]
             {10: MISSING},
             [(26, 30, f"{NOT_IN.format(9)}; object 10 {MISSING}")],
         ),
-        ({8: (24, 26), 11: (30, 32)}, {9: MISSING, 10: SIZE}, [(26, 30, f"object 9 {MISSING}; object 10 {SIZE}")]),
-        ({9: (0, 2), 10: (28, 30), 11: (30, 32)}, {8: MISSING}, [(24, 28, f"object 8 {MISSING}; {NOT_IN.format(9)}")]),
+        (
+            {8: (24, 26), 11: (30, 32)},
+            {9: MISSING, 10: SIZE},
+            [(26, 30, f"object 9 {MISSING}; object 10 {SIZE}")],
+        ),
+        (
+            {9: (0, 2), 10: (28, 30), 11: (30, 32)},
+            {8: MISSING},
+            [(24, 28, f"object 8 {MISSING}; {NOT_IN.format(9)}")],
+        ),
         (
             {9: (26, 27), 10: (28, 30), 11: (30, 32)},  # 9 has a part of what it had
             {8: MISSING},
@@ -66,7 +75,8 @@ def test_a_gap_is_blamed_on_who_had_the_offsets(
 
 
 def test_without_an_order_whoever_has_nothing_of_its_own_is_named() -> None:
-    """What compaction made need not lie in order: one that could not be read, and one that has what another has, may have had any gap."""
+    """What compaction made need not lie in order: one that could not be read, and one that has what another
+    has, may have had any gap."""
     known = four(is_ordered=False)
     found = list(faults_of(known, contents({9: (26, 28), 10: (28, 30), 11: (24, 26)}, {8: MISSING})))
     assert found == [Fault(30, 32, f"object 8 {MISSING}")]
@@ -82,7 +92,8 @@ def test_offsets_that_two_objects_have_name_both() -> None:
 
 
 def test_what_a_composite_links_is_named_where_it_is_lost() -> None:
-    """The linked object with its composite, and its offsets alone; a composite that could not be read costs all of it."""
+    """The linked object with its composite, and its offsets alone; a composite that could not be read costs
+    all of it."""
     known = stream(Held(0, 30, (ObjectId(5),), False), start=0, end=30)
     links = [Link(ObjectId(one), 100, 10 * place, 10 * place + 10) for place, one in enumerate((1, 2, 3))]
     found = contents({1: (0, 10), 3: (20, 25)}, {2: MISSING})

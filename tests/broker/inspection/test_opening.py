@@ -15,8 +15,8 @@ FOLDER = "/data/__cluster_metadata-0"
 
 
 def test_what_is_read_beside_a_writer_is_of_one_moment(caplog: pytest.LogCaptureFixture) -> None:
-    """Snapshots are made and old files removed between any two reads: each image has exactly the topics that were made before some moment
-    within the reading."""
+    """Snapshots are made and old files removed between any two reads: each image has exactly the topics that
+    were made before some moment within the reading."""
     seen: list[int] = []
 
     async def main() -> None:
@@ -50,7 +50,8 @@ def test_what_is_read_beside_a_writer_is_of_one_moment(caplog: pytest.LogCapture
 
 
 def test_damage_is_not_taken_for_a_writer() -> None:
-    """A segment with a wrong byte before its end, and files that nobody changes, are refused at the first look."""
+    """A segment with a wrong byte before its end, and files that nobody changes, are refused at the first
+    look."""
 
     async def main() -> None:
         disk = SimDisk(hops=0)

@@ -1,4 +1,5 @@
-"""Alert rules and dashboard, as far as they can be judged without Prometheus and Grafana: by the list of docs/metrics.md."""
+"""Alert rules and dashboard, as far as they can be judged without Prometheus and Grafana: by the list of
+docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def faults_in(expression: str) -> list[str]:
             continue
         known |= row.labels
         faults += [
-            f"{name} has no {label}" for label in re.findall(r"(\w+)\s*(?:=|!)", selector) if label not in row.labels
+            f"{name} has no {label}"
+            for label in re.findall(r"(\w+)\s*(?:=|!)", selector)
+            if label not in row.labels
         ]
     for words in re.findall(r"\bby \(([^)]*)\)", expression):
         faults += [f"nothing has {label}" for label in re.findall(r"\w+", words) if label not in known]
@@ -44,7 +47,9 @@ def faults_in(expression: str) -> list[str]:
         row = row_of(name)
         kinds = (RANGES[function], "histogram") if function != "delta" else (RANGES[function],)
         faults += [] if row is None or row.kind in kinds else [f"{function} of a {row.kind}, {name}"]
-    for name in re.findall(r"(?<![\w(])(\w+_total)\b", re.sub(r"\b(?:rate|increase)\([^)]*\)", "", expression)):
+    for name in re.findall(
+        r"(?<![\w(])(\w+_total)\b", re.sub(r"\b(?:rate|increase)\([^)]*\)", "", expression)
+    ):
         faults.append(f"{name} without a rate")
     return faults if found else [*faults, "no metric"]
 
@@ -75,7 +80,8 @@ def test_what_is_wrong_is_found(expression: str, fault: str) -> None:
 
 
 def test_alert_rules_say_how_bad_it_is_and_what_to_do() -> None:
-    """Names of their own; a summary and a remedy, whose placeholders are labels of the expression's metrics."""
+    """Names of their own; a summary and a remedy, whose placeholders are labels of the expression's
+    metrics."""
     rules = alert_rules()
     assert len({rule["alert"] for rule in rules}) == len(rules) >= 10
     for rule in rules:
@@ -90,8 +96,9 @@ def test_alert_rules_say_how_bad_it_is_and_what_to_do() -> None:
 
 
 def test_an_alert_on_errors_is_raised_by_one() -> None:
-    """What counted once is an increase for as long as the expression's range: a rule that waits for longer is met by errors that go on alone. The
-    first value of a series is no increase, so the codes that rules name are shown before."""
+    """What counted once is an increase for as long as the expression's range: a rule that waits for longer is
+    met by errors that go on alone. The first value of a series is no increase, so the codes that rules name
+    are shown before."""
     found = [rule for rule in alert_rules() if re.search(r"\b(rate|increase)\(", rule["expr"])]
     assert len(found) >= 3
     for rule in found:
@@ -108,7 +115,10 @@ def test_panels_are_complete_and_lie_beside_one_another() -> None:
     assert len({panel["id"] for panel in found}) == len(found)
     places = [panel["gridPos"] for panel in found]
     cells = [
-        (x, y) for at in places for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])
+        (x, y)
+        for at in places
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
     ]
     assert len(set(cells)) == len(cells), "panels overlap"
     assert max(x for x, _ in cells) < 24

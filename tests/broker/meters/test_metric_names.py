@@ -1,4 +1,5 @@
-"""Names of metrics: every one that docs/metrics.md lists keeps to the rule there. Whether the broker shows these: tests/live/test_metrics_page.py."""
+"""Names of metrics: every one that docs/metrics.md lists keeps to the rule there. Whether the broker shows
+these: tests/live/test_metrics_page.py."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def test_every_name_has_a_component_and_a_unit() -> None:
     ],
 )
 def test_what_breaks_the_rule_is_found(name: str, kind: str) -> None:
-    """Without a component, without what is measured, without a unit, a counter that does not say so, another's prefix."""
+    """Without a component, without what is measured, without a unit, a counter that does not say so,
+    another's prefix."""
     assert fault_of(MetricRow(name, kind, frozenset(), "")) != ""
 
 
@@ -108,7 +110,11 @@ OF_EVERY_PROCESS = {
 def test_what_dashboards_of_kafka_ask_for_has_a_name_here(name: str) -> None:
     """Each name of JMX or of kafka_exporter stands in a row with a metric that the broker shows."""
     shown = {row.name for row in metric_rows()}
-    rows = [line for line in PAGE.splitlines() if line.startswith("| ") and re.search(rf"`{re.escape(name)}\*?`", line)]
+    rows = [
+        line
+        for line in PAGE.splitlines()
+        if line.startswith("| ") and re.search(rf"`{re.escape(name)}\*?`", line)
+    ]
     assert rows
     assert all(shown & set(re.findall(r"\b(?:millrace|process)_\w+", row)) for row in rows), rows
 

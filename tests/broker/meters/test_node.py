@@ -46,13 +46,16 @@ def test_store_requests_are_counted_by_operation_and_outcome() -> None:
 
 
 def test_traffic_is_shown_by_tier_and_way() -> None:
-    """What each tier's calls sent and received, who waited, and the pace of writes, once each part has used its own store."""
+    """What each tier's calls sent and received, who waited, and the pace of writes, once each part has used
+    its own store."""
 
     async def main(loop: SimLoop) -> str:
         registry = Registry()
         bare = MemoryObjectStore(SystemClock())
         settings = TrafficSettings(bandwidth_bytes=1 << 20)
-        stores = stack_stores(bare, StoreCounts(registry), Rand(b"meters"), settings, lambda *_: None, StepLine())
+        stores = stack_stores(
+            bare, StoreCounts(registry), Rand(b"meters"), settings, lambda *_: None, StepLine()
+        )
         show_traffic(registry, stores)
         await stores.engine.upload.put("a", [bytes(3 << 20)])
         await stores.engine.reads.get_range("a", 0, 1000)
@@ -82,14 +85,16 @@ def test_traffic_is_shown_by_tier_and_way() -> None:
     ):
         assert line in page, page
     [seconds] = [
-        line for line in page if line.startswith('millrace_traffic_wait_seconds_total{tier="catch_up",way="in"}')
+        line
+        for line in page
+        if line.startswith('millrace_traffic_wait_seconds_total{tier="catch_up",way="in"}')
     ]
     assert float(seconds.split()[-1]) > 0.5
 
 
 def test_second_puts_of_the_log_are_counted_as_what_they_are() -> None:
-    """One object of two is put twice: three requests that are charged to the log's tier, of which the loser shows as cancelled; and it has
-    counters of its own."""
+    """One object of two is put twice: three requests that are charged to the log's tier, of which the loser
+    shows as cancelled; and it has counters of its own."""
 
     async def main(loop: SimLoop) -> str:
         registry = Registry()
@@ -120,7 +125,8 @@ def test_second_puts_of_the_log_are_counted_as_what_they_are() -> None:
 
 
 def test_requests_are_timed_by_api() -> None:
-    """From the beginning to the reply, what a request is parked for included; one that is never answered is in no bucket."""
+    """From the beginning to the reply, what a request is parked for included; one that is never answered is
+    in no bucket."""
     registry = Registry()
 
     async def run() -> None:
@@ -151,5 +157,7 @@ def test_requests_are_timed_by_api() -> None:
     assert 'millrace_request_duration_seconds_count{request="ApiVersions"} 1' in page
     for code in ALERTED_ERRORS:  # before there is one: the first is an increase then
         assert f'millrace_request_errors_total{{code="{code}",request="Heartbeat"}} 0' in page
-    (total,) = [line for line in page if line.startswith('millrace_request_duration_seconds_sum{request="Heartbeat"}')]
+    (total,) = [
+        line for line in page if line.startswith('millrace_request_duration_seconds_sum{request="Heartbeat"}')
+    ]
     assert float(total.split()[-1]) >= 0.02

@@ -19,7 +19,9 @@ def topic(name: str, in_bytes: int = 0, end: int = 10, start: int = 0) -> Any:
     traffic = Traffic()
     traffic.in_bytes = in_bytes
     state = SimpleNamespace(segments=SimpleNamespace(size_bytes=100 * (end - start)))
-    partition = SimpleNamespace(topic_name=name, index=0, high_watermark=end, log_start_offset=start, state=state)
+    partition = SimpleNamespace(
+        topic_name=name, index=0, high_watermark=end, log_start_offset=start, state=state
+    )
     return SimpleNamespace(topic_id=name.encode(), name=name, traffic=traffic, partitions={0: partition})
 
 
@@ -79,11 +81,18 @@ def test_a_topic_that_is_called_as_the_others_are_is_one_of_them(monkeypatch: py
 
 
 def test_no_series_of_topics_becomes_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Topics that were asked for and get traffic late, and those that are deleted, with series of their own or without, leave all other series as
-    they are: a rate would take what becomes smaller for a new start, and show all of it at once."""
+    """Topics that were asked for and get traffic late, and those that are deleted, with series of their own
+    or without, leave all other series as they are: a rate would take what becomes smaller for a new start,
+    and show all of it at once."""
     monkeypatch.setattr(topic_meters, "TOPICS_MAX", 2)
     registry = Registry()
-    idle, first, second, third, fourth = topic("idle"), topic("a", 1), topic("b", 2), topic("c", 4), topic("d", 8)
+    idle, first, second, third, fourth = (
+        topic("idle"),
+        topic("a", 1),
+        topic("b", 2),
+        topic("c", 4),
+        topic("d", 8),
+    )
     directory: Any = Directory(idle, first, second, third, fourth)
     show_topics(registry, directory, lambda: NO_TOPICS)
     name = "millrace_topic_in_bytes_total"

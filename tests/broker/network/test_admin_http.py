@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from millrace.broker.network.admin_http import CONNECTIONS_MAX, HEAD_BYTES_MAX, AdminHttp, Answer, health_pages
+from millrace.broker.network.admin_http import (
+    CONNECTIONS_MAX,
+    HEAD_BYTES_MAX,
+    AdminHttp,
+    Answer,
+    health_pages,
+)
 from millrace.runtime.net import LoopNet
 from millrace.runtime.stepped import Steps
 from tests.patience import eventually
@@ -16,7 +22,9 @@ class Door:
 
     async def __aenter__(self) -> Door:
         self.reason, self.blocked, self.held, self.render_turns = "recovering", "", "", 0
-        pages = dict(health_pages(lambda: self.reason, self.rendered, *(lambda: self.blocked, lambda: self.held)))
+        pages = dict(
+            health_pages(lambda: self.reason, self.rendered, *(lambda: self.blocked, lambda: self.held))
+        )
         pages["/broken"] = self.broken
         self.http = AdminHttp(LoopNet(), pages)
         self.port = await self.http.start("127.0.0.1", 0)
@@ -50,7 +58,8 @@ class Door:
 
 
 def test_health_and_metrics_are_answered() -> None:
-    """Live always, ready once clients are served and with the reason before, metrics in Prometheus' text form."""
+    """Live always, ready once clients are served and with the reason before, metrics in Prometheus' text
+    form."""
 
     async def run() -> None:
         async with Door() as door:
@@ -60,7 +69,9 @@ def test_health_and_metrics_are_answered() -> None:
             door.reason = ""
             assert (await door.get("/health/ready"))[::2] == (200, b"ready\n")
             door.blocked, door.held = "away", "halted"
-            assert (await door.get("/health/ready"))[2] == b"ready\nacknowledgements wait: halted\nuploads wait: away\n"
+            assert (await door.get("/health/ready"))[
+                2
+            ] == b"ready\nacknowledgements wait: halted\nuploads wait: away\n"
             status, headers, body = await door.get("/metrics?x=1")
             assert (status, body) == (200, b"millrace_up 1\n")
             assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
@@ -70,7 +81,8 @@ def test_health_and_metrics_are_answered() -> None:
 
 
 def test_who_ends_his_side_behind_the_request_is_answered() -> None:
-    """As `nc -N` does: also where the page takes turns of the loop. Half a request is nobody's, and its connection is closed."""
+    """As `nc -N` does: also where the page takes turns of the loop. Half a request is nobody's, and its
+    connection is closed."""
 
     async def run() -> None:
         async with Door() as door:
@@ -85,7 +97,8 @@ def test_who_ends_his_side_behind_the_request_is_answered() -> None:
 
 
 def test_what_is_not_a_page_is_refused() -> None:
-    """Unknown paths, other methods, other protocols and long heads each get their status; a broken page is a 500, not an end."""
+    """Unknown paths, other methods, other protocols and long heads each get their status; a broken page is a
+    500, not an end."""
 
     async def run() -> None:
         async with Door() as door:
@@ -186,7 +199,9 @@ def test_pages_that_are_made_keep_their_places() -> None:
 
             door.http._pages = {"/slow": slow}
             asked = [asyncio.create_task(door.get("/slow")) for _ in range(CONNECTIONS_MAX)]
-            await eventually(lambda: sum(not one.is_idle for one in door.http._connections.values()) == CONNECTIONS_MAX)
+            await eventually(
+                lambda: sum(not one.is_idle for one in door.http._connections.values()) == CONNECTIONS_MAX
+            )
             reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.broker.network.arrival import AT_ONCE_FACTOR, CROWDED_FACTOR, FREE_BYTES, WAITING_BYTES, Arrival, step_of
+from millrace.broker.network.arrival import (
+    AT_ONCE_FACTOR,
+    CROWDED_FACTOR,
+    FREE_BYTES,
+    WAITING_BYTES,
+    Arrival,
+    step_of,
+)
 from millrace.broker.network.memory import SMALL_FRAME_BYTES, RequestBudget, RequestMemory
 from millrace.broker.network.receiver import NARROW_BYTES, RECEIVE_BYTES
 
@@ -92,8 +99,8 @@ def held(memory: RequestMemory, senders: list[Sender]) -> int:
     st.integers(0, 1 << 30),
 )
 def test_whoever_sends_gets_through(frames: list[list[int]], piece: int, seed: int) -> None:
-    """Whatever the frames and their order: nobody waits for ever, all that is held is charged, and it is bounded by the limit, one frame
-    and a piece of each."""
+    """Whatever the frames and their order: nobody waits for ever, all that is held is charged, and it is
+    bounded by the limit, one frame and a piece of each."""
     budget, calls = budget_of(MIB)
     senders = [Sender(budget, wanted, piece) for wanted in frames]
     while any(sender.frames for sender in senders):
@@ -110,8 +117,8 @@ def test_whoever_sends_gets_through(frames: list[list[int]], piece: int, seed: i
 
 
 def test_a_crowd_holds_a_few_times_the_limit() -> None:
-    """A thousand senders each have a quarter of a MiB ready of a frame that they do not end: those that come first are read widely, the others a
-    little, which is charged to nobody."""
+    """A thousand senders each have a quarter of a MiB ready of a frame that they do not end: those that come
+    first are read widely, the others a little, which is charged to nobody."""
     budget, calls = budget_of(16 * MIB)
     memory, width = budget.large_arrivals, [RECEIVE_BYTES]
 

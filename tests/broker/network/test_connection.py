@@ -37,7 +37,9 @@ class Parking:
         return future
 
     def finish(self, number: int, outcome: Any = None) -> None:
-        self.waiting.pop(number).set_result(HeartbeatResponse(error_code=number) if outcome is None else outcome)
+        self.waiting.pop(number).set_result(
+            HeartbeatResponse(error_code=number) if outcome is None else outcome
+        )
 
 
 class ParkingBytes(Parking):
@@ -67,8 +69,8 @@ def echo(context: RequestContext, request: HeartbeatRequest) -> HeartbeatRespons
 
 @both_loops
 def test_a_defect_ends_one_connection(loop_name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """An account of a connection that is spoilt fails in a callback of the loop: that client is cut off, its memory is given back, the trace
-    is logged, and others are served."""
+    """An account of a connection that is spoilt fails in a callback of the loop: that client is cut off, its
+    memory is given back, the trace is logged, and others are served."""
 
     async def run() -> None:
         parking = Parking()
@@ -92,12 +94,17 @@ def test_a_defect_ends_one_connection(loop_name: str, caplog: pytest.LogCaptureF
 
 
 @both_loops
-def test_a_defect_in_a_reply_under_way_ends_one_connection(loop_name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A large reply goes out over several turns of the loop: what is met in one of them cuts off that client, and nothing reaches the loop."""
+def test_a_defect_in_a_reply_under_way_ends_one_connection(
+    loop_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A large reply goes out over several turns of the loop: what is met in one of them cuts off that client,
+    and nothing reaches the loop."""
     escaped: list[str] = []
 
     async def run() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: escaped.append(context["message"]))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: escaped.append(context["message"])
+        )
         parking = ParkingBytes()
         async with Shell({BYTES: parking.handle}) as shell:
             client = await shell.client()
@@ -118,8 +125,8 @@ def test_a_defect_in_a_reply_under_way_ends_one_connection(loop_name: str, caplo
 
 @both_loops
 def test_what_fails_behind_a_request_that_is_never_done_is_not_complained_of(loop_name: str) -> None:
-    """After a failed write nothing that waits for the log is ever answered; requests behind it that failed, before or after their client
-    went, leave no warning of an exception that nobody took."""
+    """After a failed write nothing that waits for the log is ever answered; requests behind it that failed,
+    before or after their client went, leave no warning of an exception that nobody took."""
     warned: list[str] = []
 
     async def run() -> None:
@@ -146,7 +153,8 @@ def test_what_fails_behind_a_request_that_is_never_done_is_not_complained_of(loo
 
 @both_loops
 def test_replies_leave_in_request_order(loop_name: str) -> None:
-    """Futures that finish in reverse are answered in the order of their requests, and nothing leaves before the first."""
+    """Futures that finish in reverse are answered in the order of their requests, and nothing leaves before
+    the first."""
 
     async def run() -> None:
         parking = Parking()
@@ -203,7 +211,8 @@ def test_a_long_burst_is_answered_whole(loop_name: str) -> None:
 
 
 def test_a_burst_gives_others_their_turn() -> None:
-    """One connection's burst is begun in turns of a bounded number of frames; between two, the loop runs others."""
+    """One connection's burst is begun in turns of a bounded number of frames; between two, the loop runs
+    others."""
 
     async def run() -> None:
         begun = 0
@@ -220,7 +229,10 @@ def test_a_burst_gives_others_their_turn() -> None:
             client = await shell.client()
             client.writer.write(b"".join(client.frame(HEARTBEAT, 4) for _ in range(FRAMES_A_TURN * 5)))
             await eventually(lambda: begun == FRAMES_A_TURN * 5)
-            assert max(later - earlier for earlier, later in zip([0, *between], between, strict=False)) <= FRAMES_A_TURN
+            assert (
+                max(later - earlier for earlier, later in zip([0, *between], between, strict=False))
+                <= FRAMES_A_TURN
+            )
 
     asyncio.run(run())
 
@@ -248,7 +260,8 @@ def test_requests_in_flight_are_bounded() -> None:
 
 @both_loops
 def test_a_slow_reader_is_not_served_further(loop_name: str) -> None:
-    """While a client does not read, its next requests are not begun and what waits for it is charged; reading resumes all."""
+    """While a client does not read, its next requests are not begun and what waits for it is charged; reading
+    resumes all."""
 
     async def run() -> None:
         begun = 0
@@ -294,15 +307,20 @@ def test_a_lost_slow_reader_gives_its_memory_back() -> None:
 
 
 def test_the_memory_budget_holds_requests_back_in_turn() -> None:
-    """With room for two large frames, two of four connections are begun; the others follow in order as the first finish."""
+    """With room for two large frames, two of four connections are begun; the others follow in order as the
+    first finish."""
 
     async def run() -> None:
         parking = ParkingBytes()
-        async with Shell({BYTES: parking.handle}, memory_bytes=2 * MIB) as shell:  # 768 KiB of it for large frames
+        async with Shell(
+            {BYTES: parking.handle}, memory_bytes=2 * MIB
+        ) as shell:  # 768 KiB of it for large frames
             clients = [await shell.client() for _ in range(4)]
             for number, client in enumerate(clients):
                 client.send(BYTES, 2, payload(number, 600_000))
-                await eventually(lambda number=number: len(parking.begun) + shell.memory.waiting_count == number + 1)  # type: ignore[misc]
+                await eventually(
+                    lambda number=number: len(parking.begun) + shell.memory.waiting_count == number + 1
+                )  # type: ignore[misc]
             await asyncio.sleep(0.02)
             assert parking.begun == [0, 1]
             for number, client in enumerate(clients):
@@ -317,12 +335,14 @@ def test_the_memory_budget_holds_requests_back_in_turn() -> None:
 
 @both_loops
 def test_a_frame_is_charged_as_it_comes(loop_name: str) -> None:
-    """Its length alone costs nothing, and 70 KB of a 10 MiB frame cost 128 KiB: a large frame of another client passes beside it. What
-    is here is free again when the sender is lost."""
+    """Its length alone costs nothing, and 70 KB of a 10 MiB frame cost 128 KiB: a large frame of another
+    client passes beside it. What is here is free again when the sender is lost."""
 
     async def run() -> None:
         small = SaslAuthenticateResponse(error_code=5)
-        async with Shell({HEARTBEAT: echo, BYTES: lambda context, request: small}, memory_bytes=2 * MIB) as shell:
+        async with Shell(
+            {HEARTBEAT: echo, BYTES: lambda context, request: small}, memory_bytes=2 * MIB
+        ) as shell:
             hoarder, client = await shell.client(), await shell.client()
             hoarder.writer.write((10 * MIB).to_bytes(4, "big") + b"begin")
             await client.ask(HEARTBEAT, 4, beat(4))
@@ -358,20 +378,25 @@ def test_a_frame_larger_than_the_budget_passes() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what memory a socket uses")
 @both_loops
 def test_a_sender_whose_window_is_closed_waits_for_us(loop_name: str) -> None:
-    """Half of a frame is here and all of it is on its way, read 4 KiB at a time: the system stops its peer although little is unread, and
-    it is ours to go on each time. When nothing is on its way any more it is the peer's."""
+    """Half of a frame is here and all of it is on its way, read 4 KiB at a time: the system stops its peer
+    although little is unread, and it is ours to go on each time. When nothing is on its way any more it is
+    the peer's."""
     frame_bytes, sent_bytes, here_bytes = 900 << 10, 600 << 10, 8 << 10
 
     async def run() -> None:
         async with Shell({}) as shell:
             client = await shell.client()
             client.writer.write(frame_bytes.to_bytes(4, "big") + bytes(here_bytes - 4))
-            await eventually(lambda: [one.received_bytes for one in shell.server.connections.values()] == [here_bytes])
+            await eventually(
+                lambda: [one.received_bytes for one in shell.server.connections.values()] == [here_bytes]
+            )
             (connection,) = shell.server.connections.values()
             connection._transport.pause_reading()
             client.writer.write(bytes(sent_bytes))
             stopped_count = 0
-            with socket.socket(fileno=os.dup(connection._transport.get_extra_info("socket").fileno())) as there:
+            with socket.socket(
+                fileno=os.dup(connection._transport.get_extra_info("socket").fileno())
+            ) as there:
                 while connection.received_bytes < here_bytes + sent_bytes:
                     connection.buffer_updated(there.recv_into(connection.get_buffer(-1)[: 4 << 10]))
                     unread_bytes = connection._unread()
@@ -388,14 +413,17 @@ def test_a_sender_whose_window_is_closed_waits_for_us(loop_name: str) -> None:
 
 
 def test_one_who_waits_for_memory_and_is_lost_leaves_the_line() -> None:
-    """A connection whose client goes while it stands in line is found out when its turn comes; the one behind it gets the room."""
+    """A connection whose client goes while it stands in line is found out when its turn comes; the one behind
+    it gets the room."""
 
     async def run() -> None:
         parking = ParkingBytes()
         async with Shell({BYTES: parking.handle}, memory_bytes=MIB) as shell:
             clients = [await shell.client() for _ in range(5)]
             shell.server.relief.stop()  # it would end one that does not go on
-            frames = [client.frame(BYTES, 2, payload(number, 10 * MIB)) for number, client in enumerate(clients)]
+            frames = [
+                client.frame(BYTES, 2, payload(number, 10 * MIB)) for number, client in enumerate(clients)
+            ]
             bulk, arrivals = shell.memory.bulk, shell.memory.large_arrivals
             clients[0].writer.write(frames[0])
             await eventually(lambda: 0 in parking.waiting)
@@ -423,7 +451,8 @@ def test_one_who_waits_for_memory_and_is_lost_leaves_the_line() -> None:
 
 
 def test_one_who_waits_for_memory_when_all_must_end_leaves_the_line() -> None:
-    """A connection that is drained while it stands in line leaves it: nobody seems to wait for memory afterwards."""
+    """A connection that is drained while it stands in line leaves it: nobody seems to wait for memory
+    afterwards."""
 
     async def run() -> None:
         parking = ParkingBytes()
@@ -458,7 +487,8 @@ def test_one_who_waits_for_memory_when_all_must_end_leaves_the_line() -> None:
 def test_what_is_no_request_ends_the_connection_unanswered(
     raw: bytes, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Bad lengths, other protocols, undecodable and unserved requests: no byte is sent, and one line names the reason."""
+    """Bad lengths, other protocols, undecodable and unserved requests: no byte is sent, and one line names
+    the reason."""
     caplog.set_level(logging.INFO)
 
     async def run() -> None:
@@ -516,7 +546,8 @@ def test_no_reply_leaves_no_gap() -> None:
 
 @pytest.mark.parametrize("is_pending", [False, True])
 def test_close_ends_the_connection_in_its_turn(is_pending: bool) -> None:
-    """CLOSE, at once or from a future: earlier replies leave, the connection ends, later ones are never answered."""
+    """CLOSE, at once or from a future: earlier replies leave, the connection ends, later ones are never
+    answered."""
 
     async def run() -> None:
         parking = Parking()
@@ -544,7 +575,8 @@ def test_close_ends_the_connection_in_its_turn(is_pending: bool) -> None:
 
 
 def test_what_was_begun_finishes_after_the_client_is_gone() -> None:
-    """A lost connection's futures are not cancelled; the info says it is gone, and its memory returns when they are done."""
+    """A lost connection's futures are not cancelled; the info says it is gone, and its memory returns when
+    they are done."""
 
     async def run() -> None:
         parking = Parking()

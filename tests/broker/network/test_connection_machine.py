@@ -57,7 +57,8 @@ def test_the_transcripts_take_every_transition() -> None:
 
 @pytest.mark.parametrize("row", TRANSITIONS, ids=lambda row: f"{row[0].name}-{row[1].name}")
 def test_the_transport_is_read_in_one_state_alone(row: tuple[ConnectionState, ConnectionEvent]) -> None:
-    """It is paused exactly where that state is left and resumed where it is entered; a turn is asked for where one is waited for."""
+    """It is paused exactly where that state is left and resumed where it is entered; a turn is asked for
+    where one is waited for."""
     before, (after, effect) = row[0], TRANSITIONS[row]
     assert (effect in PAUSES) is (before is READING and after is not READING)
     assert (effect is ConnectionEffect.RESUME) is (before is not READING and after is READING)

@@ -41,8 +41,8 @@ class Ledger:
 
 @pytest.mark.parametrize("key", sorted(BARRIERS), ids=lambda key: API[key].name)
 def test_what_follows_a_change_sees_it(key: int) -> None:
-    """A question sent behind two changes, without waiting for their answers, is answered as if each had been made before the next began;
-    on another connection nothing waits."""
+    """A question sent behind two changes, without waiting for their answers, is answered as if each had been
+    made before the next began; on another connection nothing waits."""
 
     async def run() -> None:
         ledger = Ledger(key)
@@ -67,8 +67,8 @@ def test_what_follows_a_change_sees_it(key: int) -> None:
 
 
 def test_a_change_behind_one_who_waits_still_lets_others_begin() -> None:
-    """A request that is never done holds back the answers behind it, and nothing else: a change behind it ends, and what followed the change
-    begins."""
+    """A request that is never done holds back the answers behind it, and nothing else: a change behind it
+    ends, and what followed the change begins."""
 
     async def run() -> None:
         key = min(BARRIERS)
@@ -93,7 +93,8 @@ def test_a_change_behind_one_who_waits_still_lets_others_begin() -> None:
 
 
 def test_a_connection_has_one_large_answer_at_a_time() -> None:
-    """However many it asks for without reading: the next is begun when the one ahead is made. Small ones are not waited for."""
+    """However many it asks for without reading: the next is begun when the one ahead is made. Small ones are
+    not waited for."""
 
     async def run() -> None:
         made: list[asyncio.Future[None]] = []
@@ -123,7 +124,8 @@ def test_a_connection_has_one_large_answer_at_a_time() -> None:
 
 
 def test_a_fetch_waits_until_all_ahead_of_it_has_left() -> None:
-    """Its answer could not leave before theirs, and its records would be held meanwhile. What has small answers begins behind it."""
+    """Its answer could not leave before theirs, and its records would be held meanwhile. What has small
+    answers begins behind it."""
 
     async def run() -> None:
         fetches, joins = Ledger(FETCH), Ledger(JOIN)

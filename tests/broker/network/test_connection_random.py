@@ -1,4 +1,5 @@
-"""Connections that share little memory, at random: arrivals in pieces, late answers, readers that stop, ends. What the machine says holds."""
+"""Connections that share little memory, at random: arrivals in pieces, late answers, readers that stop, ends.
+What the machine says holds."""
 
 from __future__ import annotations
 
@@ -128,7 +129,9 @@ class Crowd:
             self.asked_counts[number] += 1
             client_id = "c" * self.chance.choice(sizes)
             api = API[key]
-            frame = encode_request(api, VERSIONS[key], self.asked_counts[number], client_id, api.request_type())
+            frame = encode_request(
+                api, VERSIONS[key], self.asked_counts[number], client_id, api.request_type()
+            )
             self.unsent[number] += frame
 
     def send(self, number: int, most_bytes: int) -> None:
@@ -191,7 +194,8 @@ class Crowd:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_comes_all_is_answered_in_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No event comes in a state that does not know it, who goes on is answered whole and in order, and the memory is given back."""
+    """No event comes in a state that does not know it, who goes on is answered whole and in order, and the
+    memory is given back."""
     monkeypatch.setattr("millrace.broker.network.connection.WRITE_HIGH_BYTES", HIGH_BYTES)
 
     async def scenario() -> None:

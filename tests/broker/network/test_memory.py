@@ -25,7 +25,8 @@ class Soon:
 
 
 class Peer:
-    """One that wants to send frames of given sizes and waits in line for each that is not admitted; notes when it got each."""
+    """One that wants to send frames of given sizes and waits in line for each that is not admitted; notes
+    when it got each."""
 
     def __init__(self, name: str, memory: RequestMemory, sizes: list[int], story: list[str]) -> None:
         self.name, self.memory, self.sizes, self.story = name, memory, sizes, story
@@ -67,7 +68,8 @@ def test_nobody_overtakes_the_line() -> None:
 
 
 def test_the_common_case_is_admitted_in_one_step_and_nothing_else_is() -> None:
-    """Where nothing is used up and nobody waits, a frame is charged to its part at once; else nothing is changed, and it has to ask in order."""
+    """Where nothing is used up and nobody waits, a frame is charged to its part at once; else nothing is
+    changed, and it has to ask in order."""
     soon = Soon()
     budget = RequestBudget(400, soon)  # 150 of it bulk, 75 brief and replies
     assert budget.take_at_once(149, True)
@@ -84,7 +86,8 @@ def test_the_common_case_is_admitted_in_one_step_and_nothing_else_is() -> None:
 
 
 def test_turns_go_round() -> None:
-    """Peers with many frames get one per turn: A, first in line for its second, then stands behind B and C for its third."""
+    """Peers with many frames get one per turn: A, first in line for its second, then stands behind B and C
+    for its third."""
     soon, story = Soon(), []
     memory = RequestMemory(1, soon)
     peers = [Peer(name, memory, [1, 2, 3], story) for name in "ABC"]
@@ -112,7 +115,8 @@ def test_one_who_leaves_the_line_is_not_called() -> None:
 
 
 def test_a_release_runs_nobody_inside_itself() -> None:
-    """Waiters run from the loop, not from within the release, so that replies of one connection never nest in another's."""
+    """Waiters run from the loop, not from within the release, so that replies of one connection never nest in
+    another's."""
     soon, called = Soon(), []
     memory = RequestMemory(10, soon)
     memory.take(10)
@@ -132,9 +136,16 @@ def test_what_cannot_be_refused_keeps_others_out() -> None:
     assert memory.take(1)
 
 
-@given(st.lists(st.lists(st.integers(1, 30), max_size=6), min_size=1, max_size=6), st.integers(1, 40), st.randoms())
-def test_everybody_is_served_and_use_stays_bounded(sizes: list[list[int]], limit: int, chance: object) -> None:
-    """Whatever the sizes and the order of finishing: all frames get in, and use never exceeds the limit and one frame."""
+@given(
+    st.lists(st.lists(st.integers(1, 30), max_size=6), min_size=1, max_size=6),
+    st.integers(1, 40),
+    st.randoms(),
+)
+def test_everybody_is_served_and_use_stays_bounded(
+    sizes: list[list[int]], limit: int, chance: object
+) -> None:
+    """Whatever the sizes and the order of finishing: all frames get in, and use never exceeds the limit and
+    one frame."""
     soon, story = Soon(), []
     memory = RequestMemory(limit, soon)
     peers = [Peer(str(number), memory, list(wanted), story) for number, wanted in enumerate(sizes)]
@@ -196,7 +207,8 @@ def test_answers_shrink_as_readers_leave_more_unsent() -> None:
 
 
 def test_a_part_of_replies_is_for_those_who_read() -> None:
-    """A Fetch of a reader that nothing is known of waits earlier than that of one that took all it was sent; small answers never do."""
+    """A Fetch of a reader that nothing is known of waits earlier than that of one that took all it was sent;
+    small answers never do."""
     budget = RequestBudget(1600, Soon())
     budget.replies.charge(300)
     assert budget.is_held_by_readers(1, lambda: False, is_turn=False)
@@ -204,20 +216,25 @@ def test_a_part_of_replies_is_for_those_who_read() -> None:
     assert not budget.is_held_by_readers(12, lambda: False, is_turn=False)
     budget.replies.charge(100)
     assert budget.is_held_by_readers(1, lambda: True, is_turn=False)
-    assert not budget.is_held_by_readers(3, lambda: False, is_turn=False), "others than Fetch only far above it"
+    assert not budget.is_held_by_readers(3, lambda: False, is_turn=False), (
+        "others than Fetch only far above it"
+    )
     budget.replies.charge(1600)
     assert budget.is_held_by_readers(3, lambda: False, is_turn=False)
 
 
 def test_those_who_are_known_take_turns_with_those_who_are_not() -> None:
-    """A crowd of new addresses stands in line, and one that has done its part before comes after one of them at most."""
+    """A crowd of new addresses stands in line, and one that has done its part before comes after one of them
+    at most."""
     soon, called = Soon(), list[str]()
     memory = RequestMemory(10, soon)
     memory.charge(10)
     for number in range(5):
         memory.wait(f"new{number}", lambda number=number: called.append(f"new{number}"), number)  # type: ignore[misc]
     for number in range(2):
-        memory.wait(f"known{number}", lambda number=number: called.append(f"known{number}"), "k", is_known=True)  # type: ignore[misc]
+        memory.wait(
+            f"known{number}", lambda number=number: called.append(f"known{number}"), "k", is_known=True
+        )  # type: ignore[misc]
     memory.release(10)
     soon.run()
     assert called == ["known0", "new0", "known1", "new1", "new2", "new3", "new4"]
@@ -225,7 +242,8 @@ def test_those_who_are_known_take_turns_with_those_who_are_not() -> None:
 
 
 def test_each_class_has_one_that_may_overrun() -> None:
-    """A slow one of the new ones does not keep the known ones waiting; each makes way for the next of its own."""
+    """A slow one of the new ones does not keep the known ones waiting; each makes way for the next of its
+    own."""
     soon, called = Soon(), list[str]()
     memory = RequestMemory(10, soon, has_overrun=True)
     memory.charge(10)

@@ -62,8 +62,8 @@ def test_as_many_are_ended_as_are_needed_and_those_of_the_greatest_address_first
 
 
 def test_a_pace_is_known_of_who_was_held_up_later() -> None:
-    """A sender that filled what the system takes slowly was slow, and stays so while it has to wait for us; one that did it at once, or that was
-    never seen going on, is not judged."""
+    """A sender that filled what the system takes slowly was slow, and stays so while it has to wait for us;
+    one that did it at once, or that was never seen going on, is not judged."""
     slow, quick, unseen = Pace(0.0, 0), Pace(0.0, 0), Pace(0.0, 0)
     assert slow.see(0.1, 8_000) is None
     assert slow.see_held_up(0.4, 32_000) == 80_000
@@ -71,7 +71,9 @@ def test_a_pace_is_known_of_who_was_held_up_later() -> None:
     assert quick.see_held_up(HELD_UP_AFTER_S / 2, 64_000) is None
     assert unseen.see_held_up(HELD_UP_AFTER_S, 0) is None
     assert unseen.see_held_up(9.0, 0) is None
-    assert unseen.see(9.0 + OBSERVED_S, 1_000_000) == 1_000_000 / OBSERVED_S, "the time that it waited is not its own"
+    assert unseen.see(9.0 + OBSERVED_S, 1_000_000) == 1_000_000 / OBSERVED_S, (
+        "the time that it waited is not its own"
+    )
 
 
 def test_since_when_a_peer_is_at_what_it_is_at() -> None:
@@ -84,9 +86,12 @@ def test_since_when_a_peer_is_at_what_it_is_at() -> None:
 
 
 def test_all_slow_ones_together_hold_a_part_only() -> None:
-    """Each of them has an address of its own and the least pace: those are ended who have held longest, until the rest holds half of the limit.
-    Those who are quick, or not known yet, are not counted; one alone may hold more."""
-    crowd = [Holding(str(age), f"10.0.0.{age}", 20, 20, float(MINIMUM_BYTES_S), 100.0 - age) for age in range(8)]
+    """Each of them has an address of its own and the least pace: those are ended who have held longest, until
+    the rest holds half of the limit. Those who are quick, or not known yet, are not counted; one alone may
+    hold more."""
+    crowd = [
+        Holding(str(age), f"10.0.0.{age}", 20, 20, float(MINIMUM_BYTES_S), 100.0 - age) for age in range(8)
+    ]
     others = [Holding("quick", "b", 60, 1, float(QUICK_BYTES_S), 0.0), Holding("new", "c", 60, 1, None, 0.0)]
     assert names(plan_slow_endings([*crowd, *others], 100)) == "7 6 5 4 3 2"
     assert plan_slow_endings([*crowd[:2], *others], 100) == []

@@ -50,7 +50,8 @@ def test_memory_that_is_viewed_is_given_up(is_slice: bool) -> None:
 
 
 def test_narrow_reads_and_wide_ones() -> None:
-    """From the next read on; the bytes of the last one are good meanwhile, and memory that is viewed is given up in both widths."""
+    """From the next read on; the bytes of the last one are good meanwhile, and memory that is viewed is given
+    up in both widths."""
     receiver = Receiver()
     got = receive(receiver, b"wide" * 5000)
     receiver.narrow()
@@ -68,8 +69,9 @@ def test_narrow_reads_and_wide_ones() -> None:
 
 @both_loops
 def test_requests_that_wait_keep_their_bytes(loop_name: str) -> None:
-    """Two connections send by turns more than may be in flight, whole and in pieces, and each request is answered with its own bytes, though all were
-    received into the same memory; none of it had to be given up."""
+    """Two connections send by turns more than may be in flight, whole and in pieces, and each request is
+    answered with its own bytes, though all were received into the same memory; none of it had to be given
+    up."""
 
     async def run() -> None:
         begun: list[tuple[asyncio.Future[Any], SaslAuthenticateRequest]] = []
@@ -87,7 +89,9 @@ def test_requests_that_wait_keep_their_bytes(loop_name: str) -> None:
             clients = [await shell.client() for _ in range(2)]
             for number in range(100):
                 for place, client in enumerate(clients):
-                    frame = client.frame(SASL_AUTHENTICATE, 2, payload(2 * number + place, 50 + 997 * number % 5000))
+                    frame = client.frame(
+                        SASL_AUTHENTICATE, 2, payload(2 * number + place, 50 + 997 * number % 5000)
+                    )
                     client.writer.write(frame[: number % 50])
                     await asyncio.sleep(0)
                     client.writer.write(frame[number % 50 :])

@@ -1,4 +1,5 @@
-"""Who holds memory that others wait for, over real sockets: what is force completed, who is ended, who goes on."""
+"""Who holds memory that others wait for, over real sockets: what is force completed, who is ended, who goes
+on."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ def begin_frame(client: Client, size: int, here: int) -> None:
 
 @both_loops
 def test_a_reader_that_does_not_read_makes_way(loop_name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It holds the memory of all replies: whoever wants a Fetch is answered, and the reader is ended with a line that says
-    why. Before anybody waited it stayed."""
+    """It holds the memory of all replies: whoever wants a Fetch is answered, and the reader is ended with a
+    line that says why. Before anybody waited it stayed."""
     caplog.set_level(logging.INFO)
 
     async def run() -> None:
@@ -61,9 +62,11 @@ def test_a_reader_that_does_not_read_makes_way(loop_name: str, caplog: pytest.Lo
 
 @both_loops
 @pytest.mark.parametrize("frame_bytes", [60 * KIB, 50 * MIB], ids=["small", "large"])
-def test_senders_that_do_not_go_on_make_way(loop_name: str, frame_bytes: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Ten of them hold all memory for parts of frames, whether they are read from or stand in line: they are ended, and a frame that comes in
-    pieces is served."""
+def test_senders_that_do_not_go_on_make_way(
+    loop_name: str, frame_bytes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ten of them hold all memory for parts of frames, whether they are read from or stand in line: they are
+    ended, and a frame that comes in pieces is served."""
     caplog.set_level(logging.INFO)
 
     async def run() -> None:
@@ -73,7 +76,9 @@ def test_senders_that_do_not_go_on_make_way(loop_name: str, frame_bytes: int, ca
             part = shell.memory.of_arrivals(frame_bytes)
             await eventually(lambda: part.used_bytes >= part.limit_bytes)
             client = await shell.client()
-            frame = client.frame(BYTES, 2, SaslAuthenticateRequest(auth_bytes=bytes(min(frame_bytes, 300 * KIB) - 100)))
+            frame = client.frame(
+                BYTES, 2, SaslAuthenticateRequest(auth_bytes=bytes(min(frame_bytes, 300 * KIB) - 100))
+            )
             client.writer.write(frame[: 20 * KIB])
             await asyncio.sleep(0.05)
             client.writer.write(frame[20 * KIB : 40 * KIB])
@@ -86,7 +91,8 @@ def test_senders_that_do_not_go_on_make_way(loop_name: str, frame_bytes: int, ca
 
 
 def test_senders_that_wait_for_each_other_all_get_through() -> None:
-    """Forty clients begin frames that together are thirty times their memory: none could go on. One by one they do, and nobody is ended."""
+    """Forty clients begin frames that together are thirty times their memory: none could go on. One by one
+    they do, and nobody is ended."""
 
     async def run() -> None:
         async with Shell({BYTES: answer_small}, memory_bytes=2 * MIB) as shell:
@@ -103,7 +109,8 @@ def test_senders_that_wait_for_each_other_all_get_through() -> None:
 
 
 def test_a_slow_sender_stays_while_nobody_waits() -> None:
-    """Half of the memory for parts of frames is its, and it stands still for longer than would be looked at: it is served in the end."""
+    """Half of the memory for parts of frames is its, and it stands still for longer than would be looked at:
+    it is served in the end."""
 
     async def run() -> None:
         async with Shell({BYTES: answer_small}, memory_bytes=MIB) as shell:
@@ -118,7 +125,8 @@ def test_a_slow_sender_stays_while_nobody_waits() -> None:
 
 
 def test_what_is_done_behind_one_that_waits_gives_back_its_memory() -> None:
-    """A Produce that was answered behind a JoinGroup that waits for its group cannot be sent; others that produce do not wait for that."""
+    """A Produce that was answered behind a JoinGroup that waits for its group cannot be sent; others that
+    produce do not wait for that."""
 
     async def run() -> None:
         joined: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -140,8 +148,8 @@ def test_what_is_done_behind_one_that_waits_gives_back_its_memory() -> None:
 
 
 def test_whole_frames_behind_a_join_are_charged_and_make_way() -> None:
-    """Nothing of a connection is begun behind the join that it waits for, but what it sent is held: it is charged, and when others
-    wait for that memory the connection is ended."""
+    """Nothing of a connection is begun behind the join that it waits for, but what it sent is held: it is
+    charged, and when others wait for that memory the connection is ended."""
 
     async def run() -> None:
         never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -164,8 +172,9 @@ def test_whole_frames_behind_a_join_are_charged_and_make_way() -> None:
 
 @both_loops
 def test_a_frame_whose_rest_the_system_has_waits_for_nobody(loop_name: str) -> None:
-    """Memory for parts of frames is used up several times over by senders that do not go on, so that reads are narrow, and a frame that was sent
-    whole is served while all of them stay; one that goes on in pieces waits for them."""
+    """Memory for parts of frames is used up several times over by senders that do not go on, so that reads
+    are narrow, and a frame that was sent whole is served while all of them stay; one that goes on in pieces
+    waits for them."""
 
     async def run() -> None:
         async with Shell({BYTES: answer_small}, memory_bytes=2 * MIB) as shell:

@@ -12,7 +12,8 @@ from millrace.broker.network.reply_writer import SLICE_BYTES, ReplyWriter
 
 
 class Wire:
-    """A transport that takes what it is given, up to `room_bytes`: beyond, it pauses the writer, as asyncio's do from within `writelines`."""
+    """A transport that takes what it is given, up to `room_bytes`: beyond, it pauses the writer, as asyncio's
+    do from within `writelines`."""
 
     def __init__(self, room_bytes: int = 1 << 40) -> None:
         self.room_bytes = room_bytes
@@ -64,7 +65,8 @@ def test_a_small_reply_goes_at_once() -> None:
 
 
 def test_a_large_reply_goes_a_slice_each_turn() -> None:
-    """Others have the loop between slices; a reply behind it keeps its place; when all is gone it is told, once."""
+    """Others have the loop between slices; a reply behind it keeps its place; when all is gone it is told,
+    once."""
     wire = Wire()
     sent = write(wire, b"head", bytes(range(256)) * (SLICE_BYTES // 100), b"tail")
     assert wire.writes == [SLICE_BYTES]
@@ -134,7 +136,9 @@ def test_order_is_kept(seed: int) -> None:
     for number in range(60):
         match chance.randrange(4):
             case 0:
-                sizes = [chance.choice((1, 100, SLICE_BYTES // 3, SLICE_BYTES, 3 * SLICE_BYTES)) for _ in range(3)]
+                sizes = [
+                    chance.choice((1, 100, SLICE_BYTES // 3, SLICE_BYTES, 3 * SLICE_BYTES)) for _ in range(3)
+                ]
                 sent += write(wire, *(bytes([number]) * size for size in sizes))
             case 1:
                 wire.drain(len(wire.came) + chance.randrange(4 * SLICE_BYTES))

@@ -71,9 +71,12 @@ def fetch_of(count: int) -> FetchRequest:
     return FetchRequest(max_wait_ms=INT32_MAX, min_bytes=1, topics=[topic])
 
 
-@pytest.mark.parametrize(("partitions", "limit_bytes"), [(40, 4 * 1024), (2_000, 64 * 1024)], ids=["brief", "bulk"])
+@pytest.mark.parametrize(
+    ("partitions", "limit_bytes"), [(40, 4 * 1024), (2_000, 64 * 1024)], ids=["brief", "bulk"]
+)
 def test_who_waits_for_news_does_not_keep_others_waiting(partitions: int, limit_bytes: int) -> None:
-    """A fetch that holds all of its part of the memory is answered with what there is once somebody else wants some. Without others it waits on."""
+    """A fetch that holds all of its part of the memory is answered with what there is once somebody else
+    wants some. Without others it waits on."""
     waits = Waits()
 
     async def run() -> None:
@@ -98,7 +101,8 @@ def test_who_waits_for_news_does_not_keep_others_waiting(partitions: int, limit_
 
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_who_waits_for_news_holds_nothing_once_its_client_is_gone(is_cut: bool) -> None:
-    """The frame's memory is free again, whether the client closed or was cut off; so it is at the server's end."""
+    """The frame's memory is free again, whether the client closed or was cut off; so it is at the server's
+    end."""
     waits = Waits()
 
     async def run() -> None:
@@ -123,7 +127,8 @@ def test_who_waits_for_news_holds_nothing_once_its_client_is_gone(is_cut: bool) 
 
 
 def test_a_join_that_waits_is_charged_to_nobody() -> None:
-    """Its group has what it brought, and may not answer before a rebalance is over: others' small requests do not wait for it meanwhile."""
+    """Its group has what it brought, and may not answer before a rebalance is over: others' small requests do
+    not wait for it meanwhile."""
 
     async def run() -> None:
         never: list[asyncio.Future[Any]] = []
@@ -149,7 +154,8 @@ def test_a_join_that_waits_is_charged_to_nobody() -> None:
 
 
 def test_one_connection_too_many_is_closed(caplog: pytest.LogCaptureFixture) -> None:
-    """Above max.connections a newcomer is closed at once and the others stay; when one leaves, the next is taken."""
+    """Above max.connections a newcomer is closed at once and the others stay; when one leaves, the next is
+    taken."""
     caplog.set_level(logging.INFO)
 
     async def run() -> None:
@@ -186,7 +192,8 @@ def test_connections_from_one_address_are_bounded() -> None:
 
 
 def test_idle_connections_are_swept() -> None:
-    """A quiet connection is closed after connections.max.idle.ms; one that talks, and one with a request in flight, stay."""
+    """A quiet connection is closed after connections.max.idle.ms; one that talks, and one with a request in
+    flight, stay."""
 
     async def run() -> None:
         parked: list[asyncio.Future[Any]] = []
@@ -225,7 +232,8 @@ def test_idle_time_may_be_without_bound() -> None:
 
 @pytest.mark.parametrize("loop_name", LOOPS)
 def test_stop_lets_requests_in_flight_finish(loop_name: str) -> None:
-    """Stopping accepts no more and begins no more; what was begun is answered, then connections close; quiet ones close at once."""
+    """Stopping accepts no more and begins no more; what was begun is answered, then connections close; quiet
+    ones close at once."""
 
     async def run() -> None:
         parked: list[asyncio.Future[Any]] = []
@@ -275,7 +283,8 @@ def test_stop_is_bounded() -> None:
 
 
 def test_listening_is_all_or_nothing() -> None:
-    """When the second of two listeners cannot be had, the first is given up again and the error names the address."""
+    """When the second of two listeners cannot be had, the first is given up again and the error names the
+    address."""
 
     async def run() -> None:
         taken = make_server()
@@ -322,7 +331,8 @@ def test_a_listener_that_a_stop_overtakes_is_closed() -> None:
 
 
 def test_several_listeners_and_every_address() -> None:
-    """An empty host listens on every address of the machine, IPv6 included where there is one, on one port."""
+    """An empty host listens on every address of the machine, IPv6 included where there is one, on one
+    port."""
 
     async def run() -> None:
         server = make_server()
@@ -363,7 +373,8 @@ def test_connecting_to_nobody_is_unavailable() -> None:
 
 
 def test_lines_about_connections_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    """A peer that errs in a loop gets a bounded number of lines a period; the next period says how many were left out."""
+    """A peer that errs in a loop gets a bounded number of lines a period; the next period says how many were
+    left out."""
     caplog.set_level(logging.INFO)
     connection_log = ConnectionLog()
     for number in range(100):

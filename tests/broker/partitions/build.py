@@ -63,7 +63,12 @@ def batch(
     epoch = 0 if producer_id >= 0 and epoch < 0 else epoch
     return memoryview(
         build_batch(
-            records, codec=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, **flags
+            records,
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            **flags,
         )
     )
 
@@ -72,7 +77,8 @@ FIXTURES: list[Fixture] = []
 
 
 def run(scenario: Coroutine[Any, Any, None], *, is_virtual: bool = False) -> None:
-    """Runs a test's coroutine within a bound of time, which may be virtual, then stops the engines of the fixtures that it built."""
+    """Runs a test's coroutine within a bound of time, which may be virtual, then stops the engines of the
+    fixtures that it built."""
 
     async def bounded() -> None:
         try:
@@ -86,7 +92,8 @@ def run(scenario: Coroutine[Any, Any, None], *, is_virtual: bool = False) -> Non
 
 
 class Fixture:
-    """An engine, the partitions opened over it, and what they spawned. `crash` is what a kill leaves to the next process."""
+    """An engine, the partitions opened over it, and what they spawned. `crash` is what a kill leaves to the
+    next process."""
 
     def __init__(self, world: World | None = None, **engine_settings: int) -> None:
         FIXTURES.append(self)
@@ -118,10 +125,17 @@ class Fixture:
 
     def streams(self, first_id: int) -> dict[StreamRole, Stream]:
         roles = (StreamRole.META, StreamRole.DATA, StreamRole.TIME)
-        return {role: open_stream(self.world, self.engine, first_id + number) for number, role in enumerate(roles)}
+        return {
+            role: open_stream(self.world, self.engine, first_id + number) for number, role in enumerate(roles)
+        }
 
     async def open(
-        self, index: int = 0, *, settings: TopicSettings | None = None, leader_epoch: int = 0, is_skipping: bool = False
+        self,
+        index: int = 0,
+        *,
+        settings: TopicSettings | None = None,
+        leader_epoch: int = 0,
+        is_skipping: bool = False,
     ) -> Partition:
         return await open_partition(
             Leadership(TOPIC_ID, "topic", index, leader_epoch),
@@ -142,8 +156,8 @@ class Fixture:
         await self.start()
 
     async def begin_reading(self) -> None:
-        """For what is answered from state: where engines are cold the process has ended meanwhile, with all that it took in objects, and the
-        next one has loaded nothing yet."""
+        """For what is answered from state: where engines are cold the process has ended meanwhile, with all
+        that it took in objects, and the next one has loaded nothing yet."""
         if isinstance(self.engine, ColdStorage):
             await self.settle()
             assert await self.engine.upload_all(60_000)
@@ -160,7 +174,9 @@ class Fixture:
         return appended
 
 
-async def read(partition: Partition, offset: int | None = None, max_bytes: int = 1 << 20) -> Sequence[memoryview]:
+async def read(
+    partition: Partition, offset: int | None = None, max_bytes: int = 1 << 20
+) -> Sequence[memoryview]:
     start = partition.log_start_offset if offset is None else offset
     return [entry.data for entry in await partition.data.fetch(start, partition.high_watermark, max_bytes)]
 

@@ -1,4 +1,5 @@
-"""An offload whose work ends when a test says so: what a thread does meanwhile is nothing, and nobody but the loop has the time."""
+"""An offload whose work ends when a test says so: what a thread does meanwhile is nothing, and nobody but the
+loop has the time."""
 
 from __future__ import annotations
 

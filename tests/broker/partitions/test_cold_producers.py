@@ -22,8 +22,8 @@ from millrace.runtime.errors import Corrupt
 
 @pytest.mark.parametrize("seed", range(4))
 def test_any_history_of_ids_is_as_a_dict_has_it(seed: int) -> None:
-    """Added in order or anywhere, moved to later blocks, removed, expired with their block, swept: each id is in the block that
-    had it last, and charges are those of the ids that are there."""
+    """Added in order or anywhere, moved to later blocks, removed, expired with their block, swept: each id is
+    in the block that had it last, and charges are those of the ids that are there."""
     chance = random.Random(seed)
     memory = StateMemory()
     cold, model = ColdProducers(memory), dict[int, int]()
@@ -52,7 +52,9 @@ def test_any_history_of_ids_is_as_a_dict_has_it(seed: int) -> None:
                     pass
         assert len(cold) == len(model)
         assert all(block.count for block in cold.blocks.values())
-    assert [cold.block_of(producer_id) for producer_id in range(20_000)] == [model.get(one) for one in range(20_000)]
+    assert [cold.block_of(producer_id) for producer_id in range(20_000)] == [
+        model.get(one) for one in range(20_000)
+    ]
     assert memory.used_bytes >= COLD_BYTES * len(model)
     for producer_id in list(model):
         cold.remove(producer_id, holders[0])

@@ -116,21 +116,26 @@ def test_a_change_of_leader_forgives_a_failed_opening() -> None:
 
 
 def test_the_metadata_may_change_while_a_partition_opens() -> None:
-    """It ends in the state that the newest image says: a later epoch, another configuration, not here, or not at all."""
+    """It ends in the state that the newest image says: a later epoch, another configuration, not here, or not
+    at all."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
         for name in ("renewed", "configured", "moved", "deleted"):
             fixture.make_topic(name)
         fixture.opener.gate = asyncio.Event()
-        futures = {n: fixture.directory.get(topic_id(n), 0) for n in ("renewed", "configured", "moved", "deleted")}
+        futures = {
+            n: fixture.directory.get(topic_id(n), 0) for n in ("renewed", "configured", "moved", "deleted")
+        }
         await asyncio.sleep(0)
         fixture.move("renewed", 0, NODE)
         fixture.set_config("configured", "max.message.bytes", "777")
         fixture.move("moved", 0, 2)
         fixture.delete_topic("deleted")
         fixture.opener.gate.set()
-        found = dict(zip(futures, await asyncio.gather(*futures.values(), return_exceptions=True), strict=True))  # type: ignore[arg-type]
+        found = dict(
+            zip(futures, await asyncio.gather(*futures.values(), return_exceptions=True), strict=True)
+        )  # type: ignore[arg-type]
         assert found["renewed"].leader_epoch == 1
         assert found["configured"].settings.rules.batch_bytes_max == 777
         assert found["moved"].code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -144,7 +149,8 @@ def test_the_metadata_may_change_while_a_partition_opens() -> None:
 
 
 def test_what_goes_wrong_in_a_partition_that_is_deleted_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    """Its objects go while it opens: whoever waits is told that it is not there, and nothing is logged as an error."""
+    """Its objects go while it opens: whoever waits is told that it is not there, and nothing is logged as an
+    error."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -157,7 +163,9 @@ def test_what_goes_wrong_in_a_partition_that_is_deleted_is_no_error(caplog: pyte
         fixture.delete_topic("deleted")
         fixture.move("moved", 0, 2)
         fixture.opener.gate.set()
-        found = dict(zip(waiting, await asyncio.gather(*waiting.values(), return_exceptions=True), strict=True))  # type: ignore[arg-type]
+        found = dict(
+            zip(waiting, await asyncio.gather(*waiting.values(), return_exceptions=True), strict=True)
+        )  # type: ignore[arg-type]
         assert found["deleted"].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert found["moved"].code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert found["kept"].code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -168,7 +176,8 @@ def test_what_goes_wrong_in_a_partition_that_is_deleted_is_no_error(caplog: pyte
 
 
 def test_a_partition_that_leaves_hands_over_and_may_come_back() -> None:
-    """Its streams are closed with everything in them before they are opened again; nothing is lost on the way."""
+    """Its streams are closed with everything in them before they are opened again; nothing is lost on the
+    way."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -187,8 +196,8 @@ def test_a_partition_that_leaves_hands_over_and_may_come_back() -> None:
 
 
 def test_a_partition_opens_anew_once_its_damage_is_repaired() -> None:
-    """While batches that no checkpoint tells of are missing it takes none, and stays as it is; put back, the next refused batch has it opened
-    again, and its producer is known."""
+    """While batches that no checkpoint tells of are missing it takes none, and stays as it is; put back, the
+    next refused batch has it opened again, and its producer is known."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -249,7 +258,9 @@ def test_partitions_added_to_a_topic_are_found() -> None:
         fixture.make_topic("a")
         await fixture.partition("a", 0)
         assert refused(fixture, "a", 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        record = PartitionRecord(1, topic_id("a"), [NODE], [NODE], leader=NODE, leader_epoch=0, partition_epoch=0)
+        record = PartitionRecord(
+            1, topic_id("a"), [NODE], [NODE], leader=NODE, leader_epoch=0, partition_epoch=0
+        )
         fixture.publish(record)
         assert (await fixture.partition("a", 1)).index == 1
 
@@ -304,7 +315,8 @@ async def full_store(fixture: BrokerFixture) -> None:
 
 
 def test_a_stop_does_not_wait_for_a_store_that_is_away() -> None:
-    """The log is full, so that no checkpoint fits, and a partition that moved away waits for its last upload: both are left to the next start."""
+    """The log is full, so that no checkpoint fits, and a partition that moved away waits for its last upload:
+    both are left to the next start."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture(log_cache_bytes=16 << 20).start()
@@ -335,7 +347,8 @@ def test_a_stop_does_not_wait_for_a_store_that_is_away() -> None:
 
 
 def test_closes_that_wait_keep_no_opening_from_its_turn() -> None:
-    """As many partitions as may open at once wait for their former selves' last upload, and are wanted back; another one opens."""
+    """As many partitions as may open at once wait for their former selves' last upload, and are wanted back;
+    another one opens."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -402,8 +415,8 @@ def test_producers_of_many_partitions_go_to_the_log() -> None:
 def test_at_level_0_the_build_before_finds_every_producer_that_it_would_remember(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It reads checkpoints alone and knows nothing of producers in the log: at millrace.version 0 as many as it remembers
-    stay out of the log, however crowded memory is; once version 1 is finalized they go there."""
+    """It reads checkpoints alone and knows nothing of producers in the log: at millrace.version 0 as many as
+    it remembers stay out of the log, however crowded memory is; once version 1 is finalized they go there."""
     monkeypatch.setattr(directory_module, "HOT_MIN_AT_LEVEL_0", 30)
     monkeypatch.setattr(producers_module, "HOT_MAX", 8)
     monkeypatch.setattr(producers_module, "BLOCK_ROWS", 4)

@@ -17,10 +17,20 @@ def made(*entries: tuple[int, int]) -> Epochs:
 
 @pytest.mark.parametrize(
     ("asked", "answer"),
-    [(-1, (-1, -1)), (0, (0, 10)), (1, (1, 20)), (2, (2, 40)), (3, (2, 40)), (4, (2, 40)), (5, (5, 99)), (6, (-1, -1))],
+    [
+        (-1, (-1, -1)),
+        (0, (0, 10)),
+        (1, (1, 20)),
+        (2, (2, 40)),
+        (3, (2, 40)),
+        (4, (2, 40)),
+        (5, (5, 99)),
+        (6, (-1, -1)),
+    ],
 )
 def test_an_epoch_ends_where_the_next_begins(asked: int, answer: tuple[int, int]) -> None:
-    """Epochs that wrote nothing answer for the one below; the current one ends at the log's end; a later one is unknown."""
+    """Epochs that wrote nothing answer for the one below; the current one ends at the log's end; a later one
+    is unknown."""
     assert made((1, 10), (2, 20), (5, 40)).end_of(asked, 99) == answer
 
 
@@ -41,7 +51,8 @@ def test_an_epoch_that_wrote_nothing_is_replaced() -> None:
 
 
 def test_the_entry_at_the_logs_start_is_kept() -> None:
-    """Raising the log's start forgets what ended below it, and the epoch that holds the start begins there."""
+    """Raising the log's start forgets what ended below it, and the epoch that holds the start begins
+    there."""
     epochs = made((1, 0), (2, 10), (3, 20))
     assert epochs.raise_start(15)
     assert epochs.entries == ((2, 15), (3, 20))

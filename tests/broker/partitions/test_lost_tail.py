@@ -1,6 +1,8 @@
-"""The write-ahead log gave up the end of a stream, and what was stored later tells of it still: the rest is served, and nothing of it comes back.
+"""The write-ahead log gave up the end of a stream, and what was stored later tells of it still: the rest is
+served, and nothing of it comes back.
 
-A real engine recovers a log from which the records of one stream were taken, as `wal.corruption=skip` leaves it; the leader epoch was raised.
+A real engine recovers a log from which the records of one stream were taken, as `wal.corruption=skip` leaves
+it; the leader epoch was raised.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def is_data_from(offset: int) -> Callable[[EntryHeader], bool]:
     return lambda entry: entry.stream_id == DATA and entry.base_offset >= offset
 
 
-async def produce(fixture: Fixture, partition: Partition, start: int, end: int, producer_id: int = PRODUCER) -> None:
+async def produce(
+    fixture: Fixture, partition: Partition, start: int, end: int, producer_id: int = PRODUCER
+) -> None:
     """One record each at the log's end, with its number as sequence and in its time."""
     expected = partition.log_end_offset
     for number in range(start, end):
@@ -60,8 +64,8 @@ async def check_log(fixture: Fixture, partition: Partition, end: int) -> None:
 
 
 def test_a_checkpoint_above_the_end() -> None:
-    """Records are lost that a checkpoint had counted: those before them are served, new ones take their offsets, and a crash before the next
-    checkpoint does not make the old one look right."""
+    """Records are lost that a checkpoint had counted: those before them are served, new ones take their
+    offsets, and a crash before the next checkpoint does not make the old one look right."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -121,18 +125,23 @@ def test_a_log_start_above_the_end() -> None:
 
 
 def test_producers_above_the_end() -> None:
-    """A retry of a lost batch is written, one of a batch that is there is not; a producer whose batches are all lost goes on where it is."""
+    """A retry of a lost batch is written, one of a batch that is there is not; a producer whose batches are
+    all lost goes on where it is."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
         partition = await fixture.open(settings=SETTINGS)
         await produce(fixture, partition, 0, 8)
         for number in range(20, 26):
-            await fixture.produce(partition, batch(1, producer_id=OTHER, sequence=0 if number == 20 else number - 20))
+            await fixture.produce(
+                partition, batch(1, producer_id=OTHER, sequence=0 if number == 20 else number - 20)
+            )
         await partition.save()
         await crash_losing(fixture, is_data_from(6))
         partition = await fixture.open(settings=SETTINGS, leader_epoch=1)
-        repeated = await fixture.produce(partition, batch(1, timestamp=START_MS + 5, producer_id=PRODUCER, sequence=5))
+        repeated = await fixture.produce(
+            partition, batch(1, timestamp=START_MS + 5, producer_id=PRODUCER, sequence=5)
+        )
         assert repeated.base_offset == 5
         with pytest.raises(KafkaError):
             await fixture.produce(partition, batch(1, producer_id=PRODUCER, sequence=8))
@@ -146,7 +155,8 @@ def test_producers_above_the_end() -> None:
 
 @pytest.mark.parametrize("end", [3, 5, 17, 25, 29])
 def test_segments_above_the_end(end: int) -> None:
-    """Segments that are whole below the end stay as they are; the one that the end falls into is filled anew."""
+    """Segments that are whole below the end stay as they are; the one that the end falls into is filled
+    anew."""
 
     async def scenario() -> None:
         settings = TopicSettings(index_interval_bytes=100, rules=ProduceRules(segment_bytes=400))
@@ -174,7 +184,8 @@ def test_segments_above_the_end(end: int) -> None:
 
 @pytest.mark.parametrize("is_data_lost", [False, True])
 def test_index_entries_above_the_end(is_data_lost: bool) -> None:
-    """The time stream lost its last chunk, and perhaps the log its end: what is written in its place is not read as the old segment's."""
+    """The time stream lost its last chunk, and perhaps the log its end: what is written in its place is not
+    read as the old segment's."""
 
     async def scenario() -> None:
         settings = TopicSettings(index_interval_bytes=100, rules=ProduceRules(segment_bytes=1000))
@@ -189,7 +200,10 @@ def test_index_entries_above_the_end(is_data_lost: bool) -> None:
         end = 15 if is_data_lost else 20
         is_lost = is_data_from(end)
         await crash_losing(
-            fixture, lambda entry: is_lost(entry) or (entry.stream_id == TIME and entry.base_offset >= first_chunk_end)
+            fixture,
+            lambda entry: (
+                is_lost(entry) or (entry.stream_id == TIME and entry.base_offset >= first_chunk_end)
+            ),
         )
         partition = await fixture.open(settings=settings, leader_epoch=1)
         await check_log(fixture, partition, end)

@@ -1,7 +1,9 @@
-"""Random lives of a partition whose log gives up records by each policy: whatever was not given up is served, in every life after.
+"""Random lives of a partition whose log gives up records by each policy: whatever was not given up is served,
+in every life after.
 
-`skip` takes the end of one of the partition's streams out of what the log holds; `truncate` all that came after one record. The leader epoch rises
-with each loss, as a start raises it. A model knows what was appended; after each loss it is cut where the log was.
+`skip` takes the end of one of the partition's streams out of what the log holds; `truncate` all that came
+after one record. The leader epoch rises with each loss, as a start raises it. A model knows what was
+appended; after each loss it is cut where the log was.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class Life:
         self.log_start = 0
         self.deleted_to = 0  # what was asked for, before any loss
         self.sequences = [0] * PRODUCERS
-        self.is_forgotten = [False] * PRODUCERS  # all that was remembered of it was lost, and it wrote nothing since
+        self.is_forgotten = [
+            False
+        ] * PRODUCERS  # all that was remembered of it was lost, and it wrote nothing since
         self.number = 0
         self.partition: Partition
 
@@ -118,7 +122,9 @@ class Life:
         assert all(a.end_offset == b.base_offset for a, b in pairwise(segments))
         assert segments[-1].end_offset == len(self.records)
         for offset in wanted:
-            timed = await Lookups(self.fixture.unpacking).find_time(partition, START_MS + offset, len(self.records))
+            timed = await Lookups(self.fixture.unpacking).find_time(
+                partition, START_MS + offset, len(self.records)
+            )
             assert timed == (offset, START_MS + offset)
         await self.check_retries()
 

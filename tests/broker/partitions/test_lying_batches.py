@@ -1,5 +1,5 @@
-"""Batches whose headers claim later times than their records have: the right record is found all the same, and no batch is
-walked twice for that."""
+"""Batches whose headers claim later times than their records have: the right record is found all the same,
+and no batch is walked twice for that."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ async def lies(fixture: Fixture, partition: Partition, count: int, claimed_ms: i
 def test_any_time_is_found_among_lies_as_by_a_plain_search(
     seed: int, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Honest batches and liars in several segments, asked in any order with the same memory; the latest too."""
+    """Honest batches and liars in several segments, asked in any order with the same memory; the latest
+    too."""
     if not is_compiled:
         monkeypatch.setattr(record_walk, "IS_COMPILED", False)
     chance = random.Random(seed)
@@ -67,7 +68,9 @@ def test_any_time_is_found_among_lies_as_by_a_plain_search(
             claimed = max(times) + (chance.randrange(1, 60) if chance.randrange(2) else 0)
             records += [(len(records) + index, time) for index, time in enumerate(times)]
             codec = chance.choice([Codec.NONE, Codec.GZIP])
-            await fixture.produce(partition, memoryview(stamped(times[0], max(claimed, times[0]), times, codec)))
+            await fixture.produce(
+                partition, memoryview(stamped(times[0], max(claimed, times[0]), times, codec))
+            )
         assert len(partition.state.segments) > 2
         partition.raise_log_start(start := chance.randrange(30), START_MS)
         await fixture.settle()
@@ -97,7 +100,10 @@ def test_what_was_found_lying_is_not_walked_again() -> None:
         assert await lookups.find_time(partition, START_MS + 50, end, asker) == (180, START_MS + 200)
         assert (unpacking.count, asker.lies) == (61, 60)
         for later_ms in (50, 60, 99):
-            assert await lookups.find_time(partition, START_MS + later_ms, end, asker) == (180, START_MS + 200)
+            assert await lookups.find_time(partition, START_MS + later_ms, end, asker) == (
+                180,
+                START_MS + 200,
+            )
         assert (unpacking.count, asker.lies) == (64, 60)  # the honest one, each time
         assert await lookups.find_time(partition, START_MS, end, asker) == (0, START_MS)
         assert await lookups.find_latest(partition, end, asker) == (180, START_MS + 200)

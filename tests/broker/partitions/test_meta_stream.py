@@ -77,7 +77,8 @@ def test_callbacks_come_when_values_are_durable_and_in_order() -> None:
 
 
 def test_the_stream_stays_a_few_times_what_lives() -> None:
-    """However often values change, the stream is cut to where its last rewriting began, and nothing that lives is lost."""
+    """However often values change, the stream is cut to where its last rewriting began, and nothing that
+    lives is lost."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -96,7 +97,8 @@ def test_the_stream_stays_a_few_times_what_lives() -> None:
 
 
 def test_a_rewriting_never_overtakes_a_value_in_flight() -> None:
-    """Values submitted while others are not durable yet are what is written again: after any crash the newest durable one wins."""
+    """Values submitted while others are not durable yet are what is written again: after any crash the newest
+    durable one wins."""
 
     async def scenario() -> None:
         for survivors in range(0, 60, 7):
@@ -119,7 +121,8 @@ def test_a_rewriting_never_overtakes_a_value_in_flight() -> None:
 
 
 def test_puts_wait_for_room_and_write_what_lives_by_then() -> None:
-    """Without room a put waits; what is put meanwhile rides in the same entry, and all are told when that is durable."""
+    """Without room a put waits; what is put meanwhile rides in the same entry, and all are told when that is
+    durable."""
 
     async def scenario() -> None:
         fixture = await Fixture(World(wal_bytes=200_000), upload_threshold_bytes=10**9).start()
@@ -139,7 +142,9 @@ def test_puts_wait_for_room_and_write_what_lives_by_then() -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("data", [b"", b"MRMV\x02\0\0\0", b"MRMV\x01\0\0\x01\x05", b"MRMV\x01\0\0\x00x", b"nonsense"])
+@pytest.mark.parametrize(
+    "data", [b"", b"MRMV\x02\0\0\0", b"MRMV\x01\0\0\x01\x05", b"MRMV\x01\0\0\x00x", b"nonsense"]
+)
 def test_bytes_that_are_no_entry_are_corrupt(data: bytes) -> None:
     """A meta stream with an entry that cannot be read refuses to load, rather than lose a key in silence."""
 
@@ -156,8 +161,8 @@ def test_bytes_that_are_no_entry_are_corrupt(data: bytes) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_any_history_comes_back(seed: int) -> None:
-    """Random puts, confirmations and crashes: what is found is exactly one of the states that were submitted since the last
-    one known durable."""
+    """Random puts, confirmations and crashes: what is found is exactly one of the states that were submitted
+    since the last one known durable."""
 
     async def scenario() -> None:
         chance = random.Random(seed)

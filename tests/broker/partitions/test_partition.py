@@ -46,7 +46,8 @@ def refused(partition: Partition, data: memoryview, version: int = 9, now_ms: in
 
 
 def test_batches_get_offsets_in_order_and_are_read_back() -> None:
-    """Each batch takes as many offsets as it has records; base offset and epoch are in its header, its checksum is whole."""
+    """Each batch takes as many offsets as it has records; base offset and epoch are in its header, its
+    checksum is whole."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -56,7 +57,11 @@ def test_batches_get_offsets_in_order_and_are_read_back() -> None:
         assert (partition.high_watermark, partition.log_end_offset, partition.last_stable_offset) == (9, 9, 9)
         views = await read(partition)
         headers = [BatchHeader(view) for view in views]
-        assert [(h.base_offset, h.leader_epoch, h.record_count) for h in headers] == [(0, 7, 1), (1, 7, 5), (6, 7, 3)]
+        assert [(h.base_offset, h.leader_epoch, h.record_count) for h in headers] == [
+            (0, 7, 1),
+            (1, 7, 5),
+            (6, 7, 3),
+        ]
         assert all(is_intact(view, header) for view, header in zip(views, headers, strict=True))
         assert [record.offset for view in views for record in iter_records(view)] == list(range(9))
         assert repr(partition) == "topic-0@7 [0, 9, 9)"
@@ -92,14 +97,17 @@ def test_a_refused_batch_takes_no_offset() -> None:
         assert refused(partition, memoryview(broken)) == ErrorCode.CORRUPT_MESSAGE
         assert refused(partition, batch(1, timestamp=START_MS + 3_600_001)) == ErrorCode.INVALID_TIMESTAMP
         await fixture.produce(partition, batch(1, producer_id=5, sequence=0))
-        assert refused(partition, batch(1, producer_id=5, sequence=2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert (
+            refused(partition, batch(1, producer_id=5, sequence=2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        )
         assert (await fixture.produce(partition, batch(1))).base_offset == 1
 
     run(scenario())
 
 
 def test_a_repeat_in_flight_is_told_when_the_original_is_durable() -> None:
-    """Neither before it nor twice; and the log holds the batch once. A repeat of a durable batch is told at once."""
+    """Neither before it nor twice; and the log holds the batch once. A repeat of a durable batch is told at
+    once."""
 
     async def scenario() -> None:
         fixture = await Fixture(World(is_auto=False)).start()
@@ -124,7 +132,8 @@ def test_a_repeat_in_flight_is_told_when_the_original_is_durable() -> None:
 
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_repeats_are_known_after_a_restart(is_clean: bool) -> None:
-    """Sequence windows survive a clean close and a crash alike: a batch acknowledged before is never appended again."""
+    """Sequence windows survive a clean close and a crash alike: a batch acknowledged before is never appended
+    again."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -191,7 +200,8 @@ def test_the_brokers_time_is_written_and_told() -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_a_topics_own_codec_is_imposed(codec: Codec) -> None:
-    """Batches of any codec are stored in the topic's, with the same records; those that have it already are left alone."""
+    """Batches of any codec are stored in the topic's, with the same records; those that have it already are
+    left alone."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -209,13 +219,16 @@ def test_a_topics_own_codec_is_imposed(codec: Codec) -> None:
 
 
 def test_what_grows_by_recompression_is_measured_again() -> None:
-    """A batch that fits as sent and not as stored is MESSAGE_TOO_LARGE, and records that cannot be read are INVALID_RECORD."""
+    """A batch that fits as sent and not as stored is MESSAGE_TOO_LARGE, and records that cannot be read are
+    INVALID_RECORD."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
         settings = TopicSettings(rules=ProduceRules(batch_bytes_max=500), codec=Codec.NONE)
         partition = await fixture.open(settings=settings)
-        assert refused(partition, batch(100, codec=Codec.GZIP, value=b"a" * 50)) == ErrorCode.MESSAGE_TOO_LARGE
+        assert (
+            refused(partition, batch(100, codec=Codec.GZIP, value=b"a" * 50)) == ErrorCode.MESSAGE_TOO_LARGE
+        )
         lying = bytearray(batch(1, codec=Codec.NONE, value=b"not gzip" * 3))
         lying[22] = Codec.GZIP
         from millrace.protocol.batches import CRC_START
@@ -299,8 +312,9 @@ def test_an_idle_partition_writes_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_crash_at_any_point_keeps_what_was_acknowledged(seed: int) -> None:
-    """Random produces, repeats, checkpoints, deletions and crashes against a model: acknowledged batches stay at their offsets,
-    repeats are recognised, segments cover the log, epochs only grow, and the log's start never falls."""
+    """Random produces, repeats, checkpoints, deletions and crashes against a model: acknowledged batches stay
+    at their offsets, repeats are recognised, segments cover the log, epochs only grow, and the log's start
+    never falls."""
     chance = random.Random(seed)
 
     async def scenario() -> None:
@@ -331,7 +345,9 @@ def test_a_crash_at_any_point_keeps_what_was_acknowledged(seed: int) -> None:
                 roll = chance.random()
                 if roll < 0.6:
                     value = b"%d" % chance.randrange(10**9)
-                    data = batch(1, producer_id=9, sequence=sequence, value=value, timestamp=START_MS + sequence)
+                    data = batch(
+                        1, producer_id=9, sequence=sequence, value=value, timestamp=START_MS + sequence
+                    )
 
                     def on_done(_: object, data: memoryview = data, place: list[int] = flying) -> None:
                         durable[place.pop(0)] = bytes(data[61:])
@@ -342,7 +358,9 @@ def test_a_crash_at_any_point_keeps_what_was_acknowledged(seed: int) -> None:
                     sequence += 1
                 elif roll < 0.7 and sent:
                     for again, offset, data in sent[-5:]:
-                        assert partition.append(data, 9, START_MS, 0, lambda _: None).base_offset == offset, again
+                        assert partition.append(data, 9, START_MS, 0, lambda _: None).base_offset == offset, (
+                            again
+                        )
                 elif roll < 0.8:
                     fixture.spawn(partition.save())
                 elif roll < 0.85:
@@ -358,7 +376,8 @@ def test_a_crash_at_any_point_keeps_what_was_acknowledged(seed: int) -> None:
 
 
 def test_an_epoch_below_a_start_ends_where_it_ended_until_the_start_is_shown() -> None:
-    """Where a leader epoch ended is told by the log's start only once that is shown: a reader of it learns of the change with it."""
+    """Where a leader epoch ended is told by the log's start only once that is shown: a reader of it learns of
+    the change with it."""
 
     async def scenario() -> None:
         fixture = await Fixture(World(is_auto=False)).start()
@@ -376,7 +395,8 @@ def test_an_epoch_below_a_start_ends_where_it_ended_until_the_start_is_shown() -
 
 
 def test_deleted_records_stay_deleted() -> None:
-    """The log's start is shown once durable, survives a crash, cuts the streams, and drops segments and epochs below it."""
+    """The log's start is shown once durable, survives a crash, cuts the streams, and drops segments and
+    epochs below it."""
 
     async def scenario() -> None:
         fixture = await Fixture(World(is_auto=False)).start()
@@ -404,7 +424,8 @@ def test_deleted_records_stay_deleted() -> None:
 
 
 def test_a_lost_trim_is_done_at_the_next_opening() -> None:
-    """The log's start was durable and the streams were not cut when the process died: the next opening cuts them."""
+    """The log's start was durable and the streams were not cut when the process died: the next opening cuts
+    them."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -427,7 +448,8 @@ def test_a_lost_trim_is_done_at_the_next_opening() -> None:
 
 
 def test_a_close_finishes_a_deletion_that_is_under_way() -> None:
-    """The streams are cut before they are given up: nobody else would do it before the partition's next opening."""
+    """The streams are cut before they are given up: nobody else would do it before the partition's next
+    opening."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -451,7 +473,8 @@ def test_a_close_finishes_a_deletion_that_is_under_way() -> None:
 
 
 def test_a_close_writes_what_describes_the_log_before_its_streams_close() -> None:
-    """Index entries that no checkpoint has yet go into the time stream first: then all streams are closed, and nothing is read again."""
+    """Index entries that no checkpoint has yet go into the time stream first: then all streams are closed,
+    and nothing is read again."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -488,7 +511,8 @@ def test_a_segment_deleted_before_it_was_written_down_never_is() -> None:
 
 
 def test_segments_that_do_not_fit_are_made_anew() -> None:
-    """When stored segments leave a gap the log is read again from its start: windows, times and ends are right, nothing stale is left."""
+    """When stored segments leave a gap the log is read again from its start: windows, times and ends are
+    right, nothing stale is left."""
     from millrace.broker.partitions.time_lookup import Lookups
 
     async def scenario() -> None:
@@ -510,7 +534,10 @@ def test_segments_that_do_not_fit_are_made_anew() -> None:
             for data in sent[-5:]:
                 assert (await fixture.produce(partition, data)).is_durable
             assert refused(partition, sent[-6]) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            assert await Lookups(fixture.unpacking).find_time(partition, START_MS + 17, 40) == (17, START_MS + 17)
+            assert await Lookups(fixture.unpacking).find_time(partition, START_MS + 17, 40) == (
+                17,
+                START_MS + 17,
+            )
             await partition.save()
             assert [base for base, _ in before] == list(partition.meta.of_kind(5))
             assert bool(partition.state.unsaved_bytes) is False
@@ -519,7 +546,8 @@ def test_segments_that_do_not_fit_are_made_anew() -> None:
 
 
 def test_everything_may_be_deleted() -> None:
-    """A log cut at its end is empty, goes on at the next offset, and is so after a crash and after a clean close."""
+    """A log cut at its end is empty, goes on at the next offset, and is so after a crash and after a clean
+    close."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -543,11 +571,14 @@ def test_everything_may_be_deleted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("has_room", "is_saved"), [(True, False), (True, True), (False, False)], ids=["with room", "saved", "without room"]
+    ("has_room", "is_saved"),
+    [(True, False), (True, True), (False, False)],
+    ids=["with room", "saved", "without room"],
 )
 def test_producers_go_on_after_their_records_are_deleted(has_room: bool, is_saved: bool) -> None:
-    """Windows are saved before the batches that tell them leave the log. Where there was no room for that, a producer whose batches are
-    all gone is unknown, as in Kafka, and may go on at any sequence: it is never refused for ever."""
+    """Windows are saved before the batches that tell them leave the log. Where there was no room for that, a
+    producer whose batches are all gone is unknown, as in Kafka, and may go on at any sequence: it is never
+    refused for ever."""
 
     async def scenario() -> None:
         fixture = await Fixture(World(wal_bytes=1 << 17)).start()
@@ -578,7 +609,8 @@ def test_producers_go_on_after_their_records_are_deleted(has_room: bool, is_save
 
 
 def test_checkpoints_come_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is written beside the batches until enough were; then one checkpoint, and what a crash reads again is little."""
+    """Nothing is written beside the batches until enough were; then one checkpoint, and what a crash reads
+    again is little."""
     monkeypatch.setattr(partition_module, "CHECKPOINT_BYTES", 20_000)
     monkeypatch.setattr(partition_module, "CHECKPOINT_RATIO", 1)
 
@@ -632,7 +664,8 @@ def test_index_entries_that_the_wal_is_too_small_for_are_given_up() -> None:
 
 @pytest.mark.parametrize("is_one_too_long", [True, False], ids=["too long for an entry", "no room"])
 def test_a_checkpoint_that_the_wal_is_too_small_for_is_done_without(is_one_too_long: bool) -> None:
-    """Nothing is written and nothing raised, at a close as well; the next opening reads the log again and knows all producers."""
+    """Nothing is written and nothing raised, at a close as well; the next opening reads the log again and
+    knows all producers."""
 
     async def scenario() -> None:
         fixture = await Fixture(World(wal_bytes=1 << 17)).start()
@@ -655,7 +688,8 @@ def test_a_checkpoint_that_the_wal_is_too_small_for_is_done_without(is_one_too_l
 
 
 def test_a_checkpoint_torn_between_its_streams_is_healed() -> None:
-    """Index entries that no checkpoint names are passed over: a new segment begins at the checkpoint, and times are still found."""
+    """Index entries that no checkpoint names are passed over: a new segment begins at the checkpoint, and
+    times are still found."""
     from millrace.broker.partitions.time_lookup import Lookups
 
     async def scenario() -> None:
@@ -677,7 +711,9 @@ def test_a_checkpoint_torn_between_its_streams_is_healed() -> None:
         produce(50)
         fixture.spawn(partition.save())
         await asyncio.sleep(0)
-        await fixture.crash(unconfirmed_count=50 + 1)  # the batches and the index entries, not the checkpoint's values
+        await fixture.crash(
+            unconfirmed_count=50 + 1
+        )  # the batches and the index entries, not the checkpoint's values
         assert partition.time.next_offset > 0
         partition = await fixture.open(settings=settings, leader_epoch=1)
         assert partition.high_watermark == 100
@@ -690,12 +726,16 @@ def test_a_checkpoint_torn_between_its_streams_is_healed() -> None:
 
 
 def test_subscriptions_hear_of_bytes_starts_and_the_end() -> None:
-    """A delayed fetch completes when bytes are durable, hears of a new log start, and completes when the leader resigns."""
+    """A delayed fetch completes when bytes are durable, hears of a new log start, and completes when the
+    leader resigns."""
 
     async def scenario() -> None:
         fixture = await Fixture(World(is_auto=False)).start()
         partition, woken = await fixture.open(), []
-        subscriber, subscription = Subscriber(CompletionQueue(asyncio.get_running_loop().call_soon)), Subscription()
+        subscriber, subscription = (
+            Subscriber(CompletionQueue(asyncio.get_running_loop().call_soon)),
+            Subscription(),
+        )
         subscriber.add(subscription)
         subscription.subscribe(partition.subscriptions)
         subscription.countable_bytes = 10**6

@@ -23,11 +23,20 @@ from millrace.runtime.errors import Corrupt
 
 
 def write(
-    producers: Producers, first: int, count: int, offset: int, *, producer_id: int = 7, epoch: int = 0, now_ms: int = 0
+    producers: Producers,
+    first: int,
+    count: int,
+    offset: int,
+    *,
+    producer_id: int = 7,
+    epoch: int = 0,
+    now_ms: int = 0,
 ) -> None:
     last = last_sequence_of(first, count - 1)
     assert producers.judge(producer_id, epoch, first, last) is None
-    producers.written(producer_id, epoch, WrittenBatch(first, last, offset, offset + count - 1, 1000 + offset), now_ms)
+    producers.written(
+        producer_id, epoch, WrittenBatch(first, last, offset, offset + count - 1, 1000 + offset), now_ms
+    )
 
 
 def refusal(producers: Producers, first: int, count: int, *, producer_id: int = 7, epoch: int = 0) -> int:
@@ -37,7 +46,8 @@ def refusal(producers: Producers, first: int, count: int, *, producer_id: int = 
 
 
 def test_a_retry_of_any_of_the_last_five_batches_is_a_duplicate() -> None:
-    """Each of the five remembered batches is recognised by its exact sequences; the sixth back is out of order."""
+    """Each of the five remembered batches is recognised by its exact sequences; the sixth back is out of
+    order."""
     producers = Producers()
     for number in range(WINDOW_BATCHES + 1):
         write(producers, number * 10, 10, number * 10)
@@ -61,7 +71,8 @@ def test_a_gap_or_another_cut_of_the_same_sequences_is_out_of_order() -> None:
 
 
 def test_an_unknown_producer_may_begin_anywhere() -> None:
-    """State that expired or went with the broker's memory must not stop a producer: any first sequence is taken."""
+    """State that expired or went with the broker's memory must not stop a producer: any first sequence is
+    taken."""
     producers = Producers()
     write(producers, 4711, 3, 0)
     write(producers, 4714, 1, 3)
@@ -69,7 +80,8 @@ def test_an_unknown_producer_may_begin_anywhere() -> None:
 
 @pytest.mark.parametrize("first", [SEQUENCE_MAX, SEQUENCE_MAX - 4])
 def test_sequences_wrap_to_zero(first: int) -> None:
-    """After 2147483647 comes 0, whether a batch ends there or runs across; a retry across the wrap is a duplicate too."""
+    """After 2147483647 comes 0, whether a batch ends there or runs across; a retry across the wrap is a
+    duplicate too."""
     producers = Producers()
     count = SEQUENCE_MAX - first + 1
     write(producers, first, count, 0)
@@ -84,7 +96,8 @@ def test_sequences_wrap_to_zero(first: int) -> None:
 
 
 def test_epochs_only_grow_and_begin_at_zero() -> None:
-    """A new epoch must begin at sequence 0 and forgets the old window; an old epoch is refused, even for a batch it wrote."""
+    """A new epoch must begin at sequence 0 and forgets the old window; an old epoch is refused, even for a
+    batch it wrote."""
     producers = Producers()
     write(producers, 0, 10, 0, epoch=3)
     assert refusal(producers, 10, 1, epoch=4) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -110,7 +123,8 @@ def test_silent_producers_expire_but_not_within_a_transaction() -> None:
 
 
 def test_nobody_is_forgotten_for_others() -> None:
-    """However many write after it, a producer's repeat is a duplicate until it was silent for the expiration."""
+    """However many write after it, a producer's repeat is a duplicate until it was silent for the
+    expiration."""
     producers = Producers()
     write(producers, 0, 1, 0, producer_id=1)
     for producer_id in range(2, 12_000):
@@ -123,8 +137,8 @@ def test_nobody_is_forgotten_for_others() -> None:
 
 
 def test_whoever_holds_most_is_refused_first() -> None:
-    """At the bound of memory new producers of the address that has most are refused, with a code that is sent again and a
-    time to wait; those that it has go on, and so do new ones of others."""
+    """At the bound of memory new producers of the address that has most are refused, with a code that is sent
+    again and a time to wait; those that it has go on, and so do new ones of others."""
     memory = StateMemory(1 << 20)
     producers = Producers(memory)
     taken = 0
@@ -162,7 +176,8 @@ def test_a_snapshot_restores_windows_and_ages() -> None:
 
 @pytest.mark.parametrize("is_cold", [False, True])
 def test_a_stored_state_keeps_its_fields(is_cold: bool) -> None:
-    """The coordinator's epoch and the start of an open transaction come back as they were, from a snapshot and from the log."""
+    """The coordinator's epoch and the start of an open transaction come back as they were, from a snapshot
+    and from the log."""
     before, memory = Producers(), StateMemory()
     write(before, 0, 1, 0)
     producer = next(iter(before))
@@ -183,7 +198,8 @@ def test_a_stored_state_keeps_its_fields(is_cold: bool) -> None:
 
 
 def test_bytes_that_are_no_snapshot_are_refused() -> None:
-    """Every cut of a snapshot, a tail too many and a version too high raise ValueError, never half a table."""
+    """Every cut of a snapshot, a tail too many and a version too high raise ValueError, never half a
+    table."""
     producers = Producers()
     write(producers, 0, 1, 0)
     data = producers.snapshot(0)
@@ -196,8 +212,11 @@ def test_bytes_that_are_no_snapshot_are_refused() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=40), st.integers(0, SEQUENCE_MAX))
-def test_every_batch_is_appended_once_however_often_it_is_sent(batches: list[tuple[int, bool]], start: int) -> None:
-    """A producer that repeats any batch at once gets the offsets of the first time; the log holds each batch once."""
+def test_every_batch_is_appended_once_however_often_it_is_sent(
+    batches: list[tuple[int, bool]], start: int
+) -> None:
+    """A producer that repeats any batch at once gets the offsets of the first time; the log holds each batch
+    once."""
     producers = Producers()
     sequence, offset = start, 0
     for count, is_repeated in batches:
@@ -212,8 +231,8 @@ def test_every_batch_is_appended_once_however_often_it_is_sent(batches: list[tup
 
 @pytest.mark.parametrize(("log_end", "expected"), [(10, 4), (3, 2), (0, None)])
 def test_a_cold_state_tells_of_nothing_that_the_log_lost(log_end: int, expected: int | None) -> None:
-    """The log was cut below what a block says: batches from there on are not known any more, and a producer that has no other is
-    a new one."""
+    """The log was cut below what a block says: batches from there on are not known any more, and a producer
+    that has no other is a new one."""
     before = Producers()
     for number in range(5):
         write(before, number, 1, number)

@@ -1,4 +1,5 @@
-"""Producers whose states are in the log: they come back whole, whatever was written, cooled, saved or killed meanwhile."""
+"""Producers whose states are in the log: they come back whole, whatever was written, cooled, saved or killed
+meanwhile."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from tests.s3stream.build import World
 HOT_ONLY: dict[str, str] = {}
 
 
-async def send(fixture: Fixture, partition: Partition, producer_id: int, sequence: int, count: int = 1) -> int:
+async def send(
+    fixture: Fixture, partition: Partition, producer_id: int, sequence: int, count: int = 1
+) -> int:
     """As a Produce: the producer's state is looked for first. The base offset; raises KafkaError."""
     finding = partition.find_producer(producer_id, "a client")
     if finding is not None:
@@ -38,8 +41,9 @@ async def code_of(fixture: Fixture, partition: Partition, producer_id: int, sequ
 
 
 def test_a_cold_producer_is_judged_as_a_hot_one() -> None:
-    """Its state left memory: a repeat of any of its last five batches is told their offsets, what is behind a gap is
-    refused, the next batch is taken; before it is looked for it is refused, and not taken for a new one."""
+    """Its state left memory: a repeat of any of its last five batches is told their offsets, what is behind a
+    gap is refused, the next batch is taken; before it is looked for it is refused, and not taken for a new
+    one."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -65,7 +69,8 @@ def test_a_cold_producer_is_judged_as_a_hot_one() -> None:
 
 
 def test_one_that_came_back_stays_until_its_batch_is_judged() -> None:
-    """Memory that is crowded may not send it to the log again before that: its client would be refused for ever."""
+    """Memory that is crowded may not send it to the log again before that: its client would be refused for
+    ever."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -86,8 +91,8 @@ def test_one_that_came_back_stays_until_its_batch_is_judged() -> None:
 
 @pytest.mark.parametrize("is_saved", [False, True])
 def test_cold_producers_outlive_the_process(is_saved: bool) -> None:
-    """After a kill, with or without a checkpoint behind it, cold producers are known, and those that came back and wrote
-    are as they were then."""
+    """After a kill, with or without a checkpoint behind it, cold producers are known, and those that came
+    back and wrote are as they were then."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -112,7 +117,8 @@ def test_cold_producers_outlive_the_process(is_saved: bool) -> None:
 
 
 def test_blocks_of_another_checkpoint_are_void() -> None:
-    """A broker that knows nothing of cold producers may have led meanwhile: what it saved counts, and old blocks go."""
+    """A broker that knows nothing of cold producers may have led meanwhile: what it saved counts, and old
+    blocks go."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -135,7 +141,8 @@ def test_blocks_of_another_checkpoint_are_void() -> None:
 
 
 def test_small_blocks_are_written_again_together() -> None:
-    """Producers that come back leave blocks nearly empty: these are gathered, so that blocks stay few and the log short."""
+    """Producers that come back leave blocks nearly empty: these are gathered, so that blocks stay few and the
+    log short."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -157,7 +164,8 @@ def test_small_blocks_are_written_again_together() -> None:
 
 
 def test_memory_is_charged_for_what_is_in_it() -> None:
-    """A state in the log costs a fraction of one in memory, one that comes back its full price, a closed partition none."""
+    """A state in the log costs a fraction of one in memory, one that comes back its full price, a closed
+    partition none."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -179,7 +187,8 @@ def test_memory_is_charged_for_what_is_in_it() -> None:
 
 
 def test_what_cannot_be_read_is_refused_and_not_taken_for_new() -> None:
-    """The block of a producer is out of reach: its batches are refused with a code that is sent again, others go on."""
+    """The block of a producer is out of reach: its batches are refused with a code that is sent again, others
+    go on."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -198,8 +207,8 @@ def test_what_cannot_be_read_is_refused_and_not_taken_for_new() -> None:
 
 
 def test_one_client_does_not_fill_the_line_of_reads() -> None:
-    """Each read of the store takes a second, and one address asks for sixty producers at once: the one that another asks for
-    then comes at once, and so do those of a third."""
+    """Each read of the store takes a second, and one address asks for sixty producers at once: the one that
+    another asks for then comes at once, and so do those of a third."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -225,7 +234,9 @@ def test_one_client_does_not_fill_the_line_of_reads() -> None:
     run(scenario(), is_virtual=True)
 
 
-def _slowly(read: Callable[[tuple[int, int]], Awaitable[bytes | None]]) -> Callable[..., Awaitable[bytes | None]]:
+def _slowly(
+    read: Callable[[tuple[int, int]], Awaitable[bytes | None]],
+) -> Callable[..., Awaitable[bytes | None]]:
     async def read_slowly(key: tuple[int, int]) -> bytes | None:
         await asyncio.sleep(1)
         return await read(key)
@@ -239,8 +250,8 @@ def _fail(operation: str, key: str) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_any_history_is_judged_as_if_all_were_in_memory(seed: int) -> None:
-    """Producers write, repeat, skip, go to the log, come back; checkpoints and kills come between. A repeat of the last five
-    batches always has its offsets, and nothing is written twice."""
+    """Producers write, repeat, skip, go to the log, come back; checkpoints and kills come between. A repeat
+    of the last five batches always has its offsets, and nothing is written twice."""
 
     async def scenario() -> None:
         chance = random.Random(seed)
@@ -254,7 +265,9 @@ def test_any_history_is_judged_as_if_all_were_in_memory(seed: int) -> None:
             following = known[-1][0] + known[-1][1] if known else 0
             if action < 0.45 or not known:
                 count = chance.randint(1, 3)
-                known.append((following, count, await send(fixture, partition, producer_id, following, count)))
+                known.append(
+                    (following, count, await send(fixture, partition, producer_id, following, count))
+                )
             elif action < 0.7:
                 first, count, offset = chance.choice(known[-WINDOW_BATCHES:])
                 assert await send(fixture, partition, producer_id, first, count) == offset
@@ -268,6 +281,8 @@ def test_any_history_is_judged_as_if_all_were_in_memory(seed: int) -> None:
             else:
                 await fixture.crash()
                 partition = await fixture.open()
-        assert partition.log_end_offset == sum(count for batches in written.values() for _, count, _ in batches)
+        assert partition.log_end_offset == sum(
+            count for batches in written.values() for _, count, _ in batches
+        )
 
     run(scenario())

@@ -21,9 +21,14 @@ def filled(*batches: tuple[int, int, int], bytes_max: int = 100) -> Segments:
 
 
 def test_a_segment_ends_by_bytes() -> None:
-    """A batch that would exceed segment.bytes begins a new segment; one that exactly fits does not; an empty one takes any."""
+    """A batch that would exceed segment.bytes begins a new segment; one that exactly fits does not; an empty
+    one takes any."""
     segments = filled((10, 60, 1), (20, 40, 2), (30, 1, 3), (40, 500, 4))
-    assert [(s.base_offset, s.end_offset, s.size_bytes) for s in segments] == [(0, 20, 100), (20, 30, 1), (30, 40, 500)]
+    assert [(s.base_offset, s.end_offset, s.size_bytes) for s in segments] == [
+        (0, 20, 100),
+        (20, 30, 1),
+        (30, 40, 500),
+    ]
     assert segments.size_bytes == 601
 
 
@@ -77,12 +82,14 @@ THREE = ((10, 100, 1000), (20, 100, 2000), (30, 100, 3000))
 def test_retention_drops_whole_segments_from_the_oldest(
     now_ms: int, retention_ms: int, retention_bytes: int, keep_from: int
 ) -> None:
-    """By time: each whose largest timestamp is too old; by bytes: while what is left is enough. Either is reason enough."""
+    """By time: each whose largest timestamp is too old; by bytes: while what is left is enough. Either is
+    reason enough."""
     assert filled(*THREE).plan_retention(now_ms, retention_ms, retention_bytes, 30) == keep_from
 
 
 def test_retention_stops_at_a_young_segment_and_at_what_is_not_visible() -> None:
-    """A timestamp in the future blocks what comes after it, and nothing that is not visible yet is dropped."""
+    """A timestamp in the future blocks what comes after it, and nothing that is not visible yet is
+    dropped."""
     segments = filled((10, 100, 1000), (20, 100, 99_999), (30, 100, 1000))
     assert segments.plan_retention(5000, 1000, -1, 30) == 10
     assert filled(*THREE).plan_retention(9999, 1000, -1, 25) == 20

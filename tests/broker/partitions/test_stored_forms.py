@@ -38,7 +38,9 @@ def state() -> PartitionState:
         made.add(110 + 10 * number, 400, 6000 + number, 7000 + number, SETTINGS, 10**9)
     made.begin_epoch(4, 150)
     for number in range(6):
-        batch = WrittenBatch(10 * number, 10 * number + 9, 100 + 10 * number, 109 + 10 * number, 6000 + number)
+        batch = WrittenBatch(
+            10 * number, 10 * number + 9, 100 + 10 * number, 109 + 10 * number, 6000 + number
+        )
         made.producers.written(77, 2, batch, 7000)
     return made
 
@@ -67,13 +69,16 @@ def test_the_golden_file_is_understood() -> None:
     """Segments, epochs, windows, ages and the log's start come back from it, and its index finds times."""
     meta, time = golden()
     values = dict(decode_values(memoryview(meta)))
-    segments = {number: value for (kind, number), value in values.items() if kind == SEGMENT and value is not None}
+    segments = {
+        number: value for (kind, number), value in values.items() if kind == SEGMENT and value is not None
+    }
     restored = restore(values.get, segments, Found(100, 150, 64 + len(time), 9000, 1_000_000))
     assert (restored.log_start_offset, restored.saved_end) == (105, 150)
     assert restored.epochs.entries == ((3, 100), (4, 150))
     assert repr(restored.segments) == repr(state_after().segments)
     assert repr(restored.producers) == (
-        "77@2 seen 999000: [10..19]=110..119 [20..29]=120..129 [30..39]=130..139 [40..49]=140..149 [50..59]=150..159"
+        "77@2 seen 999000: [10..19]=110..119 [20..29]=120..129 [30..39]=130..139 [40..49]=140..149 "
+        "[50..59]=150..159"
     )
     assert is_chunk(time[:20])
     assert find_in_chunk(time[:20], 100, 6001) == 110

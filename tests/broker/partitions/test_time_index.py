@@ -22,7 +22,14 @@ def test_an_entry_each_interval() -> None:
     for number, timestamp in enumerate((10, 30, 20, 25, 40, 50)):
         tail.note(1001 + number, timestamp, 100, 150)
     assert len(tail) == 3
-    assert [tail.find(timestamp) for timestamp in (30, 31, 40, 41, 50, 51)] == [None, 1004, 1004, 1004, 1004, 1006]
+    assert [tail.find(timestamp) for timestamp in (30, 31, 40, 41, 50, 51)] == [
+        None,
+        1004,
+        1004,
+        1004,
+        1004,
+        1006,
+    ]
 
 
 def test_records_without_timestamps_leave_no_entries() -> None:
@@ -44,7 +51,12 @@ def test_a_tail_becomes_a_chunk_that_answers_alike() -> None:
     assert len(chunk) == CHUNK_HEADER_BYTES + 100 * ENTRY_BYTES
     for timestamp in (0, 1, 500, 505, 990, 5000):
         assert find_in_chunk(chunk, 500, timestamp) == tail.find(timestamp)
-    assert [last_in_chunk(chunk, 500, end) for end in (500, 501, 550, 9999)] == [None, (501, 0), (550, 490), (600, 990)]
+    assert [last_in_chunk(chunk, 500, end) for end in (500, 501, 550, 9999)] == [
+        None,
+        (501, 0),
+        (550, 490),
+        (600, 990),
+    ]
     for end in (500, 501, 550, 9999):
         assert tail.last_before(end) == last_in_chunk(chunk, 500, end)
     tail.clear()
@@ -80,7 +92,8 @@ def noted(batches: list[tuple[int, int, int]]) -> tuple[TimeTail, list[tuple[int
 
 @given(BATCHES, st.integers(0, 61))
 def test_no_wanted_record_lies_below_what_is_found(batches: list[tuple[int, int, int]], wanted: int) -> None:
-    """For any batches (count, largest timestamp, bytes): every batch with the wanted time or later ends above the start of the scan."""
+    """For any batches (count, largest timestamp, bytes): every batch with the wanted time or later ends above
+    the start of the scan."""
     tail, ends = noted(batches)
     start = tail.find(wanted)
     for end, timestamp in ends:

@@ -31,7 +31,8 @@ HOT_ONLY: dict[str, str] = {
 
 @pytest.mark.parametrize("seed", range(6))
 def test_any_time_is_found_as_by_a_plain_search(seed: int) -> None:
-    """Growing, equal and disordered timestamps, plain and compressed, in several segments, some checkpointed, some after a restart."""
+    """Growing, equal and disordered timestamps, plain and compressed, in several segments, some checkpointed,
+    some after a restart."""
     chance = random.Random(seed)
 
     async def scenario() -> None:
@@ -45,7 +46,9 @@ def test_any_time_is_found_as_by_a_plain_search(seed: int) -> None:
             codec = chance.choice([Codec.NONE, Codec.GZIP])
             base = len(records)
             records += [(base + index, START_MS + now + index * step) for index in range(count)]
-            await fixture.produce(partition, batch(count, timestamp=START_MS + now, step_ms=step, codec=codec))
+            await fixture.produce(
+                partition, batch(count, timestamp=START_MS + now, step_ms=step, codec=codec)
+            )
             if number in (40, 80):
                 await partition.save()
             if number == 60 and seed % 3 == 0:
@@ -70,7 +73,8 @@ def test_any_time_is_found_as_by_a_plain_search(seed: int) -> None:
 
 
 def test_a_lookup_reads_little_when_times_grow() -> None:
-    """With everything checkpointed and caches emptied, a lookup in the middle reads the index and one stretch, not the log."""
+    """With everything checkpointed and caches emptied, a lookup in the middle reads the index and one
+    stretch, not the log."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -81,7 +85,10 @@ def test_a_lookup_reads_little_when_times_grow() -> None:
         await fixture.engine.upload_all(1000)
         fixture.engine.drop_caches()
         before = fixture.world.store.count("get")
-        assert await Lookups(fixture.unpacking).find_time(partition, START_MS + 150, 300) == (150, START_MS + 150)
+        assert await Lookups(fixture.unpacking).find_time(partition, START_MS + 150, 300) == (
+            150,
+            START_MS + 150,
+        )
         assert fixture.world.store.count("get") - before <= 8
 
     run(scenario())
@@ -123,7 +130,8 @@ def test_the_latest_is_found_beside_an_append_without_reading_the_log(
 def test_a_lookup_that_the_logs_start_overtakes_goes_on_behind_it(
     is_latest: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Retention or DeleteRecords takes away what is being read: the answer is of what is left, and no error."""
+    """Retention or DeleteRecords takes away what is being read: the answer is of what is left, and no
+    error."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -197,7 +205,8 @@ def test_nothing_is_found_in_an_empty_or_timeless_log() -> None:
 
 
 def test_a_batch_that_cannot_be_read_answers_by_its_header() -> None:
-    """Records are not walked when they are produced, so a lookup may meet nonsense: it answers with the batch's start."""
+    """Records are not walked when they are produced, so a lookup may meet nonsense: it answers with the
+    batch's start."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -207,7 +216,9 @@ def test_a_batch_that_cannot_be_read_answers_by_its_header() -> None:
         lying[17:21] = crc32c(bytes(lying[CRC_START:])).to_bytes(4, "big")
         await fixture.produce(partition, batch(1, timestamp=START_MS - 10))
         await fixture.produce(partition, memoryview(lying))
-        assert await Lookups(fixture.unpacking).find_time(partition, START_MS - 5, 4) == TimedOffset(1, START_MS)
+        assert await Lookups(fixture.unpacking).find_time(partition, START_MS - 5, 4) == TimedOffset(
+            1, START_MS
+        )
 
     run(scenario())
 
@@ -223,14 +234,17 @@ def test_offsets_that_a_producer_made_up_are_not_told() -> None:
         partition = await fixture.open()
         await fixture.produce(partition, batch(1, timestamp=START_MS - 10))
         await fixture.produce(partition, memoryview(seal_batch(0, -1, body, payload)))
-        assert await Lookups(fixture.unpacking).find_time(partition, START_MS, 4) == TimedOffset(2, START_MS + 10)
+        assert await Lookups(fixture.unpacking).find_time(partition, START_MS, 4) == TimedOffset(
+            2, START_MS + 10
+        )
         assert await Lookups(fixture.unpacking).find_time(partition, START_MS + 15, 4) is None
 
     run(scenario())
 
 
 def test_a_batch_above_the_bound_answers_by_its_header() -> None:
-    """What may not be unpacked is as what cannot be read: its start for a time, its largest time for the latest."""
+    """What may not be unpacked is as what cannot be read: its start for a time, its largest time for the
+    latest."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -238,7 +252,9 @@ def test_a_batch_above_the_bound_answers_by_its_header() -> None:
         large = batch(2, timestamp=START_MS, step_ms=100, value=bytes(9 << 20), codec=Codec.ZSTD)
         await fixture.produce(partition, batch(1, timestamp=START_MS - 10))
         await fixture.produce(partition, large)
-        assert await Lookups(fixture.unpacking).find_time(partition, START_MS + 50, 3) == TimedOffset(1, START_MS + 100)
+        assert await Lookups(fixture.unpacking).find_time(partition, START_MS + 50, 3) == TimedOffset(
+            1, START_MS + 100
+        )
         assert await Lookups(fixture.unpacking).find_latest(partition, 2) == TimedOffset(1, START_MS + 100)
         larger = Unpacking(InlineOffload(), 16 * (32 << 20))
         assert await Lookups(larger).find_time(partition, START_MS + 50, 3) == TimedOffset(2, START_MS + 100)
@@ -262,14 +278,18 @@ def test_many_records_are_looked_through_in_slices(codec: Codec) -> None:
             assert others.turns >= 20
             others.turns = 0
             end = count - 5
-            assert await Lookups(fixture.unpacking).find_latest(partition, end) == (end - 1, START_MS + end - 1)
+            assert await Lookups(fixture.unpacking).find_latest(partition, end) == (
+                end - 1,
+                START_MS + end - 1,
+            )
             assert others.turns >= 2 * 19
 
     run(scenario())
 
 
 def test_lookups_unpack_one_large_batch_at_a_time() -> None:
-    """However many partitions are asked about, the memory of one is in use; a small batch's is answered meanwhile."""
+    """However many partitions are asked about, the memory of one is in use; a small batch's is answered
+    meanwhile."""
 
     async def scenario() -> None:
         fixture, offload = await Fixture().start(), StoppedOffload()
@@ -279,7 +299,9 @@ def test_lookups_unpack_one_large_batch_at_a_time() -> None:
         for partition in large:
             await fixture.produce(partition, batch(1, value=bytes(3 << 20), codec=Codec.ZSTD))
         await fixture.produce(small, batch(1, value=bytes(3000), codec=Codec.ZSTD))
-        lookups = [asyncio.ensure_future(Lookups(unpacking).find_time(partition, START_MS, 1)) for partition in large]
+        lookups = [
+            asyncio.ensure_future(Lookups(unpacking).find_time(partition, START_MS, 1)) for partition in large
+        ]
         await settle(lambda: len(offload.held) == 8)
         await offload.go_on(8)  # tried with the room of a smaller one
         for _ in large:

@@ -1,4 +1,5 @@
-"""Unpacking: its bound, one large batch at a time, work handed over and in slices, and what is left when it is given up."""
+"""Unpacking: its bound, one large batch at a time, work handed over and in slices, and what is left when it
+is given up."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(bounded())
 
 
-def settings_of(codec: Codec | None = None, *, batch_bytes_max: int = 64 * MIB, **fields: Any) -> TopicSettings:
+def settings_of(
+    codec: Codec | None = None, *, batch_bytes_max: int = 64 * MIB, **fields: Any
+) -> TopicSettings:
     return TopicSettings(rules=ProduceRules(batch_bytes_max=batch_bytes_max), codec=codec, **fields)
 
 
@@ -71,9 +74,12 @@ def test_a_batch_comes_out_as_from_a_rewrite_in_place(source: Codec, target: Cod
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-@pytest.mark.parametrize("settings", [settings_of(Codec.NONE), settings_of(is_compacted=True)], ids=["codec", "keys"])
+@pytest.mark.parametrize(
+    "settings", [settings_of(Codec.NONE), settings_of(is_compacted=True)], ids=["codec", "keys"]
+)
 def test_more_than_the_bound_is_too_large(codec: Codec, settings: TopicSettings) -> None:
-    """MESSAGE_TOO_LARGE with the bound and what to do, for each codec, whichever of the two the topic asks for."""
+    """MESSAGE_TOO_LARGE with the bound and what to do, for each codec, whichever of the two the topic asks
+    for."""
 
     async def scenario() -> None:
         unpacking = Unpacking(InlineOffload(), MEMORY_BYTES)
@@ -144,7 +150,8 @@ def test_one_large_batch_is_unpacked_at_a_time_in_the_order_of_asking() -> None:
 
 
 def test_who_is_cancelled_lets_the_next_in_once_the_thread_has_ended() -> None:
-    """A thread cannot be stopped, and its memory is in use until it ends: only then is it another's turn. One that waits just leaves."""
+    """A thread cannot be stopped, and its memory is in use until it ends: only then is it another's turn. One
+    that waits just leaves."""
 
     async def scenario() -> None:
         offload = StoppedOffload()
@@ -215,7 +222,8 @@ def test_what_was_unpacked_is_freed_at_once(settings: TopicSettings, code: Error
 
 
 def test_keys_are_looked_for_in_slices() -> None:
-    """Others have the loop many times while the records of one batch are stepped over, and the hundredth without a key ends it."""
+    """Others have the loop many times while the records of one batch are stepped over, and the hundredth
+    without a key ends it."""
 
     async def scenario() -> None:
         unpacking = Unpacking(InlineOffload(), MEMORY_BYTES)
@@ -252,12 +260,14 @@ def test_keys_are_looked_for_in_slices() -> None:
     ],
 )
 def test_what_is_quick_is_done_in_place(data: memoryview, settings: TopicSettings, expected: bool) -> None:
-    """By the bytes that are compressed anew, the bytes that are only unpacked, and the records whose keys are sought."""
+    """By the bytes that are compressed anew, the bytes that are only unpacked, and the records whose keys are
+    sought."""
     assert is_slow(data, settings) is expected
 
 
 def test_zstd_is_held_to_a_level_for_what_is_large() -> None:
-    """Its highest levels take seconds and hundreds of MiB: below a MiB the topic's holds, above no higher one than 9."""
+    """Its highest levels take seconds and hundreds of MiB: below a MiB the topic's holds, above no higher one
+    than 9."""
     levels: list[int] = []
 
     class Noting(InlineOffload):
@@ -272,14 +282,17 @@ def test_zstd_is_held_to_a_level_for_what_is_large() -> None:
         unpacking = Unpacking(offload, MEMORY_BYTES)
         for size_bytes in (MIB - 100, 2 * MIB):
             for level in (3, 22):
-                await recode(unpacking, batch(1, value=bytes(size_bytes)), settings_of(Codec.ZSTD, codec_level=level))
+                await recode(
+                    unpacking, batch(1, value=bytes(size_bytes)), settings_of(Codec.ZSTD, codec_level=level)
+                )
 
     run(scenario())
     assert levels == [3, 22, 3, 9]
 
 
 def test_a_batch_that_is_no_batch_is_not_opened() -> None:
-    """A lookup may meet anything: the bound is an error of the records, told apart from what is too large for a topic."""
+    """A lookup may meet anything: the bound is an error of the records, told apart from what is too large for
+    a topic."""
 
     async def scenario() -> None:
         unpacking = Unpacking(InlineOffload(), MEMORY_BYTES)

@@ -1,5 +1,5 @@
-"""Batches behind the last checkpoint are damaged or missing in the store when a partition opens: all else is read, and no producer is judged by
-what is not known of it."""
+"""Batches behind the last checkpoint are damaged or missing in the store when a partition opens: all else is
+read, and no producer is judged by what is not known of it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ async def append(fixture: Fixture, partition: Partition, producer_id: int, seque
 
 
 async def write(fixture: Fixture) -> None:
-    """Four records before a checkpoint, in one object; the next four, and the last four, in one each behind it. Then a kill.
+    """Four records before a checkpoint, in one object; the next four, and the last four, in one each behind
+    it. Then a kill.
 
     offset     0 1 2 3    4 5 6 7    8 9 10 11
     producer   7 8 9 7    8 8 9 8    9 9 9  9
@@ -87,8 +88,9 @@ def check_offsets(partition: Partition) -> None:
 
 @pytest.mark.parametrize("how", ["missing", "block", "footer"])
 def test_all_else_is_read_and_nothing_is_taken(how: str) -> None:
-    """Without a word of the operator's: offsets stay, the readable ones are read, producers are told that it is the storage, also those without
-    a sequence. Nothing was written: with the object as it was the next opening knows every producer."""
+    """Without a word of the operator's: offsets stay, the readable ones are read, producers are told that it
+    is the storage, also those without a sequence. Nothing was written: with the object as it was the next
+    opening knows every producer."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -122,8 +124,9 @@ def test_all_else_is_read_and_nothing_is_taken(how: str) -> None:
 
 @pytest.mark.parametrize("how", ["missing", "block", "footer"])
 def test_skipped_by_the_operators_word(how: str) -> None:
-    """Producers that may have written there go on at any sequence, as ones that are forgotten; who wrote behind it is judged by that.
-    It is given up for good: a crash later, without the setting, batches are taken."""
+    """Producers that may have written there go on at any sequence, as ones that are forgotten; who wrote
+    behind it is judged by that. It is given up for good: a crash later, without the setting, batches are
+    taken."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -146,7 +149,8 @@ def test_skipped_by_the_operators_word(how: str) -> None:
 
 
 def test_producers_in_the_log_are_forgotten_too() -> None:
-    """A checkpoint has a producer's state in the log; its later batches are lost: it goes on at any sequence, also after the next checkpoint."""
+    """A checkpoint has a producer's state in the log; its later batches are lost: it goes on at any sequence,
+    also after the next checkpoint."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -180,8 +184,8 @@ def test_producers_in_the_log_are_forgotten_too() -> None:
 
 
 def test_what_a_checkpoint_tells_of_is_in_no_doubt() -> None:
-    """The log's end was given up, so that headers from before the checkpoint are read again, and some cannot be: the checkpoint knows the producers
-    of those, and batches are taken."""
+    """The log's end was given up, so that headers from before the checkpoint are read again, and some cannot
+    be: the checkpoint knows the producers of those, and batches are taken."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -203,8 +207,8 @@ def test_what_a_checkpoint_tells_of_is_in_no_doubt() -> None:
 
 
 def test_a_lookup_by_time_never_takes_it_for_read() -> None:
-    """A time that may lie there is not answered with a later record, also once the state is stored; when the object is back it is found, and so is
-    the latest of all."""
+    """A time that may lie there is not answered with a later record, also once the state is stored; when the
+    object is back it is found, and so is the latest of all."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -234,8 +238,11 @@ def test_a_lookup_by_time_never_takes_it_for_read() -> None:
         (ProduceRules(is_append_time=True), 0),
     ],
 )
-def test_retention_keeps_it_as_long_as_its_latest_record_may_ask_for(rules: ProduceRules, ahead_ms: int) -> None:
-    """Its times are not known: it is kept as if its records were as late as the topic allows, and goes then, with what is before it."""
+def test_retention_keeps_it_as_long_as_its_latest_record_may_ask_for(
+    rules: ProduceRules, ahead_ms: int
+) -> None:
+    """Its times are not known: it is kept as if its records were as late as the topic allows, and goes then,
+    with what is before it."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -251,7 +258,8 @@ def test_retention_keeps_it_as_long_as_its_latest_record_may_ask_for(rules: Prod
 
 
 def test_what_the_store_does_not_give_now_is_no_damage() -> None:
-    """The store fails for a while: the opening fails, and nothing is in doubt afterwards. Bytes that come damaged once come whole the next time."""
+    """The store fails for a while: the opening fails, and nothing is in doubt afterwards. Bytes that come
+    damaged once come whole the next time."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
@@ -297,7 +305,8 @@ def test_all_of_it_may_be_lost() -> None:
 
 
 def test_batches_are_taken_once_it_is_deleted_or_read() -> None:
-    """A refused batch has a look taken, one at a time: the owner is told when it can be read, or was deleted."""
+    """A refused batch has a look taken, one at a time: the owner is told when it can be read, or was
+    deleted."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()

@@ -1,4 +1,5 @@
-"""The rows of APIs, and the gates that every API's requests pass: what may be asked of each, and that nothing is refused yet."""
+"""The rows of APIs, and the gates that every API's requests pass: what may be asked of each, and that nothing
+is refused yet."""
 
 from __future__ import annotations
 
@@ -8,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.requests.api_traits import TRAITS, Answer, Operation, Order, Quota, Resource, Traits, Work, keys
+from millrace.broker.requests.api_traits import (
+    TRAITS,
+    Answer,
+    Operation,
+    Order,
+    Quota,
+    Resource,
+    Traits,
+    Work,
+    keys,
+)
 from millrace.broker.requests.dispatch import Dispatcher
 from millrace.broker.requests.gates import Gates
 from millrace.broker.requests.request import CLOSE, ConnectionInfo, RequestContext
@@ -48,12 +59,16 @@ def answered(api: Api, gates: Gates) -> tuple[Any, list[Any]]:
 
 def test_each_api_that_a_broker_may_serve_has_a_row() -> None:
     """Those of Kafka's broker listeners, but for what is not served at all."""
-    assert set(TRAITS) == {api.key for api in ALL if "broker" in api.listeners and not api.is_private} - TELEMETRY
+    assert (
+        set(TRAITS)
+        == {api.key for api in ALL if "broker" in api.listeners and not api.is_private} - TELEMETRY
+    )
 
 
 @pytest.mark.parametrize("key", SERVED, ids=lambda key: API[key].name)
 def test_every_api_passes_the_gates_in_order(key: int) -> None:
-    """Each gate is asked once, with the API's own row, before the handler; the broker's own gates let it pass."""
+    """Each gate is asked once, with the API's own row, before the handler; the broker's own gates let it
+    pass."""
     asked: list[tuple[str, Traits]] = []
 
     def is_authenticated(context: RequestContext, traits: Traits) -> bool:
@@ -115,14 +130,17 @@ def names(found: frozenset[int]) -> set[str]:
 
 
 def test_the_rows_say_what_kafka_does() -> None:
-    """Who may ask before authentication, what later requests of a connection can see, what is limited, and what changes metadata."""
+    """Who may ask before authentication, what later requests of a connection can see, what is limited, and
+    what changes metadata."""
     assert names(keys(lambda one: one.is_open)) == {"ApiVersions", "SaslHandshake", "SaslAuthenticate"}
     assert (
         keys(lambda one: one.is_open)
         == keys(lambda one: one.permission is None)
         == keys(lambda one: one.quota is Quota.NONE)
     )
-    by_quota: Mapping[Quota, set[str]] = {quota: names(keys(lambda one, q=quota: one.quota is q)) for quota in Quota}
+    by_quota: Mapping[Quota, set[str]] = {
+        quota: names(keys(lambda one, q=quota: one.quota is q)) for quota in Quota
+    }
     assert by_quota[Quota.PRODUCE] == {"Produce"}
     assert by_quota[Quota.FETCH] == {"Fetch"}
     assert by_quota[Quota.MUTATION] == {"CreateTopics", "CreatePartitions", "DeleteTopics"}
@@ -132,8 +150,8 @@ def test_the_rows_say_what_kafka_does() -> None:
 
 
 def test_traits_that_go_together() -> None:
-    """What is answered wide, or is kept by a group, waits for its turn; what changes something is no wide answer; what only the controller can change
-    is forwarded."""
+    """What is answered wide, or is kept by a group, waits for its turn; what changes something is no wide
+    answer; what only the controller can change is forwarded."""
     for traits in TRAITS.values():
         name = API[traits.key].name
         if traits.answer in (Answer.WIDE, Answer.SHARED) or traits.work is Work.KEPT:

@@ -15,7 +15,11 @@ from millrace.broker.requests.change_log import CHANGES, LINES_MAX, NAMES_MAX, C
 from millrace.broker.requests.dispatch import Late
 from millrace.broker.requests.request import ConnectionInfo, RequestContext
 from millrace.protocol.apis import API
-from millrace.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from millrace.protocol.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
 from millrace.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -69,7 +73,8 @@ def test_a_wide_request_is_one_short_line(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_a_request_of_many_long_names_is_one_short_line() -> None:
-    """A topic's configuration that nobody knows may be deleted: 3 MB of such names made a line of 6 MB, and the loop stood for it."""
+    """A topic's configuration that nobody knows may be deleted: 3 MB of such names made a line of 6 MB, and
+    the loop stood for it."""
     names = [AlterableConfig(f"{number}" + "x" * 30_000, 1, None) for number in range(100)]
     resource = AlterConfigsResource(2, "t" * 30_000, names)
     said = CHANGES[44].say(resource)
@@ -101,7 +106,8 @@ def test_lines_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_wide_answer_is_looked_at_in_slices(caplog: pytest.LogCaptureFixture) -> None:
-    """Others have the loop meanwhile, also where nothing was done; of what a request names twice, each answer has its own."""
+    """Others have the loop meanwhile, also where nothing was done; of what a request names twice, each answer
+    has its own."""
     caplog.set_level(logging.INFO, change_log.__name__)
 
     async def main() -> None:

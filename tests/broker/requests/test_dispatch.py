@@ -59,7 +59,9 @@ def never(coroutine: Any) -> Any:
     raise AssertionError("no task was due")
 
 
-def begin(handle: Any, key: int = HEARTBEAT, version: int = 4, request: Any = None) -> tuple[Dispatcher, Exchange]:
+def begin(
+    handle: Any, key: int = HEARTBEAT, version: int = 4, request: Any = None
+) -> tuple[Dispatcher, Exchange]:
     dispatcher = Dispatcher({key: handle}, never)
     return dispatcher, dispatcher.begin(frame(key, version, request), CONNECTION)
 
@@ -85,7 +87,12 @@ def test_a_request_reaches_its_handler_and_its_response_the_wire() -> None:
 
     dispatcher, exchange = begin(handle, request=HeartbeatRequest(group_id="g", generation_id=3))
     ((context, request),) = seen
-    assert (context.api_key, context.api_version, context.correlation_id, context.client_id) == (12, 4, 7, "c")
+    assert (context.api_key, context.api_version, context.correlation_id, context.client_id) == (
+        12,
+        4,
+        7,
+        "c",
+    )
     assert context.connection is CONNECTION
     assert (request.group_id, request.generation_id) == ("g", 3)
     assert not exchange.is_pending
@@ -95,7 +102,9 @@ def test_a_request_reaches_its_handler_and_its_response_the_wire() -> None:
 def test_a_null_client_id_is_empty() -> None:
     """Clients that send no client id are seen as ""."""
     seen: list[str] = []
-    dispatcher = Dispatcher({12: lambda context, _: seen.append(context.client_id) or HeartbeatResponse()}, never)
+    dispatcher = Dispatcher(
+        {12: lambda context, _: seen.append(context.client_id) or HeartbeatResponse()}, never
+    )
     dispatcher.begin(frame(12, 0, client_id=None), CONNECTION)
     assert seen == [""]
 
@@ -113,7 +122,8 @@ def test_a_null_client_id_is_empty() -> None:
     ],
 )
 def test_what_cannot_be_decoded_is_a_wire_error(raw: bytes) -> None:
-    """Cut headers and bodies, unknown keys and keys without a handler end the connection, and no handler runs."""
+    """Cut headers and bodies, unknown keys and keys without a handler end the connection, and no handler
+    runs."""
     with pytest.raises(WireError):
         Dispatcher({12: never}, never).begin(raw, CONNECTION)
 
@@ -133,7 +143,8 @@ def test_surplus_bytes_are_tolerated() -> None:
 
 
 def test_only_records_make_a_request_large() -> None:
-    """Above the bound a request without records is a wire error, whatever it holds; at the bound, and for Produce, it is not."""
+    """Above the bound a request without records is a wire error, whatever it holds; at the bound, and for
+    Produce, it is not."""
     for key, version, surplus_bytes, is_taken in (
         (HEARTBEAT, 4, 0, True),
         (HEARTBEAT, 4, 1, False),
@@ -151,9 +162,12 @@ def test_only_records_make_a_request_large() -> None:
 
 
 def test_a_large_question_is_decoded_and_answered_between_the_turns_of_others() -> None:
-    """Whatever its handler gives back; the reply is the same, and others have the loop before, and after, the handler is called."""
+    """Whatever its handler gives back; the reply is the same, and others have the loop before, and after, the
+    handler is called."""
     request = MetadataRequest([MetadataRequestTopic(name=f"topic {number}") for number in range(20_000)])
-    response = MetadataResponse(topics=[MetadataResponseTopic(name=topic.name) for topic in request.topics or ()])
+    response = MetadataResponse(
+        topics=[MetadataResponseTopic(name=topic.name) for topic in request.topics or ()]
+    )
 
     async def run(is_cold: bool) -> None:
         loop = asyncio.get_running_loop()
@@ -201,8 +215,8 @@ def many_partitions(key: int) -> Any:
     [(PRODUCE, 8), (PRODUCE, 12), (FETCH, 11), (FETCH, 12), (JOIN_GROUP, 5)],
 )
 def test_whatever_holds_many_elements_is_decoded_between_the_turns_of_others(key: int, version: int) -> None:
-    """Of any API. Its frame may be overwritten as soon as it was begun; it stands in nobody's way while it waits for other things; and its
-    connection is told when it was begun."""
+    """Of any API. Its frame may be overwritten as soon as it was begun; it stands in nobody's way while it
+    waits for other things; and its connection is told when it was begun."""
     request = many_partitions(key)
     response = API[key].response_type()
 
@@ -243,7 +257,10 @@ def test_whatever_holds_many_elements_is_decoded_between_the_turns_of_others(key
 @pytest.mark.parametrize(
     ("name", "request_"),
     [
-        ("LeaveGroup", LeaveGroupRequest("g", members=[MemberIdentity(f"member {one}") for one in range(20_000)])),
+        (
+            "LeaveGroup",
+            LeaveGroupRequest("g", members=[MemberIdentity(f"member {one}") for one in range(20_000)]),
+        ),
         ("ElectLeaders", ElectLeadersRequest(0, [TopicPartitions(f"t{one}", [0]) for one in range(20_000)])),
         (
             "AlterPartitionReassignments",
@@ -253,7 +270,9 @@ def test_whatever_holds_many_elements_is_decoded_between_the_turns_of_others(key
         ),
     ],
 )
-def test_a_large_list_of_members_or_partitions_is_decoded_between_the_turns_of_others(name: str, request_: Any) -> None:
+def test_a_large_list_of_members_or_partitions_is_decoded_between_the_turns_of_others(
+    name: str, request_: Any
+) -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         api = NAMED[name]
@@ -278,8 +297,9 @@ def test_a_large_list_of_members_or_partitions_is_decoded_between_the_turns_of_o
 
 
 def test_large_answers_are_made_a_few_at_a_time_in_the_order_of_asking() -> None:
-    """What all clients ask at once after a restart is megabytes each: others wait before they have built anything more than a slice, a small answer
-    of the same API and a large one of another do not, and one that fails or is given up leaves its place."""
+    """What all clients ask at once after a restart is megabytes each: others wait before they have built
+    anything more than a slice, a small answer of the same API and a large one of another do not, and one that
+    fails or is given up leaves its place."""
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
@@ -309,7 +329,9 @@ def test_large_answers_are_made_a_few_at_a_time_in_the_order_of_asking() -> None
             await pause()
             return HeartbeatResponse()
 
-        dispatcher = Dispatcher({METADATA: handle, HEARTBEAT: lambda context, request: other()}, loop.create_task)
+        dispatcher = Dispatcher(
+            {METADATA: handle, HEARTBEAT: lambda context, request: other()}, loop.create_task
+        )
         all_topics = encode_request(API[METADATA], 12, 0, "c", MetadataRequest(topics=None))[4:]
         frames = [all_topics[:4] + number.to_bytes(4, "big") + all_topics[8:] for number in range(20)]
         exchanges = [dispatcher.begin(one, CONNECTION) for one in frames]
@@ -347,7 +369,10 @@ def test_a_large_request_that_cannot_be_decoded_closes() -> None:
         dispatcher = Dispatcher({METADATA: refuse}, loop.create_task)
         exchange = dispatcher.begin(frame(METADATA, 13, request), CONNECTION)
         await asyncio.wait([exchange.outcome])
-        assert reply(dispatcher, exchange, dispatcher.settle(exchange)).error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        assert (
+            reply(dispatcher, exchange, dispatcher.settle(exchange)).error_code
+            == ErrorCode.LEADER_NOT_AVAILABLE
+        )
 
     asyncio.run(run())
 
@@ -405,7 +430,8 @@ def test_an_exception_becomes_unknown_server_error(caplog: pytest.LogCaptureFixt
 
 
 def test_errors_are_counted_by_their_codes() -> None:
-    """Each place of an answer; the first of a code is told, so that a series is made for it; what is answered well counts nothing."""
+    """Each place of an answer; the first of a code is told, so that a series is made for it; what is answered
+    well counts nothing."""
     answers = iter((27, 0, 27, 16, 9999))
 
     def handle(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
@@ -423,7 +449,8 @@ def test_errors_are_counted_by_their_codes() -> None:
 
 
 def test_a_wrong_return_value_is_a_defect_too() -> None:
-    """A handler that forgets to return anything, or returns another API's response, is answered with UNKNOWN_SERVER_ERROR."""
+    """A handler that forgets to return anything, or returns another API's response, is answered with
+    UNKNOWN_SERVER_ERROR."""
     loop = asyncio.new_event_loop()
     for outcome in (None, MetadataResponse()):
         dispatcher = Dispatcher({12: lambda context, request, outcome=outcome: outcome}, loop.create_task)
@@ -443,7 +470,9 @@ def test_refusals_carry_their_code(caplog: pytest.LogCaptureFixture) -> None:
     ]
     for error, code in cases:
 
-        def handle(context: RequestContext, request: HeartbeatRequest, error: Exception = error) -> HeartbeatResponse:
+        def handle(
+            context: RequestContext, request: HeartbeatRequest, error: Exception = error
+        ) -> HeartbeatResponse:
             raise error
 
         dispatcher, exchange = begin(handle)
@@ -468,7 +497,8 @@ def test_a_handlers_own_error_form_comes_first() -> None:
 
 
 def test_where_a_version_has_no_place_for_a_code_the_connection_closes() -> None:
-    """Metadata has a top-level code since version 13: there it is used, before it there is no honest answer."""
+    """Metadata has a top-level code since version 13: there it is used, before it there is no honest
+    answer."""
 
     def handle(context: RequestContext, request: MetadataRequest) -> MetadataResponse:
         raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
@@ -480,7 +510,8 @@ def test_where_a_version_has_no_place_for_a_code_the_connection_closes() -> None
 
 
 def test_a_response_that_cannot_be_encoded_is_answered_as_a_defect(caplog: pytest.LogCaptureFixture) -> None:
-    """A value out of its field's range is caught at encoding: UNKNOWN_SERVER_ERROR instead, or no answer where there is no place."""
+    """A value out of its field's range is caught at encoding: UNKNOWN_SERVER_ERROR instead, or no answer
+    where there is no place."""
     dispatcher, exchange = begin(lambda context, request: HeartbeatResponse(error_code=70000))
     assert reply(dispatcher, exchange, exchange.outcome).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     dispatcher, exchange = begin(lambda context, request: MetadataResponse(controller_id=2**40), METADATA, 9)
@@ -498,7 +529,8 @@ def test_malformed_bytes_found_late_close() -> None:
 
 
 def test_every_top_level_code_can_be_encoded() -> None:
-    """For each API and version that is said to have a top-level code, a response with it is encoded and read back."""
+    """For each API and version that is said to have a top-level code, a response with it is encoded and read
+    back."""
     for api in (API[key] for key in TRAITS):
         for version in api.versions:
             if not has_error_code(api.response_type, version):
@@ -507,7 +539,10 @@ def test_every_top_level_code_can_be_encoded() -> None:
             route = Route(api, never, Gates())
             context = RequestContext(api.key, version, 7, "", CONNECTION)
             exchange = Exchange(route, context, None, None, version, 0.0)
-            assert reply(dispatcher, exchange, api.response_type(error_code=-1)).error_code == -1, (api.name, version)
+            assert reply(dispatcher, exchange, api.response_type(error_code=-1)).error_code == -1, (
+                api.name,
+                version,
+            )
 
 
 def test_a_late_handler_is_made_once_when_it_is_asked_for() -> None:

@@ -1,4 +1,5 @@
-"""The course of a Fetch, as dialogues in tests/transcripts/fetch (transcript.py), by the commands of fetch_dialogue.py."""
+"""The course of a Fetch, as dialogues in tests/transcripts/fetch (transcript.py), by the commands of
+fetch_dialogue.py."""
 
 from __future__ import annotations
 
@@ -7,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from millrace.broker.requests import fetch_machine
-from millrace.broker.requests.fetch_machine import TRANSITIONS, FetchEffect, FetchEvent, FetchMachine, FetchState
+from millrace.broker.requests.fetch_machine import (
+    TRANSITIONS,
+    FetchEffect,
+    FetchEvent,
+    FetchMachine,
+    FetchState,
+)
 from tests import transcript
 from tests.broker.fetch_dialogue import FetchDialogue, Pass
 
@@ -20,7 +27,8 @@ def test_transcript(path: Path) -> None:
 
 
 def test_the_transcripts_take_every_transition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder is found, and each row of the table is taken by some dialogue, but for what a request that is done is told."""
+    """The folder is found, and each row of the table is taken by some dialogue, but for what a request that
+    is done is told."""
     taken = []
 
     class Recording(dict[tuple[FetchState, FetchEvent], tuple[FetchState, FetchEffect]]):

@@ -49,7 +49,9 @@ def made(slots: int = 1000, partitions_max: int = 1_000_000) -> FetchSessions:
     return FetchSessions(count(1).__next__, slots=slots, idle_ms=1000, partitions_max=partitions_max)
 
 
-def opened(sessions: FetchSessions, *partitions: int, now_ms: int = 0, uses_ids: bool = False) -> FetchSession:
+def opened(
+    sessions: FetchSessions, *partitions: int, now_ms: int = 0, uses_ids: bool = False
+) -> FetchSession:
     plan = begin(sessions, 0, 0, uses_ids, items(*partitions), (), now_ms)
     assert plan.kind is FetchKind.FULL
     subscriber = new_subscriber()
@@ -67,7 +69,11 @@ def test_a_full_request_opens_a_session_and_increments_follow() -> None:
     for epoch in (1, 2, 3):
         plan = begin(sessions, session.id, epoch, False, items(1, offset=epoch), (), 0)
         assert (plan.kind, plan.session, plan.epoch) == (FetchKind.INCREMENT, session, epoch + 1)
-    assert [(item.partition, item.fetch_offset) for item in session.items.values()] == [(0, 0), (1, 3), (2, 0)]
+    assert [(item.partition, item.fetch_offset) for item in session.items.values()] == [
+        (0, 0),
+        (1, 3),
+        (2, 0),
+    ]
 
 
 def test_no_session_is_kept_for_who_wants_none() -> None:
@@ -97,14 +103,18 @@ def test_a_wrong_epoch_is_refused_and_changes_nothing(epoch: int) -> None:
     assert plan.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert list(session.items) == [("t", 0), ("t", 1)]
     assert begin(sessions, session.id, 1, False, {}, (), 0).error_code == 0
-    assert begin(sessions, session.id, 1, False, {}, (), 0).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert (
+        begin(sessions, session.id, 1, False, {}, (), 0).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    )
 
 
 def test_names_and_ids_do_not_mix() -> None:
     """An increment by ids in a session by names is refused."""
     sessions = made()
     session = opened(sessions, 0)
-    assert begin(sessions, session.id, 1, True, {}, (), 0).error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert (
+        begin(sessions, session.id, 1, True, {}, (), 0).error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    )
 
 
 def test_the_epoch_wraps_to_one() -> None:
@@ -139,7 +149,9 @@ def test_news_of_a_session_are_looked_at_and_the_rest_is_not() -> None:
         session.subscriber.mark_clean(item)
     begin(sessions, session.id, 1, False, items(2, 3, offset=5), (), 0)
     assert [
-        (item.partition, item.fetch_offset) for item in session.subscriber.dirty if isinstance(item, FetchItem)
+        (item.partition, item.fetch_offset)
+        for item in session.subscriber.dirty
+        if isinstance(item, FetchItem)
     ] == [
         (2, 5),
         (3, 5),
@@ -174,7 +186,9 @@ def test_a_larger_session_takes_the_place_of_a_smaller_old_one() -> None:
         begin(sessions, session.id, 1, False, {}, (), 1001)
     assert sessions.open(items(0), False, new_subscriber(), 1001) is None
     assert sessions.open(items(0, 1), False, new_subscriber(), 1001) is not None
-    assert begin(sessions, small.id, 2, False, {}, (), 1001).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (
+        begin(sessions, small.id, 2, False, {}, (), 1001).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    )
     assert begin(sessions, large.id, 2, False, {}, (), 1001).error_code == 0
 
 
@@ -216,8 +230,8 @@ def test_an_eviction_answers_the_fetch_that_was_parked() -> None:
 
 
 def test_what_a_large_session_leaves_goes_in_steps() -> None:
-    """It is gone from its slot at once, its partitions are watched for so many steps more; an increment whose session ends meanwhile changes
-    nothing more."""
+    """It is gone from its slot at once, its partitions are watched for so many steps more; an increment whose
+    session ends meanwhile changes nothing more."""
     sessions, place, asked = made(), Subscriptions(), []
     sessions.on_leaving = lambda: asked.append(1)
     session = opened(sessions, *range(10_000))
@@ -239,7 +253,8 @@ def test_what_a_large_session_leaves_goes_in_steps() -> None:
 
 
 def test_an_increment_holds_news_only() -> None:
-    """Records, an error, a moved high watermark or log start are news, once; after an error the next good answer is news too."""
+    """Records, an error, a moved high watermark or log start are news, once; after an error the next good
+    answer is news too."""
     (item,) = items(0).values()
     assert item.is_news(0, 0, 0, False)
     assert not item.is_news(0, 0, 0, False)
@@ -253,8 +268,8 @@ def test_an_increment_holds_news_only() -> None:
 
 
 def test_what_an_increment_asks_for_and_forgets_is_forgotten() -> None:
-    """In Kafka's order: it leaves a session that knew it, and one that did not; a session that has nothing left ends, and the request is answered
-    as one without a session."""
+    """In Kafka's order: it leaves a session that knew it, and one that did not; a session that has nothing
+    left ends, and the request is answered as one without a session."""
     sessions = made()
     session = opened(sessions, 0, 1)
     wanted = items(1, 2)

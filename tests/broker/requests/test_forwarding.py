@@ -1,4 +1,5 @@
-"""What a client is told when the controller does not decide: in its own response, for every API that is passed on."""
+"""What a client is told when the controller does not decide: in its own response, for every API that is
+passed on."""
 
 from __future__ import annotations
 

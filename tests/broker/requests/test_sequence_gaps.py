@@ -1,4 +1,5 @@
-"""What a connection remembers of refused batches: the first that is missing, around the end of the sequences, and no more than so many."""
+"""What a connection remembers of refused batches: the first that is missing, around the end of the sequences,
+and no more than so many."""
 
 from __future__ import annotations
 
@@ -18,7 +19,12 @@ def sent(sequence: int, producer_id: int = 9, epoch: int = 0) -> memoryview:
 
 
 def is_held(
-    gaps: SequenceGaps, records: memoryview, topic: str | bytes = "t", index: int = 0, known: int = -1, now: int = NOW
+    gaps: SequenceGaps,
+    records: memoryview,
+    topic: str | bytes = "t",
+    index: int = 0,
+    known: int = -1,
+    now: int = NOW,
 ) -> bool:
     """`known`: a producer that the partition knows."""
     producers = Producers()
@@ -55,7 +61,8 @@ def test_the_first_that_is_missing_holds_those_behind_it(
 
 
 def test_others_are_not_held() -> None:
-    """Another producer, partition or topic, a new epoch (which ends it), and batches of no producer or of nothing."""
+    """Another producer, partition or topic, a new epoch (which ends it), and batches of no producer or of
+    nothing."""
     gaps = SequenceGaps()
     gaps.note("t", 0, batch(1), NOW)
     gaps.note("t", 0, memoryview(b"short"), NOW)
@@ -82,7 +89,8 @@ def test_no_more_are_kept_than_a_connection_may_cost() -> None:
 
 
 def test_a_partition_that_knows_the_producer_judges_by_itself() -> None:
-    """It wrote on by another way: the sequence that was refused here is in the log, and what comes now is not held, nor anything after it."""
+    """It wrote on by another way: the sequence that was refused here is in the log, and what comes now is not
+    held, nor anything after it."""
     gaps = SequenceGaps()
     gaps.note("t", 0, sent(5), NOW)
     assert is_held(gaps, sent(10), known=8)
@@ -91,7 +99,8 @@ def test_a_partition_that_knows_the_producer_judges_by_itself() -> None:
 
 
 def test_what_was_on_its_way_arrives_soon() -> None:
-    """Each refusal is a reason to wait anew; then what is missing may have been given up or written elsewhere, and forgotten there."""
+    """Each refusal is a reason to wait anew; then what is missing may have been given up or written
+    elsewhere, and forgotten there."""
     gaps = SequenceGaps()
     gaps.note("t", 0, sent(5), NOW)
     assert is_held(gaps, sent(6), now=NOW + GAP_MS - 1)

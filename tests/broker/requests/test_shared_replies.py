@@ -1,4 +1,5 @@
-"""Bytes of a reply that many clients are given alike: each with its own number, and only while what they tell of stays the same."""
+"""Bytes of a reply that many clients are given alike: each with its own number, and only while what they tell
+of stays the same."""
 
 from __future__ import annotations
 

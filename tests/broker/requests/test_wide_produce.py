@@ -1,4 +1,5 @@
-"""Produce requests for many partitions: cut into pieces in order, and their responses joined to what the whole would have answered."""
+"""Produce requests for many partitions: cut into pieces in order, and their responses joined to what the
+whole would have answered."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def request_of(widths: list[int]) -> ProduceRequest:
 def answered(request: ProduceRequest) -> ProduceResponse:
     topics = [
         TopicProduceResponse(
-            topic.name, topic.topic_id, [PartitionProduceResponse(asked.index, 3) for asked in topic.partition_data]
+            topic.name,
+            topic.topic_id,
+            [PartitionProduceResponse(asked.index, 3) for asked in topic.partition_data],
         )
         for topic in request.topic_data
     ]
@@ -46,7 +49,9 @@ def test_any_request_is_cut_and_joined() -> None:
     """Nothing is lost, doubled or moved, and no piece has more than it may."""
     chance = random.Random(1)
     for _ in range(50):
-        request = request_of([chance.choice((0, 1, 2, 249, 250, 251, 1000)) for _ in range(chance.randrange(1, 12))])
+        request = request_of(
+            [chance.choice((0, 1, 2, 249, 250, 251, 1000)) for _ in range(chance.randrange(1, 12))]
+        )
         cut = list(pieces(request, None))
         assert len(cut) > 1 or sum(len(topic.partition_data) for topic in request.topic_data) <= PARTS_A_PIECE
         for piece in cut:
@@ -62,8 +67,8 @@ def test_any_request_is_cut_and_joined() -> None:
 
 
 def test_what_is_wide() -> None:
-    """Many partitions, of one topic or of many; topics without any count, too. No more is served at once than is decoded at once: records
-    of what is served in pieces lie in memory of their own."""
+    """Many partitions, of one topic or of many; topics without any count, too. No more is served at once than
+    is decoded at once: records of what is served in pieces lie in memory of their own."""
     for widths, expected in (
         ([1], False),
         ([ELEMENTS_AT_ONCE], False),

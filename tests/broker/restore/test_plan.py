@@ -45,7 +45,8 @@ async def history() -> MetadataImage:
 
 
 def test_everything_that_grows_is_lifted_above_what_was_seen() -> None:
-    """Offsets, epochs, ids: above the image's, and above what bucket and logs show. The logs are to be recovered."""
+    """Offsets, epochs, ids: above the image's, and above what bucket and logs show. The logs are to be
+    recovered."""
 
     async def main() -> None:
         image = await history()
@@ -67,7 +68,8 @@ def test_everything_that_grows_is_lifted_above_what_was_seen() -> None:
 
 
 def test_of_two_restores_of_one_copy_the_later_one_has_higher_leader_epochs() -> None:
-    """Than the first one's log came to, in which a leader changes at most once a second. No clock lifts them out of their 31 bits."""
+    """Than the first one's log came to, in which a leader changes at most once a second. No clock lifts them
+    out of their 31 bits."""
 
     async def main() -> None:
         image = await history()
@@ -92,7 +94,9 @@ def test_what_is_missing_is_named_by_partition_and_offsets() -> None:
         assert [str(found) for found in ranges_without(image, missing_objects(image, frozenset()))] == [
             "orders-0: offsets [0, 10): object 0 is not in the bucket"
         ]
-        assert [str(found) for found in ranges_in_wal(image, NODE, "gone")] == ["orders-0: offsets from 10 on: gone"]
+        assert [str(found) for found in ranges_in_wal(image, NODE, "gone")] == [
+            "orders-0: offsets from 10 on: gone"
+        ]
 
     run(main())
 
@@ -119,7 +123,8 @@ def test_a_restored_directory_is_started_like_any_other() -> None:
 
 
 def test_a_restored_directory_knows_nothing_of_a_claim_of_before() -> None:
-    """What a start of the log that was here noted, and its folder kept, would refuse the restored one for what the bucket holds."""
+    """What a start of the log that was here noted, and its folder kept, would refuse the restored one for
+    what the bucket holds."""
 
     async def main() -> None:
         disk = sim_disk()
@@ -163,8 +168,9 @@ def test_an_empty_image_is_lifted_too() -> None:
 
 
 def test_what_was_given_unseen_is_left_behind_however_long_it_was() -> None:
-    """The node goes on after the image was taken, with the commands that give most for a record: nothing of it is given again. For each
-    millisecond of an outage there is room for more than a controller decides in that time."""
+    """The node goes on after the image was taken, with the commands that give most for a record: nothing of
+    it is given again. For each millisecond of an outage there is room for more than a controller decides in
+    that time."""
     assert PREPARED_COUNT_MAX <= IDS_PER_RECORD
     assert PRODUCER_ID_BLOCK <= IDS_PER_RECORD
 
@@ -188,7 +194,9 @@ def test_what_was_given_unseen_is_left_behind_however_long_it_was() -> None:
         hour = lifted(image, Seen(unseen_ms=3_600_000, unseen_starts=70), NODE)
         assert hour.offset >= image.offset + 3_600_000 * RECORDS_PER_MS
         assert hour.producer_ids - image.producer_ids >= (hour.offset - image.offset) * PRODUCER_ID_BLOCK
-        assert hour.objects.next_id - image.objects.next_id >= (hour.offset - image.offset) * PREPARED_COUNT_MAX
+        assert (
+            hour.objects.next_id - image.objects.next_id >= (hour.offset - image.offset) * PREPARED_COUNT_MAX
+        )
         (topic,) = hour.topics
         assert topic.partitions[0].leader_epoch >= 1_000 + 70
         far = lifted(image, Seen(unseen_ms=1 << 60), NODE)

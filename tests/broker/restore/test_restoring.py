@@ -1,4 +1,5 @@
-"""What a restore finds in a bucket and makes of it, over one in memory; the first start's look at the bucket behind it."""
+"""What a restore finds in a bucket and makes of it, over one in memory; the first start's look at the bucket
+behind it."""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ def claimed(up: BackedUp, series: int, number: int, end: int, kind: ClaimKind = 
 
 @pytest.mark.parametrize("series", [METADATA_SERIES, NODE])
 def test_a_standing_claim_is_refused_and_taken_over_by_word(series: int) -> None:
-    """Also of a node that metadata does not know yet; what is restored knows the claim, whatever the log's end was when it was made."""
+    """Also of a node that metadata does not know yet; what is restored knows the claim, whatever the log's
+    end was when it was made."""
 
     async def main() -> None:
         up = await lost()
@@ -102,7 +104,10 @@ def test_a_claim_that_cannot_be_read_is_got_past_by_removing_it(series: int) -> 
         claimed(up, series, 7, 9)
         (key,) = [key for key in up.bucket.keys if "/owners/" in key]
         up.bucket.set(key, b"rot")
-        said = f"{key} cannot be read: .* no process of this node runs, remove that object, .*restore --take-over"
+        said = (
+            f"{key} cannot be read: .* no process of this node runs, remove that object, .*restore "
+            "--take-over"
+        )
         with pytest.raises(BindingRefused, match=said):
             await found_in(up)
         with pytest.raises(BindingRefused, match=said):
@@ -121,7 +126,9 @@ def test_a_lost_marker_is_stood_in_for_by_the_clusters_id() -> None:
         with pytest.raises(BindingRefused, match=r"has no marker .*--override cluster\.id=ID"):
             await found_in(up)
         controller = replace(SETTINGS.controller, cluster_id=up.node.cluster_id)
-        named = Restoring(replace(SETTINGS, controller=controller), up.bucket, "the bucket", no_wal, list, HandClock())
+        named = Restoring(
+            replace(SETTINGS, controller=controller), up.bucket, "the bucket", no_wal, list, HandClock()
+        )
         restored = await named.find(is_taking_over=True)
         assert [topic.name for topic in restored.image.topics] == ["orders"]
         await up.stop()
@@ -130,7 +137,8 @@ def test_a_lost_marker_is_stood_in_for_by_the_clusters_id() -> None:
 
 
 def test_the_first_start_is_refused_where_the_bucket_has_grown_since() -> None:
-    """By a piece of a process that lived on, or one that arrived late: refused each time. Where nothing has come the question is not asked again."""
+    """By a piece of a process that lived on, or one that arrived late: refused each time. Where nothing has
+    come the question is not asked again."""
 
     async def main() -> None:
         up = await lost()
@@ -172,7 +180,11 @@ def test_what_a_directory_was_restored_from_is_read_whole_or_not_at_all() -> Non
         assert await read_restored_from(disk, LOG_DIR) is None
         await write_restored_from(disk, LOG_DIR, RestoredFrom(12_345, 7, 41))
         assert await read_restored_from(disk, LOG_DIR) == RestoredFrom(12_345, 7, 41)
-        for data in (*(whole[:size] for size in range(len(whole))), whole + b"\n", whole.replace(b"7\n", b"8\n", 1)):
+        for data in (
+            *(whole[:size] for size in range(len(whole))),
+            whole + b"\n",
+            whole.replace(b"7\n", b"8\n", 1),
+        ):
             await disk.write_file(f"{LOG_DIR}/{FILE}", data)
             with pytest.raises(LogCorrupt):
                 await read_restored_from(disk, LOG_DIR)
@@ -181,7 +193,8 @@ def test_what_a_directory_was_restored_from_is_read_whole_or_not_at_all() -> Non
 
 
 def test_the_newest_known_time_is_metadatas_or_the_stores() -> None:
-    """Whichever is later: a machine whose clock is years ahead deletes nothing by age after a restore. Its own clock is not asked."""
+    """Whichever is later: a machine whose clock is years ahead deletes nothing by age after a restore. Its
+    own clock is not asked."""
 
     async def main() -> None:
         up = await lost()
@@ -211,7 +224,8 @@ def test_the_newest_known_time_is_metadatas_or_the_stores() -> None:
 
 
 def test_logs_of_other_nodes_are_listed_and_their_epochs_left_behind() -> None:
-    """Node 2's log of objects in the bucket is to be recovered when that node starts, and nothing that it saw is given again."""
+    """Node 2's log of objects in the bucket is to be recovered when that node starts, and nothing that it saw
+    is given again."""
 
     async def main() -> None:
         up = await lost()
@@ -234,7 +248,8 @@ def test_logs_of_other_nodes_are_listed_and_their_epochs_left_behind() -> None:
 
 
 def test_a_restore_of_a_restore_that_was_never_started_knows_no_ids() -> None:
-    """The ids of its image are lifted ones: of a stream in the WAL nobody can tell whether it was made since, and it is named."""
+    """The ids of its image are lifted ones: of a stream in the WAL nobody can tell whether it was made since,
+    and it is named."""
 
     async def main() -> None:
         up = await lost()
@@ -253,7 +268,8 @@ def test_a_restore_of_a_restore_that_was_never_started_knows_no_ids() -> None:
 
 
 def test_a_block_wal_that_is_gone_is_said_where_its_owner_was_killed() -> None:
-    """Streams that it opened last are known to nobody: one sentence. An owner that ended in order had told the bucket of everything."""
+    """Streams that it opened last are known to nobody: one sentence. An owner that ended in order had told
+    the bucket of everything."""
 
     async def main() -> None:
         up = await lost()

@@ -29,7 +29,8 @@ def make(folder: Path, *names: str) -> None:
 
 
 def test_a_refused_restore_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No marker in the bucket: refused in a sentence, without the folders and the lock's file that it needed for that."""
+    """No marker in the bucket: refused in a sentence, without the folders and the lock's file that it needed
+    for that."""
     (tmp_path / "objects").mkdir()
     words = ["restore", "--from", f"file://{tmp_path}/objects", "--data-dir", f"{tmp_path}/no/such"]
     assert main(words) == 2
@@ -50,7 +51,8 @@ def test_a_refused_restore_leaves_no_folder(tmp_path: Path, capsys: pytest.Captu
     ],
 )
 def test_what_was_there_stays(tmp_path: Path, before: tuple[str, ...], after: tuple[str, ...]) -> None:
-    """Whatever was written meanwhile goes, but into what an earlier restore began: that says itself that it is unfinished."""
+    """Whatever was written meanwhile goes, but into what an earlier restore began: that says itself that it
+    is unfinished."""
     folder = tmp_path / "log"
     make(folder, *before)
     was = tree(folder)
@@ -76,7 +78,8 @@ class SlowLocks(PosixDisk):
 
 
 def test_what_another_process_left_meanwhile_stays(tmp_path: Path) -> None:
-    """Another restore of the same directory ends between our first look and our lock: what it made is not taken back as ours."""
+    """Another restore of the same directory ends between our first look and our lock: what it made is not
+    taken back as ours."""
 
     async def main() -> None:
         target = RestoreTarget(SlowLocks(), str(tmp_path))
@@ -88,7 +91,8 @@ def test_what_another_process_left_meanwhile_stays(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_behind_the_last_step(tmp_path: Path) -> None:
-    """A restore of what an earlier one began, interrupted when the log is whole and says so: it stays whole."""
+    """A restore of what an earlier one began, interrupted when the log is whole and says so: it stays
+    whole."""
     make(tmp_path, UNFINISHED, f"{FOLDER}/0.log", LOCK_FILE)
 
     async def main() -> None:

@@ -46,7 +46,8 @@ def test_no_more_than_so_many_and_so_much_and_nobody_overtakes() -> None:
 
 
 def test_who_is_cancelled_has_no_place() -> None:
-    """Neither in line, where those behind may move up, nor in the moment between being given one and going on."""
+    """Neither in line, where those behind may move up, nor in the moment between being given one and going
+    on."""
 
     async def scenario() -> None:
         places = Places(2, 100)

@@ -15,7 +15,8 @@ from millrace.broker.scheduling.slices import in_slices
     [(0, []), (1, [[0]]), (3, [[0, 1, 2]]), (4, [[0, 1, 2], [3]]), (7, [[0, 1, 2], [3, 4, 5], [6]])],
 )
 def test_items_come_in_order_and_others_run_between(count: int, parts: list[list[int]]) -> None:
-    """Nothing but full slices and a rest; the first at once, and a turn of the loop for others before each other one."""
+    """Nothing but full slices and a rest; the first at once, and a turn of the loop for others before each
+    other one."""
 
     async def scenario() -> None:
         turns: list[int] = []

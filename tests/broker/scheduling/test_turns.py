@@ -44,7 +44,8 @@ def test_a_key_named_twice_is_one_place() -> None:
 
 
 def test_any_arrivals_are_served_in_order_at_each_key() -> None:
-    """Random work over random keys: everything is served, at each key in the order of arrival, one at a time."""
+    """Random work over random keys: everything is served, at each key in the order of arrival, one at a
+    time."""
     for seed in range(30):
         chance = random.Random(seed)
         turns = Turns(at_once)
@@ -82,7 +83,8 @@ def test_any_arrivals_are_served_in_order_at_each_key() -> None:
 
 
 def test_a_long_line_moves_up_one_after_the_other() -> None:
-    """Work that is done at once is not run within the work before it, however many stand in line; after some of them others have the loop."""
+    """Work that is done at once is not run within the work before it, however many stand in line; after some
+    of them others have the loop."""
     later: list[Callable[[], None]] = []
     turns, served = Turns(later.append), []
     depth = 0

@@ -66,7 +66,8 @@ def test_listeners_do_not_share_names_or_addresses() -> None:
 
 
 def test_there_are_only_so_many_listeners() -> None:
-    """A change of 1,800 held everybody up for half a minute, and took the open files that are kept back from connections."""
+    """A change of 1,800 held everybody up for half a minute, and took the open files that are kept back from
+    connections."""
     texts = [f"A{number}://:0" for number in range(LISTENERS_MAX + 1)]
     assert len(parse_endpoints(texts[1:])) == LISTENERS_MAX
     with pytest.raises(ValueError, match="more than 32 listeners"):
@@ -95,7 +96,8 @@ def test_mapped_addresses_are_made_plain(host: str, plain: str) -> None:
 
 
 def test_what_a_client_is_told() -> None:
-    """Advertised wins; a wildcard gives the address that the client reached; a bound one gives itself; port 0 is resolved."""
+    """Advertised wins; a wildcard gives the address that the client reached; a bound one gives itself; port 0
+    is resolved."""
     bound = [
         Endpoint("EXTERNAL", "", 9092),
         Endpoint("WILD4", "0.0.0.0", 45001),

@@ -14,7 +14,10 @@ STARTED = ConnectionLimits(total_max=100, files_max=500, per_address_max=10, per
 
 def configs(**of_broker: dict[str, str]) -> Configs:
     """`every` and `mine`: what is set for all brokers and for node 1."""
-    rows = {(int(ResourceType.BROKER), {"every": "", "mine": "1"}[who]): values for who, values in of_broker.items()}
+    rows = {
+        (int(ResourceType.BROKER), {"every": "", "mine": "1"}[who]): values
+        for who, values in of_broker.items()
+    }
     return Configs(SortedMap.of(rows))
 
 
@@ -28,7 +31,12 @@ def test_what_is_set_dynamically_counts_first() -> None:
     found = limits(
         configs(every={"max.connections": "7", "max.connections.per.ip": "5"}, mine={"max.connections": "8"})
     )
-    assert (found.total_max, found.per_address_max, found.of_address("10.0.0.1"), found.of_address("b")) == (8, 5, 3, 5)
+    assert (found.total_max, found.per_address_max, found.of_address("10.0.0.1"), found.of_address("b")) == (
+        8,
+        5,
+        3,
+        5,
+    )
     found = limits(configs(mine={"max.connections.per.ip.overrides": "10.0.0.2:1, ::1:2"}))
     assert [found.of_address(host) for host in ("10.0.0.1", "10.0.0.2", "::1")] == [10, 1, 2]
     assert limits(configs(mine={"max.connections.per.ip.overrides": ""})).per_host == {}
@@ -47,7 +55,9 @@ def test_what_another_release_stored_lets_clients_in(caplog: pytest.LogCaptureFi
             mine={"max.connections.per.ip.overrides": "localhost:5"},
         )
     )
-    assert found == ConnectionLimits(total_max=100, files_max=500, per_address_max=7, per_host={"10.0.0.1": 3})
+    assert found == ConnectionLimits(
+        total_max=100, files_max=500, per_address_max=7, per_host={"10.0.0.1": 3}
+    )
     told = [record.getMessage() for record in caplog.records]
     assert [text.partition(": it ")[0] for text in told] == [
         "max.connections: what is set dynamically cannot be followed",
@@ -74,7 +84,8 @@ def test_what_is_no_pair_is_refused(text: str) -> None:
 
 
 def test_an_exception_is_written_as_its_connections_are() -> None:
-    """Else it would be shown and not obeyed: brackets, long forms and mapped addresses are folded, and a name is no address."""
+    """Else it would be shown and not obeyed: brackets, long forms and mapped addresses are folded, and a name
+    is no address."""
     assert parse_hosts("[::1]:1, 0:0:0:0:0:0:0:2:5,::ffff:10.0.0.7:3") == {"::1": 1, "::2": 5, "10.0.0.7": 3}
     for text, why in (("localhost:5", "names are not looked up"), ("::1:99999999999", "is above 2147483647")):
         with pytest.raises(ValueError, match=why):

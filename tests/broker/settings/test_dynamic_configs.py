@@ -40,8 +40,9 @@ def code_of(name: str, value: str) -> int:
 
 
 def test_what_may_change_changes_at_once_or_does_nothing() -> None:
-    """Each dynamic key is a default of a topic configuration, a limit of connections, how long producers are remembered, the listeners or how much is
-    logged, which hold at once, or is stored without effect anyway and no secret."""
+    """Each dynamic key is a default of a topic configuration, a limit of connections, how long producers are
+    remembered, the listeners or how much is logged, which hold at once, or is stored without effect anyway
+    and no secret."""
     table = {**all_keys(), **THROTTLES}
     assert (
         set(TOPIC_DEFAULTS)
@@ -78,8 +79,12 @@ def test_what_is_a_number_in_python_alone_is_refused(value: str) -> None:
 
 
 def test_refusals() -> None:
-    """Kafka's codes: a key nobody knows, one that takes a restart (set or taken back), a value that cannot be."""
-    assert refusal("no.such.key", "1") == (ErrorCode.INVALID_CONFIG, "Unknown broker configuration no.such.key")
+    """Kafka's codes: a key nobody knows, one that takes a restart (set or taken back), a value that cannot
+    be."""
+    assert refusal("no.such.key", "1") == (
+        ErrorCode.INVALID_CONFIG,
+        "Unknown broker configuration no.such.key",
+    )
     for value in ("2", None):
         code, text = refusal("node.id", value)
         assert (code, text) == (ErrorCode.INVALID_REQUEST, "Cannot update these configs dynamically: node.id")
@@ -101,7 +106,10 @@ def test_throttles_of_a_reassignment_are_taken() -> None:
 def test_a_host_that_is_none_is_refused_before_it_is_stored() -> None:
     """Else the broker would have no limit that it could obey."""
     code, text = refusal("max.connections.per.ip.overrides", "h")
-    assert (code, text.endswith("it holds 'h', which is not ADDRESS:COUNT")) == (ErrorCode.INVALID_REQUEST, True)
+    assert (code, text.endswith("it holds 'h', which is not ADDRESS:COUNT")) == (
+        ErrorCode.INVALID_REQUEST,
+        True,
+    )
     CHECK("max.connections.per.ip.overrides", "10.0.0.1:1,[::1]:2", False)
     for name in ("ssl.keystore.password", "sasl.jaas.config"):
         assert refusal(name, "x")[0] == ErrorCode.INVALID_REQUEST

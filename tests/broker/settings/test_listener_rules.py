@@ -20,7 +20,9 @@ def rules(*advertised: Endpoint) -> ListenerRules:
 
 
 def values(listeners: str | None = None, protocols: str | None = None) -> dict[str, str]:
-    return {key: text for key, text in ((LISTENERS, listeners), (PROTOCOL_MAP, protocols)) if text is not None}
+    return {
+        key: text for key, text in ((LISTENERS, listeners), (PROTOCOL_MAP, protocols)) if text is not None
+    }
 
 
 def test_what_is_served() -> None:
@@ -32,7 +34,8 @@ def test_what_is_served() -> None:
 
 
 def test_what_clients_are_told_of_is_served_as_the_file_has_it_now() -> None:
-    """Also where a value that was set before names another address, or nothing: a start with a changed file is no lockout."""
+    """Also where a value that was set before names another address, or nothing: a start with a changed file
+    is no lockout."""
     assert rules(A).served(values("A://h:77,C://:3", ALL)) == (A, C)
     assert rules().served(values("C://:3", ALL)) == (A, B, C)
 
@@ -43,7 +46,11 @@ def test_what_clients_are_told_of_is_served_as_the_file_has_it_now() -> None:
         ((), values("A://h:1"), "leaves out B, which clients are told of"),
         ((A,), values("B://h:2"), "leaves out A, which clients are told of"),
         ((), values("A://h:1,B://h:4"), "moves B, which clients are told of"),
-        ((), values("A://h:1,B://h:2,C://:3"), "names C, which listener.security.protocol.map gives no protocol"),
+        (
+            (),
+            values("A://h:1,B://h:2,C://:3"),
+            "names C, which listener.security.protocol.map gives no protocol",
+        ),
         ((), values("A://h:1,B://h:2,D://h:5", ALL), "wants SSL for D"),
         ((), values(protocols="A:PLAINTEXT,B:SSL"), "changes the protocol of B"),
         ((A,), values("A://h:1,B://h:4", "A:PLAINTEXT"), "gives no protocol"),
@@ -72,4 +79,6 @@ def test_what_can_be() -> None:
 def test_a_protocol_of_a_listener_that_is_there_stays() -> None:
     """Before its protocol is looked at."""
     with pytest.raises(ValueError, match="changes the protocol of C"):
-        rules().judge(values("A://h:1,B://h:2,C://:3", ALL), values("A://h:1,B://h:2,C://:3", "A:PLAINTEXT,C:SSL"))
+        rules().judge(
+            values("A://h:1,B://h:2,C://:3", ALL), values("A://h:1,B://h:2,C://:3", "A:PLAINTEXT,C:SSL")
+        )

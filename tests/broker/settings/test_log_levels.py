@@ -7,7 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from millrace.broker.settings.log_levels import INHERITED, PARTS_MAX, LogLevels, decide_levels, level_name, parse_levels
+from millrace.broker.settings.log_levels import (
+    INHERITED,
+    PARTS_MAX,
+    LogLevels,
+    decide_levels,
+    level_name,
+    parse_levels,
+)
 from millrace.protocol.error_codes import ErrorCode as E
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.incremental_alter_configs import AlterableConfig
@@ -72,7 +79,11 @@ def test_a_logger_that_the_code_has_not_is_not_made(name: str) -> None:
             f"Cannot set the log level of root to OFF as it is not a supported log level. {VALID}",
         ),
         (("root", SET, None), E.INVALID_REQUEST, "Null value not supported for : root"),
-        (("root", DELETE, None), E.INVALID_REQUEST, "Removing the log level of the root logger is not allowed"),
+        (
+            ("root", DELETE, None),
+            E.INVALID_REQUEST,
+            "Removing the log level of the root logger is not allowed",
+        ),
         (
             ("millrace.wal", APPEND, "INFO"),
             E.INVALID_REQUEST,
@@ -89,7 +100,9 @@ def test_what_cannot_be_set(config: tuple[str, int, str | None], code: int, mess
     """Apache Kafka 4.3.1's codes and words; nothing else of the request is done."""
     with pytest.raises(KafkaError) as raised:
         decide_levels(
-            [AlterableConfig("millrace.wal", SET, "INFO"), AlterableConfig(*config)][config[0] == "millrace.wal" :],
+            [AlterableConfig("millrace.wal", SET, "INFO"), AlterableConfig(*config)][
+                config[0] == "millrace.wal" :
+            ],
             KNOWN,
         )
     assert (raised.value.code, raised.value.message) == (code, message)
@@ -117,13 +130,19 @@ def test_levels_are_bounded() -> None:
 
 def test_levels_are_set_and_given_back() -> None:
     """What the API set stays over a change of log.level, and falls back to what it says then."""
-    assert decide_levels([AlterableConfig("millrace.wal", DELETE, None)], KNOWN) == {"millrace.wal": INHERITED}
+    assert decide_levels([AlterableConfig("millrace.wal", DELETE, None)], KNOWN) == {
+        "millrace.wal": INHERITED
+    }
     levels = LogLevels("INFO")
     levels.alter([AlterableConfig("millrace.wal", SET, "TRACE")], validate_only=True)
     assert logging.getLogger("millrace.wal").level == logging.NOTSET
     levels.alter([AlterableConfig("millrace.wal", SET, "TRACE")], validate_only=False)
     levels.follow("WARN,wal=ERROR,kraft=DEBUG")
-    assert [levels.listed()[name] for name in ("root", "millrace.wal", "millrace.kraft")] == ["WARN", "TRACE", "DEBUG"]
+    assert [levels.listed()[name] for name in ("root", "millrace.wal", "millrace.kraft")] == [
+        "WARN",
+        "TRACE",
+        "DEBUG",
+    ]
     levels.alter([AlterableConfig("millrace.wal", DELETE, None)], validate_only=False)
     assert levels.listed()["millrace.wal"] == "ERROR"
     levels.follow("WARN")

@@ -1,4 +1,5 @@
-"""What configurations of groups and client metrics may hold: codes and sentences are what Apache Kafka 4.3.1 answered to the same questions."""
+"""What configurations of groups and client metrics may hold: codes and sentences are what Apache Kafka 4.3.1
+answered to the same questions."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ INVALID_CONFIG, INVALID_REQUEST = ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_RE
 
 def refusal(kind: int, values: Mapping[str, str], **given: str) -> tuple[int, str | None]:
     try:
-        OtherConfigs(all_keys(), {name.replace("_", "."): value for name, value in given.items()}).check(kind, values)
+        OtherConfigs(all_keys(), {name.replace("_", "."): value for name, value in given.items()}).check(
+            kind, values
+        )
     except KafkaError as error:
         return error.code, error.message
     return 0, None
@@ -55,13 +58,23 @@ def test_what_a_group_may_have(name: str, value: str) -> None:
     ("values", "text"),
     [
         ({SESSION: "x"}, f"Invalid value x for configuration {SESSION}: Not a number of type INT"),
-        ({SESSION: "3000000000"}, f"Invalid value 3000000000 for configuration {SESSION}: Not a number of type INT"),
+        (
+            {SESSION: "3000000000"},
+            f"Invalid value 3000000000 for configuration {SESSION}: Not a number of type INT",
+        ),
         ({HEARTBEAT: "0"}, f"Invalid value 0 for configuration {HEARTBEAT}: Value must be at least 1"),
-        ({HEARTBEAT: "4999"}, f"{HEARTBEAT} must be greater than or equal to group.consumer.min.heartbeat.interval.ms"),
-        ({SESSION: "60001"}, f"{SESSION} must be less than or equal to group.consumer.max.session.timeout.ms"),
+        (
+            {HEARTBEAT: "4999"},
+            f"{HEARTBEAT} must be greater than or equal to group.consumer.min.heartbeat.interval.ms",
+        ),
+        (
+            {SESSION: "60001"},
+            f"{SESSION} must be less than or equal to group.consumer.max.session.timeout.ms",
+        ),
         (
             {"share.record.lock.duration.ms": "2000"},
-            "share.record.lock.duration.ms must be greater than or equal to group.share.min.record.lock.duration.ms",
+            "share.record.lock.duration.ms must be greater than or equal to "
+            "group.share.min.record.lock.duration.ms",
         ),
         (
             {"streams.num.standby.replicas": "3"},
@@ -69,14 +82,19 @@ def test_what_a_group_may_have(name: str, value: str) -> None:
         ),
         (
             {"share.renew.acknowledge.enable": "1"},
-            "Invalid value 1 for configuration share.renew.acknowledge.enable: Expected value to be either true or false",
+            "Invalid value 1 for configuration share.renew.acknowledge.enable: Expected value to be either "
+            "true or false",
         ),
         (
             {LEVEL: "x"},
-            f"Invalid value x for configuration {LEVEL}: String must be one of: read_committed, read_uncommitted",
+            f"Invalid value x for configuration {LEVEL}: String must be one of: read_committed, "
+            "read_uncommitted",
         ),
         ({SESSION: "x", "no.such": "1"}, "Unknown group config name: no.such"),
-        ({"consumer.assignor.offload.enable": "true"}, "Unknown group config name: consumer.assignor.offload.enable"),
+        (
+            {"consumer.assignor.offload.enable": "true"},
+            "Unknown group config name: consumer.assignor.offload.enable",
+        ),
     ],
 )
 def test_what_a_group_may_not_have(values: dict[str, str], text: str) -> None:
@@ -84,7 +102,9 @@ def test_what_a_group_may_not_have(values: dict[str, str], text: str) -> None:
     assert refusal(GROUP, values) == (INVALID_CONFIG, text)
 
 
-@pytest.mark.parametrize("value", ["", "none", "EARLIEST", *(f"by_duration:{x}" for x in ("", "x", "-PT1H", "P1Y"))])
+@pytest.mark.parametrize(
+    "value", ["", "none", "EARLIEST", *(f"by_duration:{x}" for x in ("", "x", "-PT1H", "P1Y"))]
+)
 @pytest.mark.parametrize("more", ["", "T"])
 def test_where_a_share_group_may_not_begin(value: str, more: str) -> None:
     """A duration is Java's, and not below zero."""
@@ -96,7 +116,10 @@ def test_where_a_share_group_may_not_begin(value: str, more: str) -> None:
 
 def test_bounds_are_those_that_the_broker_was_started_with() -> None:
     """And so is what a group's own value is compared with."""
-    started = {"group_consumer_max_session_timeout_ms": "90000", "group_consumer_heartbeat_interval_ms": "80000"}
+    started = {
+        "group_consumer_max_session_timeout_ms": "90000",
+        "group_consumer_heartbeat_interval_ms": "80000",
+    }
     assert refusal(GROUP, {SESSION: "80001"}, **started) == (0, None)
     text = f"{SESSION} must be greater than {HEARTBEAT}"
     assert refusal(GROUP, {SESSION: "80000"}, **started) == (INVALID_CONFIG, text)
@@ -117,7 +140,11 @@ def test_bounds_are_those_that_the_broker_was_started_with() -> None:
             INVALID_REQUEST,
             "Invalid value 0 for interval.ms, interval must be between 100 and 3600000 (1 hour)",
         ),
-        ({"no.such": "1", "interval.ms": "x"}, INVALID_REQUEST, "Unknown client metrics configuration: no.such"),
+        (
+            {"no.such": "1", "interval.ms": "x"},
+            INVALID_REQUEST,
+            "Unknown client metrics configuration: no.such",
+        ),
         ({"metrics": "a,,b"}, INVALID_CONFIG, "Configuration 'metrics' values must not be empty."),
         ({"match": "client_id"}, INVALID_CONFIG, "Illegal client matching pattern: client_id"),
         ({"match": "other=a"}, INVALID_CONFIG, "Illegal client matching pattern: other=a"),
@@ -132,7 +159,20 @@ def test_client_metrics(values: dict[str, str], code: int, text: str | None) -> 
 
 @pytest.mark.parametrize(
     "text",
-    ["a++", "(?<n>a)", r"\p{Alpha}", "[]a]", "[^]a]", "^*", "a{2}", "[a[b]*]+", r"\Q(*[\E?", "(a|b)*", "]", r"[\]]"],
+    [
+        "a++",
+        "(?<n>a)",
+        r"\p{Alpha}",
+        "[]a]",
+        "[^]a]",
+        "^*",
+        "a{2}",
+        "[a[b]*]+",
+        r"\Q(*[\E?",
+        "(a|b)*",
+        "]",
+        r"[\]]",
+    ],
 )
 def test_java_takes(text: str) -> None:
     """Also what Python would not."""
@@ -141,7 +181,24 @@ def test_java_takes(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["[", "*", "a|+", "(?", "(", "a)", "(*)", "a**", "a{", r"\p{L", "(?i)*a", "a+++", "[a[b]", "a\\", r"[\]", "[]"],
+    [
+        "[",
+        "*",
+        "a|+",
+        "(?",
+        "(",
+        "a)",
+        "(*)",
+        "a**",
+        "a{",
+        r"\p{L",
+        "(?i)*a",
+        "a+++",
+        "[a[b]",
+        "a\\",
+        r"[\]",
+        "[]",
+    ],
 )
 def test_java_refuses(text: str) -> None:
     """Brackets that do not end, and what repeats nothing."""
@@ -155,7 +212,8 @@ def test_classes_lie_in_one_another_so_deep() -> None:
 
 
 def calls_of(call: Callable[[], object]) -> int:
-    """How many functions it calls, of Python's and of its library's. Nothing is collected meanwhile: that calls what others left behind."""
+    """How many functions it calls, of Python's and of its library's. Nothing is collected meanwhile: that
+    calls what others left behind."""
     count = 0
 
     def note(frame: object, event: str, argument: object) -> None:
@@ -174,7 +232,8 @@ def calls_of(call: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("part", ["a.*", "(a)*|", "[[a]]", "(?i)", "()", r"\Q(\E", r"\a", "a{1,2}"])
 def test_a_long_pattern_is_judged_in_one_step_of_the_engine(part: str) -> None:
-    """Not letter by letter, which took 90 ms for 32 KB, and half a minute for as many as one request may hold."""
+    """Not letter by letter, which took 90 ms for 32 KB, and half a minute for as many as one request may
+    hold."""
     assert is_java_pattern(part)
     assert is_java_pattern(part * 5_000)
     assert calls_of(lambda: is_java_pattern(part * 5_000)) == calls_of(lambda: is_java_pattern(part))

@@ -1,7 +1,9 @@
-"""Every field of every settings class is read by the code that it is for, found in the syntax trees with a little of the types.
+"""Every field of every settings class is read by the code that it is for, found in the syntax trees with a
+little of the types.
 
-A name alone would not do: `topic.replication_factor` of a request is no reader of a setting of that name. So what a name or attribute holds is
-followed from annotations and assignments, module by module; scopes are not told apart. Making a settings value reads nothing.
+A name alone would not do: `topic.replication_factor` of a request is no reader of a setting of that name. So
+what a name or attribute holds is followed from annotations and assignments, module by module; scopes are not
+told apart. Making a settings value reads nothing.
 """
 
 from __future__ import annotations
@@ -123,7 +125,8 @@ class Readers:
         return set()
 
     def _follow_own_methods(self, modules: list[ast.Module]) -> None:
-        """A field that a class reads of itself is read where the method or property is; its text is read by people."""
+        """A field that a class reads of itself is read where the method or property is; its text is read by
+        people."""
         for kind in [node for tree in modules for node in ast.walk(tree) if self._is_settings(node)]:
             assert isinstance(kind, ast.ClassDef)
             for _ in range(2):
@@ -155,7 +158,9 @@ def held_by(kind: type[Any]) -> dict[str, set[str]]:
         name: (hints[name], *getattr(hints[name], "__args__", ()))
         for name in (f.name for f in dataclasses.fields(kind))
     }
-    return {name: {p.__name__ for p in held if p in settings_classes().values()} for name, held in parts.items()}
+    return {
+        name: {p.__name__ for p in held if p in settings_classes().values()} for name, held in parts.items()
+    }
 
 
 PLANTED = """
@@ -188,7 +193,8 @@ class Part:
 
 
 def test_a_dead_field_is_seen() -> None:
-    """One that is only set, beside a namesake that is read of something else; what a property, a local name or a part leads to is read."""
+    """One that is only set, beside a namesake that is read of something else; what a property, a local name
+    or a part leads to is read."""
     inner: dict[str, set[str]] = {"deep": set(), "dead_deep": set()}
     planted = {"used": set(), "dead": set(), "of_own": set(), "inner": {"InnerSettings"}}
     dead = unread({"PlantedSettings": planted, "InnerSettings": inner}, [ast.parse(PLANTED)])

@@ -1,4 +1,5 @@
-"""aiokafka: asyncio, versions of before the flexible ones, classic groups. It refuses to send a record of neither key nor value."""
+"""aiokafka: asyncio, versions of before the flexible ones, classic groups. It refuses to send a record of
+neither key nor value."""
 
 from __future__ import annotations
 
@@ -57,18 +58,26 @@ class AioKafka:
             *topics,
             bootstrap_servers=address,
             enable_auto_commit=False,
-            auto_offset_reset="earliest",  # a seek to the beginning can be undone by an earlier look for the latest under way
+            # a seek to the beginning can be undone by an earlier look for the latest under way
+            auto_offset_reset="earliest",
             max_partition_fetch_bytes=MAX_MESSAGE_BYTES,
         )
         async with consumer:
-            partitions = [TopicPartition(topic, n) for topic in topics for n in consumer.partitions_for_topic(topic)]
+            partitions = [
+                TopicPartition(topic, n) for topic in topics for n in consumer.partitions_for_topic(topic)
+            ]
             ends = await consumer.end_offsets(partitions)
             while any([await consumer.position(partition) < ends[partition] for partition in partitions]):
                 for records in (await consumer.getmany(timeout_ms=500)).values():
                     for each in records:
                         found[each.topic].append(
                             Record(
-                                each.key, each.value, tuple(each.headers), each.timestamp, each.offset, each.partition
+                                each.key,
+                                each.value,
+                                tuple(each.headers),
+                                each.timestamp,
+                                each.offset,
+                                each.partition,
                             )
                         )
         return found

@@ -1,6 +1,8 @@
-"""What the matrix asks of a client: to send records, and to read a topic from its beginning to its end as it is now.
+"""What the matrix asks of a client: to send records, and to read a topic from its beginning to its end as it
+is now.
 
-Kept true: a client answers with all that it can show of a record, and says in `can_send` and `show` what it cannot.
+Kept true: a client answers with all that it can show of a record, and says in `can_send` and `show` what it
+cannot.
 """
 
 from __future__ import annotations

@@ -72,7 +72,14 @@ class Confluent:
                 missing -= 1
                 headers = tuple(each.headers() or ())
                 found[each.topic()].append(
-                    Record(each.key(), each.value(), headers, each.timestamp()[1], each.offset(), each.partition())
+                    Record(
+                        each.key(),
+                        each.value(),
+                        headers,
+                        each.timestamp()[1],
+                        each.offset(),
+                        each.partition(),
+                    )
                 )
         consumer.close()
         return found

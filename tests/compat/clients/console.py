@@ -1,6 +1,7 @@
 """Kafka's console producer and consumer: lines of text, in the JVM that takes orders.
 
-The producer takes what is text without line ends, and no timestamps. The consumer prints bytes as they are; a header's value, too.
+The producer takes what is text without line ends, and no timestamps. The consumer prints bytes as they are; a
+header's value, too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from tests.compat.wire import Wire
 
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-KEY_MARK, HEADERS_MARK, HEADER_MARK, NAME_MARK, NULL, END_MARK = "<key~", "<headers~", "~;~", "~=~", "~null~", "~end>\n"
+KEY_MARK, HEADERS_MARK, HEADER_MARK, NAME_MARK, NULL, END_MARK = (
+    "<key~",
+    "<headers~",
+    "~;~",
+    "~=~",
+    "~null~",
+    "~end>\n",
+)
 
 
 class Console:
@@ -70,7 +78,10 @@ class Console:
 
     def show(self, record: Record) -> Record:
         return replace(
-            record, headers=tuple((name, NULL.encode() if value is None else value) for name, value in record.headers)
+            record,
+            headers=tuple(
+                (name, NULL.encode() if value is None else value) for name, value in record.headers
+            ),
         )
 
 
@@ -86,7 +97,9 @@ def is_line(data: bytes | None) -> bool:
 
 def line(record: Record) -> str:
     headers = HEADER_MARK.join(f"{name}{NAME_MARK}{text(value)}" for name, value in record.headers)
-    return (headers + HEADERS_MARK if headers else "") + text(record.key) + KEY_MARK + text(record.value) + "\n"
+    return (
+        (headers + HEADERS_MARK if headers else "") + text(record.key) + KEY_MARK + text(record.value) + "\n"
+    )
 
 
 def text(data: bytes | None) -> str:
@@ -95,7 +108,11 @@ def text(data: bytes | None) -> str:
 
 def parsed(printed: bytes) -> Record:
     time, partition, offset, headers, key, value = printed.split(KEY_MARK.encode(), 5)
-    pairs = [] if headers == b"NO_HEADERS" else [pair.split(b":", 1) for pair in headers.split(HEADER_MARK.encode())]
+    pairs = (
+        []
+        if headers == b"NO_HEADERS"
+        else [pair.split(b":", 1) for pair in headers.split(HEADER_MARK.encode())]
+    )
     return Record(
         None if key == NULL.encode() else key,
         None if value == NULL.encode() else value,

@@ -1,4 +1,5 @@
-"""kafka-python: pure Python, classic groups. It refuses to send a record of neither key nor value, and a header without a value."""
+"""kafka-python: pure Python, classic groups. It refuses to send a record of neither key nor value, and a
+header without a value."""
 
 from __future__ import annotations
 
@@ -56,12 +57,15 @@ class KafkaPython:
         consumer = KafkaConsumer(
             bootstrap_servers=address,
             enable_auto_commit=False,
-            auto_offset_reset="earliest",  # a seek to the beginning can be undone by an earlier look for the latest under way
+            # a seek to the beginning can be undone by an earlier look for the latest under way
+            auto_offset_reset="earliest",
             max_partition_fetch_bytes=MAX_MESSAGE_BYTES,
             **self._settings,
         )
         partitions = [
-            TopicPartition(topic, number) for topic in topics for number in sorted(consumer.partitions_for_topic(topic))
+            TopicPartition(topic, number)
+            for topic in topics
+            for number in sorted(consumer.partitions_for_topic(topic))
         ]
         consumer.assign(partitions)
         ends = consumer.end_offsets(partitions)
@@ -70,7 +74,14 @@ class KafkaPython:
             for records in consumer.poll(500, max_records=5000).values():
                 for each in records:
                     found[each.topic].append(
-                        Record(each.key, each.value, tuple(each.headers), each.timestamp, each.offset, each.partition)
+                        Record(
+                            each.key,
+                            each.value,
+                            tuple(each.headers),
+                            each.timestamp,
+                            each.offset,
+                            each.partition,
+                        )
                     )
         consumer.close()
         return found

@@ -1,7 +1,7 @@
 """kcat, and so a librdkafka of 2023: one process a call.
 
-It sends the headers of a whole call, no timestamps, and a header without a value as an empty one. It shows headers as text, `name=value` by
-commas, each value up to its first NUL, and where there is none `NULL`.
+It sends the headers of a whole call, no timestamps, and a header without a value as an empty one. It shows
+headers as text, `name=value` by commas, each value up to its first NUL, and where there is none `NULL`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,12 @@ class Kcat:
 
     def _read(self, address: str, topic: str) -> list[Record]:
         words = ["-b", address, "-C", "-t", topic, "-o", "beginning", "-e", "-q"]
-        words += ["-X", f"fetch.message.max.bytes={MAX_MESSAGE_BYTES}", "-f", "%p %o %T %K %S\n%k%s%h\n%%%%\n"]
+        words += [
+            "-X",
+            f"fetch.message.max.bytes={MAX_MESSAGE_BYTES}",
+            "-f",
+            "%p %o %T %K %S\n%k%s%h\n%%%%\n",
+        ]
         return parse(kcat(*words))
 
     def show(self, record: Record) -> Record:
@@ -82,7 +87,8 @@ def line(record: Record) -> bytes:
 def shown_headers(record: Record) -> tuple[tuple[str, bytes | None], ...]:
     """All headers as one text, since values may hold what stands between them."""
     texts = [
-        name.encode() + b"=" + (b"NULL" if value is None else value.split(b"\0")[0]) for name, value in record.headers
+        name.encode() + b"=" + (b"NULL" if value is None else value.split(b"\0")[0])
+        for name, value in record.headers
     ]
     return (("shown", b",".join(texts)),) if texts else ()
 

@@ -1,4 +1,5 @@
-"""Spark's Kafka connector, batch write and batch read, in the session that all tests share. It sends no timestamps."""
+"""Spark's Kafka connector, batch write and batch read, in the session that all tests share. It sends no
+timestamps."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Spark:
             (
                 None if record.key is None else bytearray(record.key),
                 None if record.value is None else bytearray(record.value),
-                [(name, None if value is None else bytearray(value)) for name, value in record.headers] or None,
+                [(name, None if value is None else bytearray(value)) for name, value in record.headers]
+                or None,
                 record.partition,
             )
             for record in records
@@ -52,7 +54,9 @@ class Spark:
             .option("includeHeaders", "true")
             .option("subscribe", ",".join(topics))
             .load()
-            .selectExpr("topic", "partition", "offset", "key", "value", "headers", "unix_millis(timestamp) as time")
+            .selectExpr(
+                "topic", "partition", "offset", "key", "value", "headers", "unix_millis(timestamp) as time"
+            )
         )
         found: dict[str, list[Record]] = {topic: [] for topic in topics}
         for row in sorted(frame.collect(), key=lambda row: (row.topic, row.partition, row.offset)):

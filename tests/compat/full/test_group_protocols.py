@@ -30,7 +30,11 @@ STATIC = (
 )
 PAUSED = ("kafka-python", "aiokafka", "confluent-kafka", "kcat", "java")
 # Three at a time: each is three processes, and a machine that is late makes members late.
-CHUNKS = [(signal.SIGKILL, clients[at : at + 3]) for clients in (ASSIGNORS, STATIC) for at in range(0, len(clients), 3)]
+CHUNKS = [
+    (signal.SIGKILL, clients[at : at + 3])
+    for clients in (ASSIGNORS, STATIC)
+    for at in range(0, len(clients), 3)
+]
 CHUNKS += [(signal.SIGSTOP, PAUSED[at : at + 3]) for at in range(0, len(PAUSED), 3)]
 
 
@@ -38,7 +42,11 @@ CHUNKS += [(signal.SIGSTOP, PAUSED[at : at + 3]) for at in range(0, len(PAUSED),
     ("silence", "clients"), CHUNKS, ids=lambda given: None if isinstance(given, tuple) else given.name
 )
 def test_partitions_are_taken_over(
-    broker: LiveBroker, wire: Wire, silence: signal.Signals, clients: tuple[str, ...], request: pytest.FixtureRequest
+    broker: LiveBroker,
+    wire: Wire,
+    silence: signal.Signals,
+    clients: tuple[str, ...],
+    request: pytest.FixtureRequest,
 ) -> None:
     """As in test_groups.py; one that was stopped is fenced, joins again and gets partitions."""
     topics = {client: f"{request.node.callspec.indices['clients']}-{n}" for n, client in enumerate(clients)}

@@ -1,4 +1,5 @@
-"""Clients of older Kafka releases, by kafka-python told to speak as to one: every kind of record, in every codec of that release."""
+"""Clients of older Kafka releases, by kafka-python told to speak as to one: every kind of record, in every
+codec of that release."""
 
 from __future__ import annotations
 
@@ -31,5 +32,6 @@ def test_a_client_of_that_release(broker: LiveBroker, wire: Wire, release: tuple
     stored = [record for batch in wire.batches(topic) for record in batch.records]
     assert read == stored
     assert [
-        replace(record, offset=-1, timestamp=each.timestamp) for record, each in zip(stored, sent, strict=True)
+        replace(record, offset=-1, timestamp=each.timestamp)
+        for record, each in zip(stored, sent, strict=True)
     ] == sent

@@ -1,4 +1,5 @@
-"""The same to Apache Kafka and to the broker: whole answers of describing APIs, and a short form of the odd requests of `make compare`."""
+"""The same to Apache Kafka and to the broker: whole answers of describing APIs, and a short form of the odd
+requests of `make compare`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Each client's producer goes on through kill -9 of the broker: what it calls acknowledged is there, once where it is idempotent, in order."""
+"""Each client's producer goes on through kill -9 of the broker: what it calls acknowledged is there, once
+where it is idempotent, in order."""
 
 from __future__ import annotations
 
@@ -36,14 +37,29 @@ def test_a_producer_outlives_the_broker(tmp_path: Path, client: str) -> None:
         code = producer.wait(400)
         assert code == 0, output.read_text()[-3000:]
         with Wire(broker.address) as wire:
-            values = [int(record.value or b"-1") for batch in wire.batches("kept") for record in batch.records]
+            values = [
+                int(record.value or b"-1") for batch in wire.batches("kept") for record in batch.records
+            ]
         assert values == list(range(COUNT))
 
 
 def command(client: str, address: str, folder: Path) -> list[str]:
     if client == "java":
         settings = folder / "settings"
-        settings.write_text("retries=2147483647\nreconnect.backoff.max.ms=500\n")  # it retries nothing unless told
-        words = ["--bootstrap-server", address, "--topic", "kept", "--max-messages", str(COUNT), "--throughput", "400"]
-        return java_command("org.apache.kafka.tools.VerifiableProducer", *words, "--command-config", str(settings))
+        settings.write_text(
+            "retries=2147483647\nreconnect.backoff.max.ms=500\n"
+        )  # it retries nothing unless told
+        words = [
+            "--bootstrap-server",
+            address,
+            "--topic",
+            "kept",
+            "--max-messages",
+            str(COUNT),
+            "--throughput",
+            "400",
+        ]
+        return java_command(
+            "org.apache.kafka.tools.VerifiableProducer", *words, "--command-config", str(settings)
+        )
     return [sys.executable, "-m", "tests.compat.sender", client, address, "kept", str(COUNT)]

@@ -1,4 +1,5 @@
-"""The ingest pipeline as its users run it: a process of its own, killed at random moments while records come and the broker is killed, too."""
+"""The ingest pipeline as its users run it: a process of its own, killed at random moments while records come
+and the broker is killed, too."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from tests.spark_jobs.table import rows_of
 TOPIC = "orders"
 PARTITIONS = 4
 KILLS = 4
-# What the kills leave over is read at the end, 500 at a time: bounded, so that a slow machine, on which the kills take long, can do it.
+# What the kills leave over is read at the end, 500 at a time: bounded, so that a slow machine, on which the
+# kills take long, can do it.
 RECORDS_MAX = 20_000
 
 
@@ -33,7 +35,12 @@ class Load(threading.Thread):
         self.errors: list[KafkaError] = []
         self.is_stopping = False
         self._producer = Producer(
-            {"bootstrap.servers": address, "enable.idempotence": True, "reconnect.backoff.max.ms": 500, "log_level": 0}
+            {
+                "bootstrap.servers": address,
+                "enable.idempotence": True,
+                "reconnect.backoff.max.ms": 500,
+                "log_level": 0,
+            }
         )
 
     def run(self) -> None:
@@ -55,15 +62,18 @@ class Load(threading.Thread):
 
 @pytest.mark.timeout(1800)
 def test_killed_again_and_again(tmp_path: Path) -> None:
-    """What was sent is in the table, once: after kill -9 of the pipeline in the middle of its work, and of the broker under it."""
+    """What was sent is in the table, once: after kill -9 of the pipeline in the middle of its work, and of
+    the broker under it."""
     chance = random.Random(7)
     config, table = tmp_path / "ingest.toml", tmp_path / "table"
     with LiveBroker(tmp_path / "broker") as broker:
         with Wire(broker.address) as wire:
             wire.create(TOPIC, PARTITIONS)
         config.write_text(
-            f'[kafka]\nbootstrap_servers = "{broker.address}"\ntopics = ["{TOPIC}"]\nmax_offsets_per_trigger = 500\n'
-            f'[table]\npath = "{table}"\ncheckpoint = "{tmp_path}/checkpoint"\n[run]\ntrigger_interval_s = 1\n'
+            f'[kafka]\nbootstrap_servers = "{broker.address}"\ntopics = ["{TOPIC}"]\nmax_offsets_per_trigger '
+            "= 500\n"
+            f'[table]\npath = "{table}"\ncheckpoint = "{tmp_path}/checkpoint"\n[run]\ntrigger_interval_s = '
+            "1\n"
             '[spark]\n"spark.master" = "local[2]"\n"spark.driver.memory" = "1g"\n'
         )
         load = Load(broker.address)

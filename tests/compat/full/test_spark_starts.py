@@ -1,4 +1,5 @@
-"""`ingest` killed in its first start, at every call to the file system; ended by Ctrl-C; started by spark-submit."""
+"""`ingest` killed in its first start, at every call to the file system; ended by Ctrl-C; started by
+spark-submit."""
 
 from __future__ import annotations
 
@@ -42,9 +43,12 @@ def test_killed_anywhere_in_its_first_start(spark: Any, broker: LiveBroker, tmp_
 
 
 def test_ended_by_ctrl_c_then_gone_on_with_by_spark_submit(broker: LiveBroker, tmp_path: Path) -> None:
-    """A terminal sends SIGINT to the command, to the pipeline and to its JVM: in order all the same. The rest comes once, by plain spark-submit."""
+    """A terminal sends SIGINT to the command, to the pipeline and to its JVM: in order all the same. The rest
+    comes once, by plain spark-submit."""
     sent = send(broker.address, "interrupted", 90)
-    config = write_config(tmp_path / "config.toml", broker.address, "interrupted", tmp_path, SETTINGS, batch=15)
+    config = write_config(
+        tmp_path / "config.toml", broker.address, "interrupted", tmp_path, SETTINGS, batch=15
+    )
     with (
         (tmp_path / "log").open("w+") as log,
         subprocess.Popen(
@@ -70,5 +74,13 @@ def spark_submit_command(config: Path) -> list[str]:
     submit = str(Path(sys.executable).with_name("spark-submit"))
     settings = [word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}")]
     jars = ",".join(str(jar) for jar in JARS.glob("*.jar"))
-    program = ["env", f"PYSPARK_PYTHON={sys.executable}", submit, "--jars", jars, *settings, str(ingest.__file__)]
+    program = [
+        "env",
+        f"PYSPARK_PYTHON={sys.executable}",
+        submit,
+        "--jars",
+        jars,
+        *settings,
+        str(ingest.__file__),
+    ]
     return [*program, "--config", str(config), "--once"]

@@ -1,4 +1,5 @@
-"""Kafka's command-line classes as processes, as their scripts start them: exit codes and output pipes of their own."""
+"""Kafka's command-line classes as processes, as their scripts start them: exit codes and output pipes of
+their own."""
 
 from __future__ import annotations
 
@@ -12,15 +13,17 @@ from tests.live import LiveBroker
 from tests.patience import PATIENCE_S
 
 # What each prints when all is well. TOPIC is a topic with ten records.
+TEN = "--topic TOPIC --from-beginning --max-messages 10"
+MANY = "--topic TOPIC --num-records 1000 --record-size 100 --throughput -1"
 TOOLS = {
     "TopicCommand --describe --topic TOPIC": "PartitionCount: 1",
     "kafka.admin.ConfigCommand --describe --entity-type topics --entity-name TOPIC --all": "retention.ms",
     "consumer.group.ConsumerGroupCommand --list": "",
-    "consumer.ConsoleConsumer --topic TOPIC --from-beginning --max-messages 10": "9",
-    "consumer.ConsoleConsumer --topic TOPIC --from-beginning --max-messages 10 --isolation-level read_committed": "9",
+    f"consumer.ConsoleConsumer {TEN}": "9",
+    f"consumer.ConsoleConsumer {TEN} --isolation-level read_committed": "9",
     "ConsumerPerformance --topic TOPIC --num-records 10": ", 10, ",
     "GetOffsetShell --topic TOPIC": ":0:10",
-    "ProducerPerformance --topic TOPIC --num-records 1000 --record-size 100 --throughput -1": "1000 records sent",
+    f"ProducerPerformance {MANY}": "1000 records sent",
     "EndToEndLatency --topic latency --num-records 20 --producer-acks all --record-size 10": "Avg latency",
     "VerifiableProducer --topic verified --max-messages 20": '"acked":20',
     "VerifiableConsumer --topic TOPIC --group-id g --max-messages 10": "shutdown_complete",
@@ -52,5 +55,7 @@ def test_a_line_goes_through_pipes(broker: LiveBroker) -> None:
     producer = java_command("org.apache.kafka.tools.ConsoleProducer", *words)
     subprocess.run(producer, input=b"hello\n", check=True, timeout=PATIENCE_S, capture_output=True)
     consumer = java_command("org.apache.kafka.tools.consumer.ConsoleConsumer", *words, "--from-beginning")
-    done = subprocess.run([*consumer, "--max-messages", "1"], capture_output=True, timeout=PATIENCE_S, check=True)
+    done = subprocess.run(
+        [*consumer, "--max-messages", "1"], capture_output=True, timeout=PATIENCE_S, check=True
+    )
     assert done.stdout == b"hello\n"

@@ -1,6 +1,7 @@
-"""Apache Kafka and the broker, side by side: `make compare`. Ends with 1 where an answer differs and nobody knows why, and where one does not that is
-known to. First what is said of configurations, and whole answers of the describing APIs, value by value and in order; then sequences of group
-requests and of fetches; then the codes of odd requests.
+"""Apache Kafka and the broker, side by side: `make compare`. Ends with 1 where an answer differs and nobody
+knows why, and where one does not that is known to. First what is said of configurations, and whole answers of
+the describing APIs, value by value and in order; then sequences of group requests and of fetches; then the
+codes of odd requests.
 
 python -m tests.compat.peer [--requests 1500] [--seed 1]
 """
@@ -28,7 +29,11 @@ from tests.compat.peer.sequences import compare_sequences
 from tests.live import LiveBroker
 
 KAFKA_SETTLES_S = 1.0  # until a change is seen everywhere
-SETTINGS = {"num.partitions": "1", "offsets.topic.num.partitions": "2", "group.initial.rebalance.delay.ms": "0"}
+SETTINGS = {
+    "num.partitions": "1",
+    "offsets.topic.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "0",
+}
 
 
 def main() -> int:
@@ -54,7 +59,10 @@ def main() -> int:
                     unknown.append(found)
                 if time.monotonic() - told > 10:
                     told = time.monotonic()
-                    print(f"{counts.total()} of {options.requests} requests, {len(unknown)} unexplained", flush=True)
+                    print(
+                        f"{counts.total()} of {options.requests} requests, {len(unknown)} unexplained",
+                        flush=True,
+                    )
     print(f"beside Apache Kafka {kafka_version()}, seed {options.seed}:\n{table(counts)}")
     for request in unknown:
         print(f"unexplained: {str(request)[:600]}")
@@ -71,7 +79,8 @@ def differing_configs() -> list[ConfigDifference]:
         with ApacheKafka(theirs, CONFIG_SETTINGS) as kafka:
             found = compare_configs(mine, describe(kafka.address, KAFKA_SETTLES_S))
     print(
-        f"{sum(len(said) for _, _, said in mine.values())} values of configurations, {len(found)} differ from Kafka's",
+        f"{sum(len(said) for _, _, said in mine.values())} values of configurations, {len(found)} differ "
+        "from Kafka's",
         flush=True,
     )
     return found
@@ -85,7 +94,9 @@ def differing_answers() -> list[AnswerDifference]:
         theirs.mkdir()
         with LiveBroker(ours, SETTINGS, wal="64MiB") as broker, ApacheKafka(theirs, SETTINGS) as kafka:
             versions = shared_versions(broker.address, kafka.address)
-            mine, others = (answers_of(address, base_ms, versions) for address in (broker.address, kafka.address))
+            mine, others = (
+                answers_of(address, base_ms, versions) for address in (broker.address, kafka.address)
+            )
     found = compare_answers(mine, others)
     print(f"{len(others)} answers of describing APIs, {len(found)} values differ from Kafka's", flush=True)
     return found
@@ -102,7 +113,9 @@ def differing_sequences() -> list[SequenceDifference]:
         ):
             each = list(compare_sequences(broker.address, kafka.address))
     found = [one for one in each if one is not None]
-    print(f"{len(each)} sequences of group requests and fetches, {len(found)} differ from Kafka's", flush=True)
+    print(
+        f"{len(each)} sequences of group requests and fetches, {len(found)} differ from Kafka's", flush=True
+    )
     return found
 
 

@@ -1,8 +1,10 @@
-"""Whole answers of the describing APIs beside Apache Kafka's: in every version that both serve, value by value and in order.
+"""Whole answers of the describing APIs beside Apache Kafka's: in every version that both serve, value by
+value and in order.
 
-Lists are laid side by side by what names their elements, so that one that is missing is one difference; then their order is compared. What each
-node has for itself (its port, its cluster's id, ids of topics) is given one name on both sides. Kept true: a difference is in `INTENDED` with its
-reason, or it is reported; and a reason that nothing needs is reported, too.
+Lists are laid side by side by what names their elements, so that one that is missing is one difference; then
+their order is compared. What each node has for itself (its port, its cluster's id, ids of topics) is given
+one name on both sides. Kept true: a difference is in `INTENDED` with its reason, or it is reported; and a
+reason that nothing needs is reported, too.
 """
 
 from __future__ import annotations
@@ -51,7 +53,10 @@ class Difference:
     why: str  # empty: nobody knows
 
     def __str__(self) -> str:
-        return f"{self.question}, version {self.version}: {self.path}: {self.ours!r} here, {self.kafkas!r} from Kafka"
+        return (
+            f"{self.question}, version {self.version}: {self.path}: {self.ours!r} here, {self.kafkas!r} "
+            "from Kafka"
+        )
 
 
 Answers = Mapping[tuple[str, int], object]  # by question and version
@@ -67,7 +72,9 @@ def shared_versions(ours: str, kafkas: str) -> dict[int, tuple[int, int]]:
     """Those that both serve, by key: what one alone serves is told by ApiVersions."""
     mine, theirs = versions_of(ours), versions_of(kafkas)
     return {
-        key: (max(low, mine[key][0]), min(high, mine[key][1])) for key, (low, high) in theirs.items() if key in mine
+        key: (max(low, mine[key][0]), min(high, mine[key][1]))
+        for key, (low, high) in theirs.items()
+        if key in mine
     }
 
 
@@ -95,7 +102,8 @@ def answer(address: str, question: Question, version: int) -> object:
 
 
 def named(value: object, own: Mapping[object, str], field_name: str = "") -> object:
-    """The answer in plain values: dictionaries, lists and leaves, with what is a node's own by its name. A number is, in a field `port` alone."""
+    """The answer in plain values: dictionaries, lists and leaves, with what is a node's own by its name. A
+    number is, in a field `port` alone."""
     if isinstance(value, list):
         return [named(item, own) for item in value]
     if is_dataclass(value):
@@ -106,7 +114,9 @@ def named(value: object, own: Mapping[object, str], field_name: str = "") -> obj
     return own.get(value, value) if is_own else value
 
 
-def compare_answers(ours: Answers, kafkas: Answers, intended: Sequence[Intended] = INTENDED) -> list[Difference]:
+def compare_answers(
+    ours: Answers, kafkas: Answers, intended: Sequence[Intended] = INTENDED
+) -> list[Difference]:
     found = []
     used: set[Intended] = set()
     for (question, version), theirs in kafkas.items():
@@ -141,7 +151,8 @@ def walk_lists(
 
 
 def by_name(items: list[object]) -> dict[object, object]:
-    """By what names each; by its place where nothing does, or one name comes again. A resource has its type before its name."""
+    """By what names each; by its place where nothing does, or one name comes again. A resource has its type
+    before its name."""
     names = [_name_of(item, place) for place, item in enumerate(items)]
     return dict(zip(names if len(set(names)) == len(names) else range(len(items)), items, strict=True))
 

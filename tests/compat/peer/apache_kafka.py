@@ -1,4 +1,5 @@
-"""One node of Apache Kafka from the jars of `make jars`: formatted, started on ports of its own, ended by its own pid."""
+"""One node of Apache Kafka from the jars of `make jars`: formatted, started on ports of its own, ended by its
+own pid."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from tests.patience import PATIENCE_S
 
 
 class ApacheKafka:
-    """`with ApacheKafka(folder) as kafka: ... kafka.address`. Broker and controller in one process, its data and log under `folder`."""
+    """`with ApacheKafka(folder) as kafka: ... kafka.address`. Broker and controller in one process, its data
+    and log under `folder`."""
 
     def __init__(self, folder: Path, overrides: Mapping[str, str] | None = None) -> None:
         self.folder = folder
@@ -47,11 +49,15 @@ class ApacheKafka:
         settings = self.folder / "server.properties"
         settings.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
         tool = java_command("kafka.tools.StorageTool")
-        cluster = subprocess.run([*tool, "random-uuid"], capture_output=True, text=True, check=True).stdout.strip()
+        cluster = subprocess.run(
+            [*tool, "random-uuid"], capture_output=True, text=True, check=True
+        ).stdout.strip()
         words = ["format", "-t", cluster, "-c", str(settings), "--standalone"]
         subprocess.run([*tool, *words], capture_output=True, check=True)
         with (self.folder / "kafka.log").open("wb") as log:
-            self._process = subprocess.Popen(java_command("kafka.Kafka", str(settings)), stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                java_command("kafka.Kafka", str(settings)), stdout=log, stderr=log
+            )
         deadline = time.monotonic() + PATIENCE_S
         while not self._answers():
             assert self._process.poll() is None, f"Kafka ended: {self.folder / 'kafka.log'}"

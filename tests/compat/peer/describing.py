@@ -1,6 +1,8 @@
-"""What DescribeConfigs says of a broker and of topics beside Apache Kafka: value, source, synonyms, kind, whether it is read-only, and the order.
+"""What DescribeConfigs says of a broker and of topics beside Apache Kafka: value, source, synonyms, kind,
+whether it is read-only, and the order.
 
-Kept true: a difference is in `INTENDED` with its reason, or it is reported; and a reason that nothing needs is reported, too.
+Kept true: a difference is in `INTENDED` with its reason, or it is reported; and a reason that nothing needs
+is reported, too.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ INTENDED: Mapping[str, str] = {
     "listeners": OWN_PLACE,
     "log.dir": OWN_PLACE,
     "log.dirs": OWN_PLACE,
-    "log.retention.hours": "what holds is shown, also where log.retention.ms hides it: Kafka shows the default there",
+    "log.retention.hours": "what holds is shown, also where log.retention.ms hides it: Kafka shows the "
+    "default there",
     "metadata.log.segment.bytes": "a smaller segment is enough for metadata that is saved to the bucket",
     "node.id": OWN_PLACE,
     "offsets.topic.replication.factor": ONE_COPY,
@@ -86,7 +89,8 @@ INTENDED: Mapping[str, str] = {
 
 
 def describe(address: str, settles_s: float = 0.0) -> Answers:
-    """Of a broker without data, started with SETTINGS: before and after DYNAMIC is set. `settles_s`: what a change takes to be seen."""
+    """Of a broker without data, started with SETTINGS: before and after DYNAMIC is set. `settles_s`: what a
+    change takes to be seen."""
     with Client(address) as client:
         client.create("plain")
         client.create("own", 1, **{"retention.ms": "1000", "cleanup.policy": "compact"})

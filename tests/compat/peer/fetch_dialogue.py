@@ -1,12 +1,13 @@
-"""Sequences of Fetch requests on connections of several clients, with what happens to their topics between: one line a request, and what is
-answered by then, the same from any broker.
+"""Sequences of Fetch requests on connections of several clients, with what happens to their topics between:
+one line a request, and what is answered by then, the same from any broker.
 
 make TOPIC [PARTITIONS] | drop TOPIC | trim PLACE OFFSET | produce PLACE RECORDS BYTES
 ACTOR fetch [full | more | last] [PLACE@OFFSET[/MAX[/EPOCH[/LAST_EPOCH]]] ...] [forget=PLACE,PLACE]
             [session=ID] [epoch=N] [wait=MS] [min=BYTES] [max=BYTES] [iso=N] [v=VERSION]
 
-A place is TOPIC-PARTITION; TOPIC' is the first that had this name. `full` opens a session, `more` is its next increment, `last` closes it; else
-there is none. Of an answer are shown the offsets of batches that are whole in it, and whether it came at its deadline.
+A place is TOPIC-PARTITION; TOPIC' is the first that had this name. `full` opens a session, `more` is its next
+increment, `last` closes it; else there is none. Of an answer are shown the offsets of batches that are whole
+in it, and whether it came at its deadline.
 """
 
 from __future__ import annotations
@@ -93,7 +94,9 @@ class FetchDialogue:
 
     def _produce(self, place: str, count: str, size: str) -> None:
         name, _, partition = place.partition("-")
-        self._client.produce(self._prefix + name, [b"v" * int(size)] * int(count), int(partition), time_ms=TIME_MS)
+        self._client.produce(
+            self._prefix + name, [b"v" * int(size)] * int(count), int(partition), time_ms=TIME_MS
+        )
 
     # -- requests
 
@@ -117,7 +120,9 @@ class FetchDialogue:
             session_id=int(values.get("session", session)),
             session_epoch=int(values.get("epoch", epoch)),
             topics=self._wanted([word for word in words if "@" in word]),
-            forgotten_topics_data=self._forgotten([place for place in values.get("forget", "").split(",") if place]),
+            forgotten_topics_data=self._forgotten(
+                [place for place in values.get("forget", "").split(",") if place]
+            ),
         )
         actor.wire.send_bytes(encode_request(FETCH, version, 1, actor.name, fit(request, version)))
         actor.version, actor.began_s, actor.wait_ms = version, time.monotonic(), request.max_wait_ms
@@ -184,6 +189,12 @@ def text_of(part: PartitionData) -> str:
     epoch, leader = part.diverging_epoch, part.current_leader
     ends = f"{part.high_watermark}/{part.last_stable_offset}/{part.log_start_offset}"
     diverging = "" if epoch.epoch == epoch.end_offset == -1 else f" diverges {epoch.epoch}/{epoch.end_offset}"
-    led = "" if leader.leader_id == leader.leader_epoch == -1 else f" led {leader.leader_id}/{leader.leader_epoch}"
+    led = (
+        ""
+        if leader.leader_id == leader.leader_epoch == -1
+        else f" led {leader.leader_id}/{leader.leader_epoch}"
+    )
     aborts = " with aborts" if offsets and part.aborted_transactions is not None else ""
-    return f"{part.partition_index} {ErrorCode(part.error_code).name} {ends} {offsets}{diverging}{led}{aborts}"
+    return (
+        f"{part.partition_index} {ErrorCode(part.error_code).name} {ends} {offsets}{diverging}{led}{aborts}"
+    )

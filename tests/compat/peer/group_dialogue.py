@@ -1,4 +1,5 @@
-"""Sequences of group requests on connections of several clients: one line a request, and what is answered by then, the same from any broker.
+"""Sequences of group requests on connections of several clients: one line a request, and what is answered by
+then, the same from any broker.
 
 ACTOR join [member=M] [instance=I] [protocols=A,B] [type=T] [session=MS] [rebalance=MS] [said=TEXT]
 ACTOR sync [member=M] [instance=I] [generation=N] [type=T] [protocol=P] [give=M:TEXT,M:TEXT]
@@ -8,9 +9,10 @@ ACTOR offsets [topic=T] [all=1] | describe | delete | forget [topic=T]
 ACTOR gone                     its connection is closed
 wait MS
 
-Any request takes v=VERSION. M is an actor, whose last member id is meant, `A.1` its first, `-` none, `!text` that text. A generation `+N` or `~-N`
-is so far from the actor's own. Ids are shown as `A.1`: the first that A was told. What is not answered soon is answered below a later line; its actor
-asks nothing meanwhile, for Kafka begins nothing behind it.
+Any request takes v=VERSION. M is an actor, whose last member id is meant, `A.1` its first, `-` none, `!text`
+that text. A generation `+N` or `~-N` is so far from the actor's own. Ids are shown as `A.1`: the first that A
+was told. What is not answered soon is answered below a later line; its actor asks nothing meanwhile, for
+Kafka begins nothing behind it.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ ANSWER_S = 10.0
 MAY_WAIT = ("join", "sync")
 # Later versions name topics by id, or are in no release of Kafka yet.
 VERSIONS = {"OffsetCommit": 9, "OffsetFetch": 9, "DeleteGroups": 2}
-UNTOLD = re.compile(r"[\w!.]*-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a member id that nobody was told yet
+UNTOLD = re.compile(
+    r"[\w!.]*-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+)  # a member id that nobody was told yet
 
 Values = dict[str, str]
 
@@ -142,15 +146,22 @@ class GroupDialogue:
             self._instance(actor, values),
             values.get("type", "consumer"),
             values.get("protocol", actor.protocol),
-            [sync_group.SyncGroupRequestAssignment(self._member(actor, to), text.encode()) for to, text in given],
+            [
+                sync_group.SyncGroupRequestAssignment(self._member(actor, to), text.encode())
+                for to, text in given
+            ],
         )
 
     def _heartbeat(self, actor: Actor, values: Values) -> tuple[str, Any]:
         member, instance = self._member(actor, values.get("member")), self._instance(actor, values)
-        return "Heartbeat", heartbeat.HeartbeatRequest(self._group, self._generation(actor, values), member, instance)
+        return "Heartbeat", heartbeat.HeartbeatRequest(
+            self._group, self._generation(actor, values), member, instance
+        )
 
     def _commit(self, actor: Actor, values: Values) -> tuple[str, Any]:
-        part = offset_commit.OffsetCommitRequestPartition(0, int(values.get("at", 1)), -1, values.get("text", ""))
+        part = offset_commit.OffsetCommitRequestPartition(
+            0, int(values.get("at", 1)), -1, values.get("text", "")
+        )
         topic = offset_commit.OffsetCommitRequestTopic(values.get("topic", TOPIC), NO_ID, [part])
         member, instance = self._member(actor, values.get("member")), self._instance(actor, values)
         generation = self._generation(actor, values)
@@ -160,7 +171,9 @@ class GroupDialogue:
 
     def _leave(self, actor: Actor, values: Values) -> tuple[str, Any]:
         instances = values["instance"].split(",") if "instance" in values else None
-        names: list[str | None] = [*values["member"].split(",")] if "member" in values else ["-"] * len(instances or ())
+        names: list[str | None] = (
+            [*values["member"].split(",")] if "member" in values else ["-"] * len(instances or ())
+        )
         leaving = [
             leave_group.MemberIdentity(self._member(actor, name), instances[place] if instances else None)
             for place, name in enumerate(names or [None])
@@ -197,7 +210,9 @@ class GroupDialogue:
         for name, (api_name, response) in sorted(found.items()):
             if api_name == "JoinGroup":
                 self._learn(self._actors[name], response)
-        told = (f"{name}: {getattr(self, f'_told_{api}')(said)}" for name, (api, said) in sorted(found.items()))
+        told = (
+            f"{name}: {getattr(self, f'_told_{api}')(said)}" for name, (api, said) in sorted(found.items())
+        )
         return [UNTOLD.sub("untold", line) for line in told]
 
     def _take(self, actor: Actor) -> tuple[str, Any]:
@@ -225,12 +240,15 @@ class GroupDialogue:
     def _told_JoinGroup(self, said: Any) -> str:
         members = ", ".join(
             sorted(
-                f"{self._name(one.member_id)}/{one.group_instance_id} {text_of(one.metadata)}" for one in said.members
+                f"{self._name(one.member_id)}/{one.group_instance_id} {text_of(one.metadata)}"
+                for one in said.members
             )
         )
         protocol = f"{said.protocol_type}/{said.protocol_name}"
         leader = f"leader {self._name(said.leader)}{' skips' if said.skip_assignment else ''}"
-        return f"{code(said)} {self._name(said.member_id)} g{said.generation_id} {protocol} {leader} [{members}]"
+        return (
+            f"{code(said)} {self._name(said.member_id)} g{said.generation_id} {protocol} {leader} [{members}]"
+        )
 
     def _told_SyncGroup(self, said: Any) -> str:
         return f"{code(said)} {said.protocol_type}/{said.protocol_name} {bytes(said.assignment)!r}"
@@ -258,7 +276,10 @@ class GroupDialogue:
         (group,) = said.groups
         members = ", ".join(
             sorted(
-                f"{self._name(one.member_id)}/{one.group_instance_id} {text_of(one.member_metadata)}: {bytes(one.member_assignment)!r}"
+                (
+                    f"{self._name(one.member_id)}/{one.group_instance_id} {text_of(one.member_metadata)}: "
+                    f"{bytes(one.member_assignment)!r}"
+                )
                 for one in group.members
             )
         )
@@ -272,7 +293,8 @@ class GroupDialogue:
 
 
 def subscription(text: str) -> bytes:
-    """A consumer's, to the topic: Kafka completes no generation of consumers that say anything else. The text is its user data."""
+    """A consumer's, to the topic: Kafka completes no generation of consumers that say anything else. The text
+    is its user data."""
     data = text.encode()
     return struct.pack(f">hih{len(TOPIC)}si", 0, 1, len(TOPIC), TOPIC.encode(), len(data)) + data
 

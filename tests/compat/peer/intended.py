@@ -1,4 +1,5 @@
-"""The differences from Apache Kafka's answers that are meant, each with its reason: by question, place in the answer, and what both say there."""
+"""The differences from Apache Kafka's answers that are meant, each with its reason: by question, place in the
+answer, and what both say there."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from typing import NamedTuple
 
 
 class Intended(NamedTuple):
-    """`question` and `path` are patterns of the whole text; `ours` and `kafkas` of what each says there, written as Python does."""
+    """`question` and `path` are patterns of the whole text; `ours` and `kafkas` of what each says there,
+    written as Python does."""
 
     why: str
     question: str
@@ -17,7 +19,12 @@ class Intended(NamedTuple):
     is_fickle: bool = False  # differs now and then
 
     def fits(self, question: str, path: str, ours: object, kafkas: object) -> bool:
-        pairs = (self.question, question), (self.path, path), (self.ours, repr(ours)), (self.kafkas, repr(kafkas))
+        pairs = (
+            (self.question, question),
+            (self.path, path),
+            (self.ours, repr(ours)),
+            (self.kafkas, repr(kafkas)),
+        )
         return all(re.fullmatch(pattern, text, re.DOTALL) is not None for pattern, text in pairs)
 
 
@@ -61,7 +68,9 @@ INTENDED: tuple[Intended, ...] = (
         )
         for kind in ("finalized", "supported")
     ),
-    Intended("older metadata is not written", "versions", r"\.supported_features\[metadata\.version\]\.min_version"),
+    Intended(
+        "older metadata is not written", "versions", r"\.supported_features\[metadata\.version\]\.min_version"
+    ),
     Intended(OFFSET, "versions", r"\.finalized_features_epoch"),
     Intended(OFFSET, "quorum", rf"{QUORUM}\.high_watermark"),
     Intended(OFFSET, "quorum", rf"{QUORUM}\.current_voters\[1\]\.log_end_offset"),
@@ -73,9 +82,12 @@ INTENDED: tuple[Intended, ...] = (
         r"\.nodes\[1\]\.listeners\[CONTROLLER\]",
         *THERE_ALONE,
     ),
-    Intended("who is there is told beside a partition that is not", "quorum: unknown", r"\.nodes\[1\]", *HERE_ALONE),
     Intended(
-        "a request that cannot be answered whole is refused in the same place, and told of the brokers all the same",
+        "who is there is told beside a partition that is not", "quorum: unknown", r"\.nodes\[1\]", *HERE_ALONE
+    ),
+    Intended(
+        "a request that cannot be answered whole is refused in the same place, and told of the brokers all "
+        "the same",
         "metadata: by id",
         r"\.(brokers\[1\]|cluster_id|controller_id)",
     ),
@@ -97,8 +109,16 @@ INTENDED: tuple[Intended, ...] = (
         Intended(ORDER, f"{name}.*", r".*, in order")
         for name in ("share groups", "streams groups", "configs: a group", "config resources")
     ),
-    Intended(ORDER, "metadata: by id", r"\.topics, in order", is_fickle=True),  # topics' ids are drawn by chance
-    Intended(WORDS, "(coordinator: of a type that is none|acls: all|scram: one)", r".*error_message", "'.+'", "'.+'"),
+    Intended(
+        ORDER, "metadata: by id", r"\.topics, in order", is_fickle=True
+    ),  # topics' ids are drawn by chance
+    Intended(
+        WORDS,
+        "(coordinator: of a type that is none|acls: all|scram: one)",
+        r".*error_message",
+        "'.+'",
+        "'.+'",
+    ),
     Intended("says more than Kafka", "configs: no topic", r".*error_message", "'.+'", "''"),
     *(
         Intended(NOT_HERE, name, r"\.groups\[[a-z]*\]\.error_(code|message)")

@@ -1,6 +1,8 @@
-"""What both brokers are asked once they hold the same: a list of questions by name, each a request of a describing API.
+"""What both brokers are asked once they hold the same: a list of questions by name, each a request of a
+describing API.
 
-`History` makes what the answers are about: topics with records of fixed times, an idempotent producer, a group with offsets alone, one with a member.
+`History` makes what the answers are about: topics with records of fixed times, an idempotent producer, a
+group with offsets alone, one with a member.
 """
 
 from __future__ import annotations
@@ -110,16 +112,24 @@ class History:
             producer_epoch=given.producer_epoch,
             base_sequence=0,
         )
-        data = [produce.TopicProduceData(WIDE, partition_data=[produce.PartitionProduceData(2, memoryview(batch))])]
+        data = [
+            produce.TopicProduceData(
+                WIDE, partition_data=[produce.PartitionProduceData(2, memoryview(batch))]
+            )
+        ]
         answer = self._client.ask("Produce", produce.ProduceRequest(None, -1, 10_000, data), VERSION_BY_NAME)
         assert answer.responses[0].partition_responses[0].error_code == 0, answer
 
     def _commit(self) -> None:
-        partitions = [offset_commit.OffsetCommitRequestPartition(number, 1 + number, -1, "text") for number in range(2)]
+        partitions = [
+            offset_commit.OffsetCommitRequestPartition(number, 1 + number, -1, "text") for number in range(2)
+        ]
         topics = [offset_commit.OffsetCommitRequestTopic(WIDE, bytes(16), partitions)]
         request = offset_commit.OffsetCommitRequest(COMMITTED, topics=topics)
         deadline = time.monotonic() + PATIENCE_S
-        while any(one.error_code for one in self._client.ask("OffsetCommit", request, 9).topics[0].partitions):
+        while any(
+            one.error_code for one in self._client.ask("OffsetCommit", request, 9).topics[0].partitions
+        ):
             assert time.monotonic() < deadline
             time.sleep(0.1)
 
@@ -173,17 +183,25 @@ def of_cluster() -> list[Question]:
         Question("cluster: nothing known", 60, cluster(False, 3, False)),
         Question("quorum", 55, quorum([log("__cluster_metadata", [partition(0)])])),
         Question(
-            "quorum: unknown", 55, quorum([log("__cluster_metadata", [partition(1)]), log(MISSING, [partition(0)])])
+            "quorum: unknown",
+            55,
+            quorum([log("__cluster_metadata", [partition(1)]), log(MISSING, [partition(0)])]),
         ),
     ]
 
 
 def of_topics(history: History) -> list[Question]:
     asked = metadata.MetadataRequest
-    named = [metadata.MetadataRequestTopic(name=name) for name in (WIDE, MISSING, PLAIN, "not/a/name", INTERNAL, PLAIN)]
+    named = [
+        metadata.MetadataRequestTopic(name=name)
+        for name in (WIDE, MISSING, PLAIN, "not/a/name", INTERNAL, PLAIN)
+    ]
     by_id = [metadata.MetadataRequestTopic(topic_id, None) for topic_id in (history.ids[OWN], UNKNOWN_ID)]
     described = describe_topic_partitions.DescribeTopicPartitionsRequest
-    topics = [describe_topic_partitions.TopicRequest(name) for name in (WIDE, MISSING, PLAIN, "not/a/name", INTERNAL)]
+    topics = [
+        describe_topic_partitions.TopicRequest(name)
+        for name in (WIDE, MISSING, PLAIN, "not/a/name", INTERNAL)
+    ]
     place = describe_topic_partitions.Cursor
     dirs = describe_log_dirs.DescribableLogDirTopic
     made = describe_producers.TopicRequest
@@ -191,7 +209,9 @@ def of_topics(history: History) -> list[Question]:
         Question("metadata: all", 3, asked(None, False, False, False)),
         Question("metadata: all, authorized", 3, asked(None, False, True, True)),
         Question("metadata: none", 3, asked([], False, False, False)),
-        Question("metadata: named", 3, asked(named, False, False, False), 4),  # before, what is asked for is made
+        Question(
+            "metadata: named", 3, asked(named, False, False, False), 4
+        ),  # before, what is asked for is made
         Question("metadata: those that are there", 3, asked([named[0], named[2]], False, False, False)),
         Question("metadata: by id", 3, asked(by_id, False, False, False)),
         Question("topics: all", 75, described([])),
@@ -202,10 +222,14 @@ def of_topics(history: History) -> list[Question]:
         Question("topics: from a topic that is not there", 75, described(topics, 2, place("nope", 0))),
         Question("log dirs: all", 35, describe_log_dirs.DescribeLogDirsRequest(None)),
         Question(
-            "log dirs: named", 35, describe_log_dirs.DescribeLogDirsRequest([dirs(WIDE, [0, 2, 7]), dirs(MISSING, [0])])
+            "log dirs: named",
+            35,
+            describe_log_dirs.DescribeLogDirsRequest([dirs(WIDE, [0, 2, 7]), dirs(MISSING, [0])]),
         ),
         Question(
-            "producers", 61, describe_producers.DescribeProducersRequest([made(WIDE, [0, 2, 7]), made(MISSING, [0])])
+            "producers",
+            61,
+            describe_producers.DescribeProducersRequest([made(WIDE, [0, 2, 7]), made(MISSING, [0])]),
         ),
     ]
 
@@ -220,7 +244,10 @@ def of_offsets(history: History) -> list[Question]:
     def at(topic: str, partition: int, timestamp: int, epoch: int = -1) -> Any:
         return asked(-1, 0, [of_topic(topic, [place(partition, epoch, timestamp)])], 1000)
 
-    epochs, of_epochs = offset_for_leader_epoch.OffsetForLeaderPartition, offset_for_leader_epoch.OffsetForLeaderTopic
+    epochs, of_epochs = (
+        offset_for_leader_epoch.OffsetForLeaderPartition,
+        offset_for_leader_epoch.OffsetForLeaderTopic,
+    )
     places = [epochs(0, -1, epoch) for epoch in (0,)] + [epochs(7, -1, 0)]
     return [
         *(Question(f"offsets: {special}", 2, at(PLAIN, 0, special)) for special in SPECIAL_OFFSETS),
@@ -264,7 +291,10 @@ def of_groups(history: History) -> list[Question]:
     described = describe_groups.DescribeGroupsRequest
     group, topic = offset_fetch.OffsetFetchRequestGroup, offset_fetch.OffsetFetchRequestTopics
     asked = [topic(WIDE, history.ids[WIDE], [0, 2, 7]), topic(MISSING, UNKNOWN_ID, [0])]
-    one = [offset_fetch.OffsetFetchRequestTopic(WIDE, [0, 2, 7]), offset_fetch.OffsetFetchRequestTopic(MISSING, [0])]
+    one = [
+        offset_fetch.OffsetFetchRequestTopic(WIDE, [0, 2, 7]),
+        offset_fetch.OffsetFetchRequestTopic(MISSING, [0]),
+    ]
     fetched = offset_fetch.OffsetFetchRequest
     find = find_coordinator.FindCoordinatorRequest
     shares = describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup
@@ -279,12 +309,20 @@ def of_groups(history: History) -> list[Question]:
         Question("groups: of a type that is none", 16, list_groups.ListGroupsRequest([], ["nonsense"])),
         Question("groups: consumer", 16, list_groups.ListGroupsRequest([], ["consumer"])),
         Question(
-            "committed", 9, fetched(COMMITTED, one, [group(COMMITTED, topics=asked), group(MISSING, topics=asked)])
+            "committed",
+            9,
+            fetched(COMMITTED, one, [group(COMMITTED, topics=asked), group(MISSING, topics=asked)]),
         ),
         Question(
-            "committed: all", 9, fetched(COMMITTED, None, [group(COMMITTED, topics=None), group(MISSING, topics=None)])
+            "committed: all",
+            9,
+            fetched(COMMITTED, None, [group(COMMITTED, topics=None), group(MISSING, topics=None)]),
         ),
-        Question("committed: of a member that is none", 9, fetched(MEMBERS, one, [group(MEMBERS, "nobody", 3, asked)])),
+        Question(
+            "committed: of a member that is none",
+            9,
+            fetched(MEMBERS, one, [group(MEMBERS, "nobody", 3, asked)]),
+        ),
         Question("coordinator", 10, find(COMMITTED, 0, names)),
         Question("coordinator: of a type that is none", 10, find(COMMITTED, 7, names)),
         Question("consumer groups", 69, consumer_group_describe.ConsumerGroupDescribeRequest(names)),
@@ -332,7 +370,10 @@ def of_configs() -> list[Question]:
 
 
 def of_the_rest() -> list[Question]:
-    quotas, component = describe_client_quotas.DescribeClientQuotasRequest, describe_client_quotas.ComponentData
+    quotas, component = (
+        describe_client_quotas.DescribeClientQuotasRequest,
+        describe_client_quotas.ComponentData,
+    )
     moves, moved = (
         list_partition_reassignments.ListPartitionReassignmentsRequest,
         list_partition_reassignments.ListPartitionReassignmentsTopics,
@@ -347,7 +388,11 @@ def of_the_rest() -> list[Question]:
         Question("scram: one", 50, scram.DescribeUserScramCredentialsRequest([scram.UserName("u")])),
         Question("tokens", 41, describe_delegation_token.DescribeDelegationTokenRequest(None)),
         Question("transactions: all", 66, list_transactions.ListTransactionsRequest()),
-        Question("transactions: of a state that is none", 66, list_transactions.ListTransactionsRequest(["nonsense"])),
+        Question(
+            "transactions: of a state that is none",
+            66,
+            list_transactions.ListTransactionsRequest(["nonsense"]),
+        ),
         Question("transactions: described", 65, describe_transactions.DescribeTransactionsRequest(["t", ""])),
         Question("reassignments: all", 46, moves()),
         Question("reassignments: named", 46, moves(topics=[moved(WIDE, [0, 7]), moved(MISSING, [0])])),

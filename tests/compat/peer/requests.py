@@ -1,4 +1,5 @@
-"""Requests of every API with some of their fields changed, the same to both: whether they have the same codes, or differ for a known reason."""
+"""Requests of every API with some of their fields changed, the same to both: whether they have the same
+codes, or differ for a known reason."""
 
 from __future__ import annotations
 
@@ -22,13 +23,15 @@ from tests.live.wire import Wire
 ANSWER_S = 3.0
 SETTLES_S = 0.4  # until a topic of Kafka's takes records
 NO_ANSWER, CLOSED = "NO_ANSWER", "CLOSED"
-# What is turned off here and on there: delegation tokens, ACLs, quotas, SCRAM, transactions, dynamic voters, the newer groups.
+# What is turned off here and on there: delegation tokens, ACLs, quotas, SCRAM, transactions, dynamic voters,
+# the newer groups.
 OFF = {*range(24, 32), *range(38, 42), 49, 50, 51, 65, 68, 69, *range(76, 82), *range(83, 95)}
 PRODUCE, CREATE_TOPICS, DELETE_TOPICS, UNREGISTER = 0, 19, 20, 64
 
 
 class Reason(NamedTuple):
-    """`keys` of APIs (none: any), a code of ours and a code of Kafka's, of which one at least is among the answers."""
+    """`keys` of APIs (none: any), a code of ours and a code of Kafka's, of which one at least is among the
+    answers."""
 
     why: str
     keys: tuple[int, ...]
@@ -46,18 +49,30 @@ REASONS = (
     Reason("no node follows another here", (), "CLUSTER_AUTHORIZATION_FAILED", ""),
     Reason("a request makes 10,000 partitions at most", (), "POLICY_VIOLATION", ""),
     Reason(
-        "the broker's own topics are refused before anything else is looked at", (), "TOPIC_AUTHORIZATION_FAILED", ""
+        "the broker's own topics are refused before anything else is looked at",
+        (),
+        "TOPIC_AUTHORIZATION_FAILED",
+        "",
     ),
-    Reason("internal topics are refused before their partitions are looked at", (21,), "INVALID_TOPIC_EXCEPTION", ""),
+    Reason(
+        "internal topics are refused before their partitions are looked at",
+        (21,),
+        "INVALID_TOPIC_EXCEPTION",
+        "",
+    ),
     Reason("a bad resource fails itself, not all that are asked with it", (32,), "", "INVALID_REQUEST"),
-    Reason("whether there is such a topic is looked at first", (33, 34, 44, 61), "UNKNOWN_TOPIC_OR_PARTITION", ""),
+    Reason(
+        "whether there is such a topic is looked at first", (33, 34, 44, 61), "UNKNOWN_TOPIC_OR_PARTITION", ""
+    ),
     Reason("how it is to be acknowledged is looked at first", (PRODUCE,), "INVALID_REQUIRED_ACKS", ""),
     Reason("which folder it is is looked at first", (34,), "LOG_DIR_NOT_FOUND", "INVALID_TOPIC_EXCEPTION"),
     Reason("a name that no topic can have is told as that", (32,), "INVALID_TOPIC_EXCEPTION", ""),
     Reason("a filter that can match nothing is not judged", (48,), "NONE", ""),
     Reason("what is asked twice is answered twice", (55,), "NONE", ""),
     Reason("a group that is named again is refused there", (9,), "INVALID_REQUEST", "NONE"),
-    Reason("a topic that is made by being asked for is there at once", (3,), "NONE", "UNKNOWN_TOPIC_OR_PARTITION"),
+    Reason(
+        "a topic that is made by being asked for is there at once", (3,), "NONE", "UNKNOWN_TOPIC_OR_PARTITION"
+    ),
     Reason("no kind of election is needed, known or not", (43,), "INVALID_REQUEST", ""),
     Reason("a request to upgrade is judged before its levels are", (57,), "INVALID_REQUEST", ""),
 )
@@ -73,7 +88,10 @@ class Difference:
     request: str
 
     def __str__(self) -> str:
-        return f"{API[self.key].name} v{self.version}: {self.ours} here, {self.kafkas} from Kafka, to {self.request}"
+        return (
+            f"{API[self.key].name} v{self.version}: {self.ours} here, {self.kafkas} from Kafka, to "
+            f"{self.request}"
+        )
 
 
 class SlowClient(Client):
@@ -85,7 +103,8 @@ class SlowClient(Client):
 
 
 def compare(ours: str, kafkas: str, seed: int, count: int) -> Iterator[Difference | None]:
-    """`ours` and `kafkas`: HOST:PORT of brokers without data. One for each request that both were asked, None where the codes are the same."""
+    """`ours` and `kafkas`: HOST:PORT of brokers without data. One for each request that both were asked, None
+    where the codes are the same."""
     chance = random.Random(seed)
     with Wire(kafkas) as wire:
         shown = wire.ask(18, 4, ApiVersionsRequest("compare", "1")).api_keys
@@ -99,7 +118,9 @@ def compare(ours: str, kafkas: str, seed: int, count: int) -> Iterator[Differenc
             version = chance.randint(max(least, API[key].min_version), min(most, API[key].max_stable_version))
             state, rate = chance.random(), chance.choice((0.1, 0.3))
             requests = [fit(ROWS[key].make(scene), version) for scene in scenes]
-            mine, other = (settled(key, changed(random.Random(state), request, version, rate)) for request in requests)
+            mine, other = (
+                settled(key, changed(random.Random(state), request, version, rate)) for request in requests
+            )
             if is_left_out(key, mine):
                 continue
             said = codes(ours, key, version, mine), codes(kafkas, key, version, other)
@@ -107,7 +128,8 @@ def compare(ours: str, kafkas: str, seed: int, count: int) -> Iterator[Differenc
 
 
 def settled(key: int, request: Any) -> Any:
-    """Any replication factor is taken here, since the store is what replicates: a topic that only one of both has would be met again and again."""
+    """Any replication factor is taken here, since the store is what replicates: a topic that only one of both
+    has would be met again and again."""
     if key == CREATE_TOPICS:
         for topic in request.topics:
             topic.replication_factor = min(max(topic.replication_factor, -1), 1)
@@ -134,7 +156,9 @@ def codes(address: str, key: int, version: int, request: Any) -> frozenset[str]:
         return frozenset({CLOSED})
 
 
-def difference(key: int, version: int, said: tuple[frozenset[str], frozenset[str]], request: str) -> Difference:
+def difference(
+    key: int, version: int, said: tuple[frozenset[str], frozenset[str]], request: str
+) -> Difference:
     ours, kafkas = (", ".join(sorted(codes)) for codes in said)
     whys = (reason.why for reason in REASONS if _fits(reason, key, said))
     return Difference(key, version, ours, kafkas, next(whys, ""), request)

@@ -1,7 +1,8 @@
-"""Sequences of requests beside Apache Kafka: those of sequences/*.txt, each said to both in a group, or with topics, of its own.
+"""Sequences of requests beside Apache Kafka: those of sequences/*.txt, each said to both in a group, or with
+topics, of its own.
 
-A title, the lines of a dialogue (group_dialogue.py, fetch_dialogue.py), and where the answers to the last line differ, why that is meant. Kept true:
-all other answers are the same; one that is told to differ does.
+A title, the lines of a dialogue (group_dialogue.py, fetch_dialogue.py), and where the answers to the last
+line differ, why that is meant. Kept true: all other answers are the same; one that is told to differ does.
 """
 
 from __future__ import annotations
@@ -75,7 +76,10 @@ def compare_sequences(ours: str, kafkas: str) -> Iterator[Difference | None]:
         for kind, dialogue in KINDS.items():
             sequences = read(kind)
             said = [
-                tuple(pool.submit(say_all, dialogue, address, f"{kind}-{number}", one) for address in (ours, kafkas))
+                tuple(
+                    pool.submit(say_all, dialogue, address, f"{kind}-{number}", one)
+                    for address in (ours, kafkas)
+                )
                 for number, one in enumerate(sequences)
             ]
             for one, (mine, others) in zip(sequences, said, strict=True):
@@ -99,7 +103,9 @@ def make_ready(address: str) -> None:
         dialogue.close()
 
 
-def say_all(make: Callable[[str, str], Dialogue], address: str, name: str, sequence: Sequence) -> list[list[str]]:
+def say_all(
+    make: Callable[[str, str], Dialogue], address: str, name: str, sequence: Sequence
+) -> list[list[str]]:
     dialogue = make(address, name)
     try:
         return [dialogue.say(line) for line in sequence.lines]

@@ -1,4 +1,5 @@
-"""`python -m tests.compat.suites [NAME...]`: fetches and runs the suites, prints what passed, what failed and why; exit code 1 on news."""
+"""`python -m tests.compat.suites [NAME...]`: fetches and runs the suites, prints what passed, what failed and
+why; exit code 1 on news."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def run(suite: Suite) -> list[str]:
     seconds = time.monotonic() - started
     news = judge(suite, outcome)
     print(
-        f"  {len(outcome.passed)} passed, {len(outcome.failed)} failed, {len(outcome.skipped)} skipped in {seconds:.0f} s"
+        f"  {len(outcome.passed)} passed, {len(outcome.failed)} failed, {len(outcome.skipped)} skipped in "
+        f"{seconds:.0f} s"
     )
     for pattern, excuse in suite.known.items():
         print(f"  known: {pattern}: {excuse.why}")

@@ -1,4 +1,5 @@
-"""Suites of clients in Go, from their modules: a module's archive holds its tests, and Go's own tool fetches, compiles and runs them.
+"""Suites of clients in Go, from their modules: a module's archive holds its tests, and Go's own tool fetches,
+compiles and runs them.
 
 Only tests that ask a broker are run: those in whose text one of the suite's `marks` stands.
 """
@@ -21,8 +22,8 @@ ERROR = re.compile(r"^\s*Error:\s+(.*?)(?=^\s*(?:Test|Messages|Error Trace):)", 
 
 
 class GoSuite:
-    """`prepare` is given the folder of the source and the broker's address, and repairs what is fixed in it. `unasked`: tests that are not
-    run, for they would end the process or wait for ever, with the reason."""
+    """`prepare` is given the folder of the source and the broker's address, and repairs what is fixed in it.
+    `unasked`: tests that are not run, for they would end the process or wait for ever, with the reason."""
 
     def __init__(
         self,
@@ -61,11 +62,23 @@ class GoSuite:
             self._prepare(source, address)
         names = "|".join(live_tests(source / self._package, self.marks))
         given = {name: text.replace("ADDRESS", address) for name, text in self._environment.items()}
-        words = ["go", "test", "-json", "-count=1", "-timeout=40m", "-mod=mod", *self._flags, "-run", f"^({names})$"]
+        words = [
+            "go",
+            "test",
+            "-json",
+            "-count=1",
+            "-timeout=40m",
+            "-mod=mod",
+            *self._flags,
+            "-run",
+            f"^({names})$",
+        ]
         words += ["-skip", "|".join(self.unasked)] if self.unasked else []
         words.append(self._package)
         with (folder / "output").open("w") as output:
-            subprocess.run(words, cwd=source, env={**os.environ, **given}, stdout=output, stderr=subprocess.STDOUT)
+            subprocess.run(
+                words, cwd=source, env={**os.environ, **given}, stdout=output, stderr=subprocess.STDOUT
+            )
         return read_events(folder / "output")
 
 
@@ -85,7 +98,8 @@ def live_tests(package: Path, marks: re.Pattern[str]) -> list[str]:
 
 
 def read_events(path: Path) -> Outcome:
-    """What `go test -json` printed. A test with parts counts by its parts, and itself where it failed and none of them did."""
+    """What `go test -json` printed. A test with parts counts by its parts, and itself where it failed and
+    none of them did."""
     ends: dict[str, str] = {}
     said: dict[str, list[str]] = {}
     for line in path.read_text().splitlines():

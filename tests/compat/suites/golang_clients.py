@@ -38,7 +38,8 @@ FRANZ_GO = GoSuite(
             "asks whether ShareFetch is there, and not whether share.version has it on", "FAILED TESTING"
         ),
         "848RegexBrokerResolves": Excuse(
-            "asks whether ConsumerGroupHeartbeat is there, and not whether group.version has it on", "FAILED TESTING"
+            "asks whether ConsumerGroupHeartbeat is there, and not whether group.version has it on",
+            "FAILED TESTING",
         ),
     },
 )
@@ -64,11 +65,17 @@ KAFKA_GO = GoSuite(
     prepare=point_kafka_go,
     environment={"KAFKA_VERSION": "3.7.0", "KAFKA_SKIP_NETTEST": "1"},  # as its own checks have it
     overrides={"message.max.bytes": "200000000"},
-    unasked={"TestReaderConsumerGroup/.*commit.*": "they call a function that they never set, and end the process"},
+    unasked={
+        "TestReaderConsumerGroup/.*commit.*": "they call a function that they never set, and end the process"
+    },
     passed_min=124,
     known={
-        "ACLs": Excuse(NO_AUTHORIZER, "Security Disabled|Not equal: expected: kafka.(Delete|Describe)ACLsResponse"),
-        "DialerResolver": Excuse("wants the broker at port 9092", "127.0.0.1:9092: connect: connection refused"),
+        "ACLs": Excuse(
+            NO_AUTHORIZER, "Security Disabled|Not equal: expected: kafka.(Delete|Describe)ACLsResponse"
+        ),
+        "DialerResolver": Excuse(
+            "wants the broker at port 9092", "127.0.0.1:9092: connect: connection refused"
+        ),
         "UnsupportedSASLMechanism": Excuse(NO_SASL, "127.0.0.1:9093: connect: connection refused"),
         "SASL_Plain": Excuse(NO_SASL, "Unknown Topic Or Partition"),
         "UserScramCredentials": Excuse(NO_SASL, "SCRAM users are not served"),
@@ -77,7 +84,8 @@ KAFKA_GO = GoSuite(
         ),
         "FindCoordinator": Excuse(NO_TRANSACTIONS, "Coordinator should be found"),
         "delete_topics": Excuse(
-            "wants a topic that its own question makes again to be still without partitions in the answer; ours has them by then",
+            "wants a topic that its own question makes again to be still without partitions in the answer; "
+            "ours has them by then",
             "partitions to be empty",
         ),
         "ReaderReadCompactedMessage": Excuse(
@@ -86,14 +94,16 @@ KAFKA_GO = GoSuite(
     },
     fickle={
         "consumer_group_rebalance$": Excuse(
-            "wants two of three partitions read out before the second member comes", "expect to read from reader"
+            "wants two of three partitions read out before the second member comes",
+            "expect to read from reader",
         ),
     },
 )
 
 
 class SaramaSuite(GoSuite):
-    """Its functional tests speak through Toxiproxy, at five ports, to brokers that are told to name these; we are the first of five."""
+    """Its functional tests speak through Toxiproxy, at five ports, to brokers that are told to name these; we
+    are the first of five."""
 
     PORTS = range(29091, 29096)
 
@@ -111,7 +121,9 @@ class SaramaSuite(GoSuite):
             wait_for_port(port)
             for number, listen in enumerate(self.PORTS, 1):
                 proxy = {"name": f"kafka{number}", "listen": f"127.0.0.1:{listen}", "upstream": address}
-                request = urllib.request.Request(f"http://127.0.0.1:{port}/proxies", json.dumps(proxy).encode())
+                request = urllib.request.Request(
+                    f"http://127.0.0.1:{port}/proxies", json.dumps(proxy).encode()
+                )
                 urllib.request.urlopen(request, timeout=PATIENCE_S).close()
             self._environment = {"TOXIPROXY_ADDR": f"http://127.0.0.1:{port}", "KAFKA_VERSION": "4.3.1"}
             return super().run(folder, address)
@@ -146,11 +158,15 @@ SARAMA = SaramaSuite(
         "Transactions|InitProducerId3": Excuse(NO_TRANSACTIONS, "Transactional ID authorization failed"),
         "ConsumerFetchFollowerFailover": Excuse("wants a follower to read from", "Should not be: -1"),
         "AdminQuotas": Excuse("quotas are not served yet", "client quotas are not served"),
-        "AdminListConsumerGroupOffsets$": Excuse("stops the container of a broker of its own", "docker compose"),
+        "AdminListConsumerGroupOffsets$": Excuse(
+            "stops the container of a broker of its own", "docker compose"
+        ),
         "IdempotentBufferedSequence": Excuse(
             "all was sent and acknowledged; then it reads the log of a broker's container", "exit status 125"
         ),
         "AdminDescribeLogDirs": Excuse("wants five brokers", "should have 5 broker replies, got 1"),
-        "AdminAlterPartitionReassignments": Excuse("wants five brokers", '"1" is not greater than or equal to "2"'),
+        "AdminAlterPartitionReassignments": Excuse(
+            "wants five brokers", '"1" is not greater than or equal to "2"'
+        ),
     },
 )

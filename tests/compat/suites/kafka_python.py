@@ -1,7 +1,8 @@
 """kafka-python's integration tests, from its source package, with what the package leaves out put back.
 
-Left out of it are `test/__init__.py`, without which Python finds its own `test` package, and `test/service.py`, of which an external broker needs
-two names. Its SASL and SSL tests start a Kafka of their own and are not for us.
+Left out of it are `test/__init__.py`, without which Python finds its own `test` package, and
+`test/service.py`, of which an external broker needs two names. Its SASL and SSL tests start a Kafka of their
+own and are not for us.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ class KafkaPythonSuite:
     """`speaks`: the Kafka release whose versions the clients are told to speak."""
 
     # Its own brokers have a node 0 and let sessions be short.
-    overrides: Mapping[str, str] = {"node.id": "0", "num.partitions": "4", "group.min.session.timeout.ms": "1000"}
+    overrides: Mapping[str, str] = {
+        "node.id": "0",
+        "num.partitions": "4",
+        "group.min.session.timeout.ms": "1000",
+    }
     fickle: Mapping[str, Excuse] = {}
 
     def __init__(self, version: str, speaks: str, passed_min: int, known: Mapping[str, Excuse]) -> None:
@@ -53,7 +58,15 @@ class KafkaPythonSuite:
 
     def fetch(self, folder: Path) -> None:
         pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
-        source = ["download", "--no-deps", "--no-binary", ":all:", "-d", str(folder), f"kafka-python=={self._version}"]
+        source = [
+            "download",
+            "--no-deps",
+            "--no-binary",
+            ":all:",
+            "-d",
+            str(folder),
+            f"kafka-python=={self._version}",
+        ]
         subprocess.run([*pip, *source], check=True)
         subprocess.run(
             [*pip, "install", "--no-deps", "--target", str(folder / "site"), "pytest-mock", "py"], check=True
@@ -86,7 +99,9 @@ class KafkaPythonSuite:
         for other in ("sasl", "ssl"):
             words.append(f"--ignore=test/integration/test_{other}_integration.py")
         with (folder / "output").open("w") as output:
-            subprocess.run([sys.executable, *words], cwd=root, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            subprocess.run(
+                [sys.executable, *words], cwd=root, env=environment, stdout=output, stderr=subprocess.STDOUT
+            )
         return read_junit(report)
 
     def _root(self, folder: Path) -> Path:
@@ -110,7 +125,8 @@ OLDER = KafkaPythonSuite(
     46,
     {
         "test_kafka_version_infer": Excuse(
-            "wants the release that it was told; ours is found out as 4.3, rightly", r"\(2, 8\) but was \(4, 3\)"
+            "wants the release that it was told; ours is found out as 4.3, rightly",
+            r"\(2, 8\) but was \(4, 3\)",
         ),
         "test_describe_configs_broker_resource": Excuse(
             "wants advertised.listeners changeable, as it was before Kafka 4", "assert True is False"

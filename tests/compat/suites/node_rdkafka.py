@@ -1,4 +1,5 @@
-"""node-rdkafka's end-to-end tests, from its npm package: JavaScript over librdkafka, compiled on the way, which takes some minutes."""
+"""node-rdkafka's end-to-end tests, from its npm package: JavaScript over librdkafka, compiled on the way,
+which takes some minutes."""
 
 from __future__ import annotations
 
@@ -28,14 +29,16 @@ class NodeRdkafkaSuite:
             "transactions are not served yet", "Transactional Id authorization failed"
         ),
         "empty (buffer )?key and empty value|empty payload and empty key": Excuse(
-            "newer Nodes hand an empty Buffer over as none, so a null is sent; the delivery report says so before any broker is asked",
+            "newer Nodes hand an empty Buffer over as none, so a null is sent; the delivery report says so "
+            "before any broker is asked",
             "should not be null|properties of null",
         ),
     }
     fickle: Mapping[str, Excuse] = {
         "should obey the timeout": Excuse("wants an answer to take longer than 0 ms"),
         '"after each" hook|to its end': Excuse(
-            "librdkafka 2.12 may wait for ever at its end when requests are under way: on a busy machine nearly always, against Apache "
+            "librdkafka 2.12 may wait for ever at its end when requests are under way: on a busy machine "
+            "nearly always, against Apache "
             "Kafka 4.3.1 just so; what comes after it in the file is not run then",
             "ended without a report|[tT]imeout",
         ),
@@ -68,10 +71,18 @@ class NodeRdkafkaSuite:
         """In a process of its own: one that ends without a report takes no other's with it."""
         report = folder / f"{file.stem}.xml"
         words = [str(folder / "node_modules" / ".bin" / "mocha"), "--exit", "--timeout", "60000"]
-        words += ["--reporter", "xunit", "--reporter-options", f"output={report}", str(file.relative_to(package))]
+        words += [
+            "--reporter",
+            "xunit",
+            "--reporter-options",
+            f"output={report}",
+            str(file.relative_to(package)),
+        ]
         with (folder / "output").open("w") as output:
             environment = {**os.environ, "KAFKA_HOST": address}
-            mocha = subprocess.Popen(words, cwd=package, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            mocha = subprocess.Popen(
+                words, cwd=package, env=environment, stdout=output, stderr=subprocess.STDOUT
+            )
             try:
                 mocha.wait(FILE_LIMIT_S)
             except subprocess.TimeoutExpired:  # it reported, and cannot end

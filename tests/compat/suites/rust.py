@@ -1,4 +1,5 @@
-"""Suites of clients in Rust, and of librdkafka, whose whole source the crate rdkafka-sys carries: fetched and run by cargo, and by make."""
+"""Suites of clients in Rust, and of librdkafka, whose whole source the crate rdkafka-sys carries: fetched and
+run by cargo, and by make."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ PANIC = re.compile(r"^thread '([\w:]+)'[^\n]* panicked at [^\n]*\n([^\n]*)", re.
 
 
 def fetch_crates(folder: Path, *wanted: str) -> dict[str, Path]:
-    """Copies of crates' sources, by name. `wanted`: NAME@VERSION; what they depend on is fetched with them."""
+    """Copies of crates' sources, by name. `wanted`: NAME@VERSION; what they depend on is fetched with
+    them."""
     assert shutil.which("cargo"), "cargo is missing: install Rust (Debian: apt-get install cargo)"
     probe = folder / "probe"
     subprocess.run(["cargo", "init", "-q", "--vcs", "none", "--name", "probe", str(probe)], check=True)
@@ -62,11 +64,23 @@ class CrateSuite:
     def run(self, folder: Path, address: str) -> Outcome:
         port = address.split(":")[1]
         for path in self._source.glob("tests/*.rs"):  # some have the address in their text
-            text = path.read_text().replace('"bootstrap.servers", "localhost"', f'"bootstrap.servers", "{address}"')
+            text = path.read_text().replace(
+                '"bootstrap.servers", "localhost"', f'"bootstrap.servers", "{address}"'
+            )
             path.write_text(re.sub(r"(\.port\(\), )9092", rf"\g<1>{port}", text))
         given = {name: text.replace("ADDRESS", address) for name, text in self._environment.items()}
         given |= {"CARGO_TARGET_DIR": str(folder / "target"), "CARGO_PROFILE_DEV_DEBUG": "0"}
-        words = ["cargo", "test", "-q", "--no-fail-fast", *self._flags, "--test", "*", "--", "--test-threads=1"]
+        words = [
+            "cargo",
+            "test",
+            "-q",
+            "--no-fail-fast",
+            *self._flags,
+            "--test",
+            "*",
+            "--",
+            "--test-threads=1",
+        ]
         words += ["--format=pretty"]
         with (folder / "output").open("w") as output:
             subprocess.run(
@@ -109,10 +123,12 @@ RDKAFKA = CrateSuite(
 
 
 class LibrdkafkaSuite:
-    """The C library's own tests, in its quick mode; those that only speak to its mock cluster are left out. Some call Kafka's scripts."""
+    """The C library's own tests, in its quick mode; those that only speak to its mock cluster are left out.
+    Some call Kafka's scripts."""
 
     name = "librdkafka 2.12.1"
-    # The delay is Kafka's: 0118_commit_rebalance wants two members to come to one generation, and fails where the first has it alone.
+    # The delay is Kafka's: 0118_commit_rebalance wants two members to come to one generation, and fails where
+    # the first has it alone.
     overrides: Mapping[str, str] = {"num.partitions": "4", "group.initial.rebalance.delay.ms": "3000"}
     passed_min = 76
     known: Mapping[str, Excuse] = {

@@ -1,8 +1,9 @@
-"""What a suite is: how it is fetched and run, what it is known to fail at and why, and how its outcome is judged.
+"""What a suite is: how it is fetched and run, what it is known to fail at and why, and how its outcome is
+judged.
 
-Kept true: a failure that has no excuse here, or says something else than its excuse has it, is a failure of the run, and so is an excuse of what
-no longer fails; a suite that ran fewer tests than it is known to hold is one, too, since most of them skip in silence when they find no
-broker.
+Kept true: a failure that has no excuse here, or says something else than its excuse has it, is a failure of
+the run, and so is an excuse of what no longer fails; a suite that ran fewer tests than it is known to hold is
+one, too, since most of them skip in silence when they find no broker.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Excuse:
-    """Why a test fails, and a pattern of what it says then: one that fails with other words is news. Empty where no run has written its words
-    down yet."""
+    """Why a test fails, and a pattern of what it says then: one that fails with other words is news. Empty
+    where no run has written its words down yet."""
 
     why: str
     says: str = ""
@@ -48,7 +49,8 @@ class Suite(Protocol):
 
 
 def judge(suite: Suite, outcome: Outcome) -> list[str]:
-    """What is not as it is known to be; empty when all is well. Where a fickle one failed, others may not have been reached."""
+    """What is not as it is known to be; empty when all is well. Where a fickle one failed, others may not
+    have been reached."""
     excuses = [*suite.known.items(), *suite.fickle.items()]
     found = [
         f"{name}: {said}"
@@ -58,7 +60,9 @@ def judge(suite: Suite, outcome: Outcome) -> list[str]:
     is_whole = not any(re.search(pattern, name) for pattern in suite.fickle for name in outcome.failed)
     for known, excuse in suite.known.items():
         if is_whole and not any(re.search(known, name) for name in outcome.failed):
-            found.append(f"nothing that is called {known} failed any more: take it off the list ({excuse.why})")
+            found.append(
+                f"nothing that is called {known} failed any more: take it off the list ({excuse.why})"
+            )
     if len(outcome.passed) < suite.passed_min:
         found.append(f"only {len(outcome.passed)} tests passed, {suite.passed_min} at least did before")
     return found

@@ -22,7 +22,8 @@ STARTS = itertools.count()  # topic ids are drawn: no start draws those of anoth
 
 
 class Bucket(MemoryObjectStore):
-    """`is_away`, `is_full`: puts fail. `loses_answers`: what was put is told as failed. `log` has what was put, in order."""
+    """`is_away`, `is_full`: puts fail. `loses_answers`: what was put is told as failed. `log` has what was
+    put, in order."""
 
     def __init__(self) -> None:
         super().__init__(HandClock())
@@ -67,7 +68,12 @@ class BackedUp:
     """Starts as the broker does: looks at the bucket, then writes on."""
 
     def __init__(
-        self, bucket: Bucket | None = None, disk: SimDisk | None = None, *, is_conditional: bool = True, **settings: Any
+        self,
+        bucket: Bucket | None = None,
+        disk: SimDisk | None = None,
+        *,
+        is_conditional: bool = True,
+        **settings: Any,
     ) -> None:
         self.bucket = bucket or Bucket()
         self.disk = disk or sim_disk()

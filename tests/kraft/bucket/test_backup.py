@@ -1,4 +1,5 @@
-"""Committed metadata in the bucket: what is put and when, what waits, what a reader makes of it after each sort of loss."""
+"""Committed metadata in the bucket: what is put and when, what waits, what a reader makes of it after each
+sort of loss."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from millrace.kraft.bucket.layout import BackupCorrupt, Kind, frame, log_prefix, newest_key, snapshots_prefix, unframe
+from millrace.kraft.bucket.layout import (
+    BackupCorrupt,
+    Kind,
+    frame,
+    log_prefix,
+    newest_key,
+    snapshots_prefix,
+    unframe,
+)
 from millrace.kraft.bucket.writer import BackupForked
 from millrace.kraft.log.log_store import SnapshotId
 from millrace.runtime.disk import Buffer
@@ -26,7 +35,13 @@ def test_a_frame_that_was_touched_is_refused() -> None:
     """Every byte of header and payload counts, and so does the length."""
     data = b"".join(frame(Kind.PIECE, 3, 9, 2, 1_700_000_000_000, [b"some ", b"records"]))
     found = unframe("k", data)
-    assert (found.kind, found.base, found.end, found.epoch, bytes(found.payload)) == (1, 3, 9, 2, b"some records")
+    assert (found.kind, found.base, found.end, found.epoch, bytes(found.payload)) == (
+        1,
+        3,
+        9,
+        2,
+        b"some records",
+    )
     for place in range(len(data)):
         with pytest.raises(BackupCorrupt):
             unframe("k", data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
@@ -114,7 +129,8 @@ def test_a_store_that_is_away_makes_everything_wait() -> None:
 
 
 def test_a_full_store_is_told_once_each_time() -> None:
-    """Whoever can make room hears of it when the store begins to be full, not at each attempt; and asks whether it still is."""
+    """Whoever can make room hears of it when the store begins to be full, not at each attempt; and asks
+    whether it still is."""
 
     async def main() -> None:
         up = await BackedUp().start()
@@ -135,8 +151,9 @@ def test_a_full_store_is_told_once_each_time() -> None:
 
 
 def test_a_time_that_was_not_confirmed_is_not_saved() -> None:
-    """Records are stamped by a clock that is a day ahead: what is saved says the newest time that was confirmed, in pieces and snapshots. One whose
-    answer was lost is put again with the same bytes, although time went on."""
+    """Records are stamped by a clock that is a day ahead: what is saved says the newest time that was
+    confirmed, in pieces and snapshots. One whose answer was lost is put again with the same bytes, although
+    time went on."""
 
     async def main() -> None:
         up = await BackedUp().start(clock=HandClock(1_700_086_400_000))
@@ -161,7 +178,8 @@ def test_a_time_that_was_not_confirmed_is_not_saved() -> None:
 
 
 def test_a_restart_goes_on_where_the_bucket_ends() -> None:
-    """Kills in the middle of anything: the next start sees by names how far the bucket is, and the chain has no gap."""
+    """Kills in the middle of anything: the next start sees by names how far the bucket is, and the chain has
+    no gap."""
 
     async def main() -> None:
         chance = random.Random(4)
@@ -190,7 +208,8 @@ def test_a_restart_goes_on_where_the_bucket_ends() -> None:
 
 
 def test_snapshots_shorten_the_way_and_old_ones_go() -> None:
-    """Three snapshots stay with the pieces behind the oldest; each suffices to restore when the newer ones are damaged."""
+    """Three snapshots stay with the pieces behind the oldest; each suffices to restore when the newer ones
+    are damaged."""
 
     async def main() -> None:
         up = await BackedUp(snapshot_pieces=5).start()
@@ -205,7 +224,8 @@ def test_snapshots_shorten_the_way_and_old_ones_go() -> None:
         assert len(found.pieces) <= 20
         expected = up.node.publisher.image
         for damaged in range(3):
-            key = f"{snapshots_prefix(up.node.cluster_id)}{found.snapshots[damaged].end:020}-{found.snapshots[damaged].epoch:010}"
+            one = found.snapshots[damaged]
+            key = f"{snapshots_prefix(up.node.cluster_id)}{one.end:020}-{one.epoch:010}"
             up.bucket.set(key, up.bucket.content(key)[:-1])
             loaded = await up.load()
             if damaged < 2:
@@ -270,7 +290,8 @@ def test_a_pointer_that_came_before_its_snapshot_is_named() -> None:
 
 
 def test_the_pointer_moves_only_up() -> None:
-    """A snapshot that is late, of a leader that was replaced, does not take the pointer back; a damaged pointer is written anew."""
+    """A snapshot that is late, of a leader that was replaced, does not take the pointer back; a damaged
+    pointer is written anew."""
 
     async def main() -> None:
         up = await BackedUp().start()
@@ -312,7 +333,8 @@ def test_another_copy_that_wrote_on_is_found_out() -> None:
 
 
 def test_who_was_replaced_puts_nothing_and_moves_no_pointer() -> None:
-    """A node that has a newer owner ends at its next piece, and a snapshot that was due does not become the newest."""
+    """A node that has a newer owner ends at its next piece, and a snapshot that was due does not become the
+    newest."""
 
     class Owned:
         writer = None
@@ -333,7 +355,11 @@ def test_who_was_replaced_puts_nothing_and_moves_no_pointer() -> None:
         before = {key: up.bucket.content(key) for key in up.bucket.keys}
         owned.is_replaced = True
         await up.create("replaced")
-        for put in (up.backup._save_snapshot(), up.backup._point_to(SnapshotId(10_000, 9)), up.backup._delete_old()):
+        for put in (
+            up.backup._save_snapshot(),
+            up.backup._point_to(SnapshotId(10_000, 9)),
+            up.backup._delete_old(),
+        ):
             with contextlib.suppress(Fenced):
                 await put
         with pytest.raises(Fenced):
@@ -350,13 +376,16 @@ def test_who_was_replaced_puts_nothing_and_moves_no_pointer() -> None:
 
 @pytest.mark.parametrize("is_longer", [False, True])
 def test_of_two_forks_the_one_of_the_later_epoch_is_read(is_longer: bool) -> None:
-    """A process that was replaced put one more piece, which ends before or behind what its successor has put: none of it is read."""
+    """A process that was replaced put one more piece, which ends before or behind what its successor has put:
+    none of it is read."""
 
     async def main() -> None:
         first = await BackedUp().start()
         await first.create("common")
         await first.backup.reach_committed()
-        second = await BackedUp(first.bucket, first.disk.restart(lambda path: True, power_was_cut=False)).start()
+        second = await BackedUp(
+            first.bucket, first.disk.restart(lambda path: True, power_was_cut=False)
+        ).start()
         await second.create("winner")
         await second.backup.reach_committed()
         await first.create(*(f"replaced-{number}" for number in range(9 if is_longer else 1)))
@@ -373,7 +402,8 @@ def test_of_two_forks_the_one_of_the_later_epoch_is_read(is_longer: bool) -> Non
 
 
 def test_a_store_that_refuses_conditions_gets_it_all_the_same() -> None:
-    """A name is looked at before it is put: another's content is left, and our own, whose answer was lost, is taken for it."""
+    """A name is looked at before it is put: another's content is left, and our own, whose answer was lost, is
+    taken for it."""
 
     async def main() -> None:
         up = BackedUp(Refusing(), is_conditional=False)
@@ -392,14 +422,17 @@ def test_a_store_that_refuses_conditions_gets_it_all_the_same() -> None:
 
 
 def test_a_pointer_about_which_the_store_contradicts_itself() -> None:
-    """It is tried a bounded number of times with pauses in between, and the wait names key and contradiction; it heals by itself."""
+    """It is tried a bounded number of times with pauses in between, and the wait names key and contradiction;
+    it heals by itself."""
 
     async def main() -> None:
         bucket = BlindBucket()
         up = await BackedUp(bucket).start()
         bucket.blind_key = newest_key(up.node.cluster_id)
         began_s = asyncio.get_running_loop().time()
-        with pytest.raises(StoreContradicts, match="a put is told that it exists, a read that there is no such object"):
+        with pytest.raises(
+            StoreContradicts, match="a put is told that it exists, a read that there is no such object"
+        ):
             await up.backup._save_snapshot()
         assert bucket.refusals == ROUNDS_MAX
         assert asyncio.get_running_loop().time() - began_s > 1

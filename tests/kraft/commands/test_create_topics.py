@@ -78,7 +78,9 @@ def test_a_topic_that_was_created() -> None:
     assert found is not None
     assert found.topic_id == result.topic_id != bytes(16)
     assert (result.num_partitions, result.replication_factor, result.topic_config_error_code) == (2, 1, 0)
-    assert [(p.leader, p.replicas, p.isr, p.leader_epoch) for p in found.partitions] == [(1, (1,), (1,), 0)] * 2
+    assert [(p.leader, p.replicas, p.isr, p.leader_epoch) for p in found.partitions] == [
+        (1, (1,), (1,), 0)
+    ] * 2
     assert dict(machine.image.configs.topic("t")) == {"retention.ms": "77"}
     assert result.configs is not None
     shown = {config.name: (config.value, config.config_source) for config in result.configs}
@@ -99,7 +101,9 @@ def test_validating_changes_nothing() -> None:
 def test_topics_of_a_request_stand_or_fall_alone() -> None:
     """A name given twice fails both times; others pass; two that collide in one request do not both."""
     machine = Machine()
-    results = create(machine, topic("twice", 1), topic("twice", 2), topic("x.y", 1), topic("x_y", 1), topic("ok", 1))
+    results = create(
+        machine, topic("twice", 1), topic("twice", 2), topic("x.y", 1), topic("x_y", 1), topic("ok", 1)
+    )
     assert {result.name: result.error_code for result in results} == {
         "twice": ErrorCode.INVALID_REQUEST,
         "x.y": 0,
@@ -110,7 +114,8 @@ def test_topics_of_a_request_stand_or_fall_alone() -> None:
 
 
 def test_a_request_of_many_names_is_counted_and_refused_in_steps() -> None:
-    """One name again and again, or too many of them: no step is more than so many, and each name is answered once."""
+    """One name again and again, or too many of them: no step is more than so many, and each name is answered
+    once."""
     for names, answered in ((["same"] * 50_000, 1), ([f"t{place}" for place in range(20_000)], 20_000)):
         request = CreateTopicsRequest([topic(name, 1) for name in names])
         machine = Machine()
@@ -124,7 +129,9 @@ def test_a_request_of_many_names_is_counted_and_refused_in_steps() -> None:
                 break
             count += 1
         assert count >= len(names) // NAMES_A_STEP + answered // TOPICS_A_STEP
-        assert [result.error_code for result in decision.response.topics] == [ErrorCode.POLICY_VIOLATION] * answered
+        assert [result.error_code for result in decision.response.topics] == [
+            ErrorCode.POLICY_VIOLATION
+        ] * answered
         assert not decision.records
 
 
@@ -137,7 +144,8 @@ def test_the_bound_on_partitions_is_the_requests() -> None:
 
 
 def test_what_is_named_again_is_looked_at_once() -> None:
-    """Of a configuration the last value counts; a broker that is named a million times is not repeated to its client."""
+    """Of a configuration the last value counts; a broker that is named a million times is not repeated to its
+    client."""
     machine = Machine()
     asked = topic("t", 1)
     asked.configs = [CreatableTopicConfig("retention.ms", value) for value in ["soon"] * 100_000 + ["77"]]
@@ -158,7 +166,8 @@ def test_nobody_to_lead() -> None:
 
 
 def test_leaders_take_turns() -> None:
-    """With several brokers partitions are spread; a manual assignment's first broker leads, its log directory is noted."""
+    """With several brokers partitions are spread; a manual assignment's first broker leads, its log directory
+    is noted."""
     machine = Machine()
     directory = bytes(range(16))
     machine.do(BrokerRegistrationRequest(2, CLUSTER, bytes(16), log_dirs=[directory]))
@@ -206,8 +215,8 @@ def test_more_partitions(name: str, count: int, assigned: list[list[int]] | None
 @pytest.mark.parametrize("validate_only", [False, True])
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__share_group_state"])
 def test_topics_whose_keys_are_found_by_their_count_keep_it(name: str, validate_only: bool) -> None:
-    """One partition more, and the offsets that groups have committed would be looked for elsewhere: refused, with the reason, whatever
-    else the request asks for."""
+    """One partition more, and the offsets that groups have committed would be looked for elsewhere: refused,
+    with the reason, whatever else the request asks for."""
     machine = Machine()
     create(machine, topic(name, 4), topic("plain", 1))
     asked = [CreatePartitionsTopic(name, 5, None), CreatePartitionsTopic("plain", 2, None)]

@@ -14,7 +14,8 @@ from tests.kraft.test_replay import Machine
 
 
 def test_what_is_deleted() -> None:
-    """Names of old requests and states of new ones; unknown ones, doubles and contradictions are told apart."""
+    """Names of old requests and states of new ones; unknown ones, doubles and contradictions are told
+    apart."""
     machine = Machine()
     create(machine, *(topic(name, 1) for name in "abcd"))
     by_id = topic_id(machine, "b")
@@ -46,7 +47,8 @@ def test_what_is_deleted() -> None:
 
 
 def test_streams_and_objects_go_in_the_same_commit() -> None:
-    """The topic's streams are gone and its own objects marked for deletion; a set object stays while another topic's range is in it."""
+    """The topic's streams are gone and its own objects marked for deletion; a set object stays while another
+    topic's range is in it."""
     machine = Machine()
     create(machine, topic("old", 2, retention_ms="5"), topic("new", 1))
     first, second = open_streams(machine, "old", 0, 1)[0], open_streams(machine, "old", 1, 1)[0]

@@ -12,7 +12,11 @@ from millrace.kraft.commands.compaction import LONG_COUNT, decide_commit_compact
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.tables.objects import ObjectState
 from millrace.protocol.error_codes import ErrorCode
-from millrace.protocol.messages.commit_compaction import CommitCompactionRequest, CompactedObject, CompactedRange
+from millrace.protocol.messages.commit_compaction import (
+    CommitCompactionRequest,
+    CompactedObject,
+    CompactedRange,
+)
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millrace.protocol.messages.prepare_objects import PrepareObjectsRequest
 from millrace.runtime.errors import Closed
@@ -25,7 +29,8 @@ ENDS = 10
 
 
 class Fixture:
-    """Two uploads of all streams of a topic, and the request that makes of them a set and objects of the first twenty streams."""
+    """Two uploads of all streams of a topic, and the request that makes of them a set and objects of the
+    first twenty streams."""
 
     def __init__(self, disk: SimDisk, node: ControllerNode, broker: Broker) -> None:
         self.disk = disk
@@ -58,7 +63,10 @@ class Fixture:
             first,
             900,
             [CompactedRange(one, 0, 2 * ENDS) for one in self.stream_ids[20 + left_out :]],
-            [CompactedObject(first + n, ObjectKind.STREAM, 400, one, 0, 2 * ENDS) for n, one in enumerate(own, 1)],
+            [
+                CompactedObject(first + n, ObjectKind.STREAM, 400, one, 0, 2 * ENDS)
+                for n, one in enumerate(own, 1)
+            ],
             list(self.sources),
         )
 
@@ -77,7 +85,8 @@ class Fixture:
 
 
 def test_others_run_between_the_steps() -> None:
-    """While a long commit is decided the loop turns many times; a restart, which applies its record at once, comes to the same image."""
+    """While a long commit is decided the loop turns many times; a restart, which applies its record at once,
+    comes to the same image."""
 
     async def main() -> None:
         fixture = await Fixture.open()
@@ -87,7 +96,8 @@ def test_others_run_between_the_steps() -> None:
         reply, turns = fixture.node.controller.submit(request), 0
         while (
             not reply.done()
-            and fixture.node.controller.image.objects.get(request.object_id).state is not ObjectState.COMMITTED
+            and fixture.node.controller.image.objects.get(request.object_id).state
+            is not ObjectState.COMMITTED
         ):  # type: ignore[union-attr]
             turns += 1
             await asyncio.sleep(0)
@@ -101,7 +111,8 @@ def test_others_run_between_the_steps() -> None:
 
 @pytest.mark.parametrize("times", [1, 3, 50])
 def test_what_others_change_meanwhile_is_seen(times: int) -> None:
-    """Ids are prepared while a commit is decided, once or all the time: it is decided anew on what is there, in the end at once."""
+    """Ids are prepared while a commit is decided, once or all the time: it is decided anew on what is there,
+    in the end at once."""
 
     async def main() -> None:
         fixture = await Fixture.open()
@@ -110,7 +121,9 @@ def test_what_others_change_meanwhile_is_seen(times: int) -> None:
         for _ in range(times):
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            others.append(fixture.node.controller.submit(PrepareObjectsRequest(NODE, fixture.broker.epoch, 1, 60_000)))
+            others.append(
+                fixture.node.controller.submit(PrepareObjectsRequest(NODE, fixture.broker.epoch, 1, 60_000))
+            )
         assert (await reply).error_code == 0
         firsts = [(await one).first_object_id for one in others]
         assert len(set(firsts)) == times
@@ -122,7 +135,8 @@ def test_what_others_change_meanwhile_is_seen(times: int) -> None:
 
 
 def test_a_topic_that_is_deleted_meanwhile_is_not_brought_back() -> None:
-    """The topic goes between two steps: the commit is refused, for its sources hold nothing any more, and nothing of it stands."""
+    """The topic goes between two steps: the commit is refused, for its sources hold nothing any more, and
+    nothing of it stands."""
 
     async def main() -> None:
         fixture = await Fixture.open()
@@ -175,7 +189,8 @@ def test_a_node_that_is_closed_meanwhile_answers() -> None:
 
 
 def test_who_asked_may_be_gone_when_it_is_decided() -> None:
-    """The wait for a refusal is cancelled between two steps: nothing is raised where nobody would see it, and the node goes on."""
+    """The wait for a refusal is cancelled between two steps: nothing is raised where nobody would see it, and
+    the node goes on."""
 
     async def main() -> None:
         fixture = await Fixture.open()
@@ -194,7 +209,8 @@ def test_who_asked_may_be_gone_when_it_is_decided() -> None:
 
 
 def test_no_step_takes_long() -> None:
-    """A commit of 120 ranges has a step for every few of them, and steps that end with the decision that is made at once."""
+    """A commit of 120 ranges has a step for every few of them, and steps that end with the decision that is
+    made at once."""
 
     async def main() -> None:
         fixture = await Fixture.open()

@@ -1,4 +1,5 @@
-"""A command that names thousands is decided, encoded and applied in steps: others have the loop, and see all of it or nothing."""
+"""A command that names thousands is decided, encoded and applied in steps: others have the loop, and see all
+of it or nothing."""
 
 from __future__ import annotations
 
@@ -59,11 +60,14 @@ def wide_request(name: str = "wide", count: int = WIDE) -> CreateTopicsRequest:
 
 def many_request() -> CreateTopicsRequest:
     configs = [CreatableTopicConfig("retention.ms", "1000")]
-    return CreateTopicsRequest([CreatableTopic(f"t{index}", 1, 1, configs=configs) for index in range(TOPICS)])
+    return CreateTopicsRequest(
+        [CreatableTopic(f"t{index}", 1, 1, configs=configs) for index in range(TOPICS)]
+    )
 
 
 def test_others_have_the_loop_meanwhile() -> None:
-    """Topics, partitions, values and streams by the thousands are made and deleted over many turns; a restart finds the same image."""
+    """Topics, partitions, values and streams by the thousands are made and deleted over many turns; a restart
+    finds the same image."""
 
     async def main() -> None:
         disk = sim_disk()
@@ -111,7 +115,9 @@ def test_others_have_the_loop_while_partitions_are_refused() -> None:
         moved = [ReassignablePartition(index, [1]) for index in range(WIDE)]
         requests = [
             AlterPartitionReassignmentsRequest(topics=[ReassignableTopic("none", moved)]),
-            AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(f"t{one}", moved[:1]) for one in range(WIDE)]),
+            AlterPartitionReassignmentsRequest(
+                topics=[ReassignableTopic(f"t{one}", moved[:1]) for one in range(WIDE)]
+            ),
             ElectLeadersRequest(0, [TopicPartitions("none", list(range(WIDE)))]),
             ElectLeadersRequest(0, [TopicPartitions(f"t{one}", [0]) for one in range(WIDE)]),
         ]
@@ -127,7 +133,8 @@ def test_others_have_the_loop_while_partitions_are_refused() -> None:
 
 
 def test_who_comes_meanwhile_stands_behind() -> None:
-    """Commands submitted between two steps are decided on the whole of it, in their order; nobody sees the half of it."""
+    """Commands submitted between two steps are decided on the whole of it, in their order; nobody sees the
+    half of it."""
 
     async def main() -> None:
         disk = sim_disk()
@@ -136,7 +143,9 @@ def test_who_comes_meanwhile_stands_behind() -> None:
         first = node.controller.submit(wide_request())
         await asyncio.sleep(0)
         again = node.controller.submit(wide_request())
-        widened = node.controller.submit(CreatePartitionsRequest([CreatePartitionsTopic("wide", 2 * WIDE, None)]))
+        widened = node.controller.submit(
+            CreatePartitionsRequest([CreatePartitionsTopic("wide", 2 * WIDE, None)])
+        )
         deleted = node.controller.submit(DeleteTopicsRequest([DeleteTopicState("wide")]))
         prepared = asyncio.ensure_future(broker.prepare())
         while not first.done():
@@ -172,7 +181,8 @@ def test_many_stand_behind_one() -> None:
 
 @pytest.mark.parametrize("turns", [1, 3, 9, 15])
 def test_a_node_that_is_closed_meanwhile_answers(turns: int) -> None:
-    """Who is decided in steps, and who stands behind, is told of the end; a restart finds all of the topic or nothing."""
+    """Who is decided in steps, and who stands behind, is told of the end; a restart finds all of the topic or
+    nothing."""
 
     async def main() -> None:
         disk = sim_disk()
@@ -217,7 +227,8 @@ def test_who_asked_may_be_gone() -> None:
 
 @pytest.mark.parametrize("is_first_small", [True, False])
 def test_what_is_given_up_meanwhile_is_decided_anew(is_first_small: bool) -> None:
-    """The disk is full: what was pending before a creation in steps is dropped under it, or it is dropped itself. It leaves no trace."""
+    """The disk is full: what was pending before a creation in steps is dropped under it, or it is dropped
+    itself. It leaves no trace."""
 
     async def main() -> None:
         disk = sim_disk()
@@ -241,7 +252,8 @@ def test_what_is_given_up_meanwhile_is_decided_anew(is_first_small: bool) -> Non
 
 @pytest.mark.parametrize("is_validated", [False, True])
 def test_many_keys_of_one_topic(is_validated: bool) -> None:
-    """One resource that names thousands of keys, which may all be unknown where they are removed: a pause every few hundred."""
+    """One resource that names thousands of keys, which may all be unknown where they are removed: a pause
+    every few hundred."""
 
     async def main() -> None:
         node = await open_node(sim_disk())
@@ -279,7 +291,9 @@ def test_a_long_value_is_heavy(operation: int) -> None:
         value = ",".join(f"{index}:1" for index in range(5_000))
         configs = [AlterableConfig("leader.replication.throttled.replicas", operation, value)]
         resources = [AlterConfigsResource(2, f"t{index}", configs) for index in range(20)]
-        turns, answer = await turns_of(node.controller.submit(IncrementalAlterConfigsRequest(resources, True)))
+        turns, answer = await turns_of(
+            node.controller.submit(IncrementalAlterConfigsRequest(resources, True))
+        )
         assert [row.error_code for row in answer.responses] == [0] * 20
         assert turns > 15
         await node.close()

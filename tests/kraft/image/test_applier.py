@@ -1,4 +1,5 @@
-"""Committed metadata is applied in one place: leader, follower, observer, restart and installed snapshot come to equal images."""
+"""Committed metadata is applied in one place: leader, follower, observer, restart and installed snapshot come
+to equal images."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def test_batches_are_published_as_one_change_in_their_order() -> None:
     seen: list[MetadataImage] = []
     publisher.subscribe(lambda delta, image: seen.append(image))
     Applier(publisher).apply([batch(0, 1, 2), batch(2, 3)])
-    assert [(image.offset, image.epoch, image.features.level("metadata.version")) for image in seen] == [(3, 1, 3)]
+    assert [(image.offset, image.epoch, image.features.level("metadata.version")) for image in seen] == [
+        (3, 1, 3)
+    ]
 
 
 def test_a_batch_that_does_not_join_is_refused() -> None:
@@ -97,7 +100,8 @@ def test_followers_and_observers_hold_the_leaders_image() -> None:
 
 
 def test_a_restart_applies_what_is_known_to_be_committed() -> None:
-    """One of several begins with its snapshot; what lies behind it counts when the leader says so. A quorum of one begins with all."""
+    """One of several begins with its snapshot; what lies behind it counts when the leader says so. A quorum
+    of one begins with all."""
 
     async def main() -> None:
         quorum = Quorum((1, 2, 3))
@@ -132,7 +136,8 @@ def test_a_restart_applies_what_is_known_to_be_committed() -> None:
 
 @pytest.mark.parametrize("is_interrupted", [False, True])
 def test_who_is_far_behind_installs_the_leaders_snapshot(is_interrupted: bool) -> None:
-    """The log is replaced, subscribers are told of everything that may have changed, and a crash on the way is gone on from."""
+    """The log is replaced, subscribers are told of everything that may have changed, and a crash on the way
+    is gone on from."""
 
     async def main() -> None:
         quorum = Quorum((1, 2, 3))
@@ -175,7 +180,8 @@ def snapshot_path(node: ControllerNode) -> str:
 
 
 def test_a_command_that_is_cut_with_the_leadership_is_told_so() -> None:
-    """What a deposed leader had decided and not committed never shows in an image, and its caller hears that the outcome is unknown."""
+    """What a deposed leader had decided and not committed never shows in an image, and its caller hears that
+    the outcome is unknown."""
 
     async def main() -> None:
         quorum = Quorum((1, 2, 3))

@@ -29,7 +29,8 @@ TOPIC_ID = bytes(range(16))
 
 
 def test_the_envelope_is_kafkas() -> None:
-    """Frame version 1, key and version before the body; ours are a tagged field of a NoOpRecord, by their key."""
+    """Frame version 1, key and version before the body; ours are a tagged field of a NoOpRecord, by their
+    key."""
     writer = ValueWriter()
     assert writer.write(TopicRecord("t", TOPIC_ID)) == b"\x01\x02\x00" + b"\x02t" + TOPIC_ID + b"\x00"
     assert writer.write(PartitionRecord(3, TOPIC_ID))[:3] == b"\x01\x03\x01"
@@ -85,7 +86,11 @@ def test_one_batch_of_many_proposals() -> None:
     assert is_intact(batch, header)
     assert (header.base_offset, header.last_offset, header.leader_epoch, header.attributes) == (77, 79, 5, 0)
     assert decode_values(batch) == [b"one", b"two", b"x" * 300]
-    assert [(record.offset, record.timestamp) for record in iter_records(batch)] == [(77, 100), (78, 100), (79, 90)]
+    assert [(record.offset, record.timestamp) for record in iter_records(batch)] == [
+        (77, 100),
+        (78, 100),
+        (79, 90),
+    ]
 
 
 def test_a_batch_that_lies_is_refused() -> None:

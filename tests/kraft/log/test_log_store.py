@@ -54,8 +54,8 @@ def test_what_was_appended_is_read_again() -> None:
 
 
 def test_what_a_killed_process_had_not_synced_is_durable_once_it_was_read() -> None:
-    """A batch that was appended and not synced is found by the next process, which acts on it: a power cut may not take it then, nor
-    leave it torn before a batch that is whole."""
+    """A batch that was appended and not synced is found by the next process, which acts on it: a power cut
+    may not take it then, nor leave it torn before a batch that is whole."""
 
     async def main() -> None:
         disk = sim_disk()
@@ -293,7 +293,8 @@ def test_the_quorum_state_is_kafkas_json() -> None:
 
 @pytest.mark.parametrize("is_recent", [True, False])
 def test_any_part_of_the_log_can_be_read_back(is_recent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From memory or from the segments: from a batch's start on, whole batches alone, as many bytes as asked for and one batch at least."""
+    """From memory or from the segments: from a batch's start on, whole batches alone, as many bytes as asked
+    for and one batch at least."""
     if not is_recent:
         monkeypatch.setattr("millrace.kraft.log.log_store.RECENT_BYTES_MAX", 0)
 
@@ -308,7 +309,9 @@ def test_any_part_of_the_log_can_be_read_back(is_recent: bool, monkeypatch: pyte
             await store.append(data, base + 2)
         assert [batch.data for batch in await store.read(0, 40, 1 << 20)] == written
         assert [batch.data for batch in await store.read(10, 21, 1 << 20)] == written[5:10]
-        assert [(batch.base, batch.end, batch.epoch) for batch in await store.read(38, 40, 1)] == [(38, 40, 3)]
+        assert [(batch.base, batch.end, batch.epoch) for batch in await store.read(38, 40, 1)] == [
+            (38, 40, 3)
+        ]
         assert len(await store.read(0, 40, len(written[0]) + 1)) == 2
         assert await store.read(40, 40, 100) == []
         await store.truncate(30)

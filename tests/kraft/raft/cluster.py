@@ -1,7 +1,8 @@
-"""A cluster of raft cores on one table: their durable state, the messages between them, and what transcripts print of it.
+"""A cluster of raft cores on one table: their durable state, the messages between them, and what transcripts
+print of it.
 
-Persisting is immediate. A crash forgets what was not given as Ready, which is nothing but the role; a restart begins from
-the durable state and log. Chance is fixed: node n waits n - 1 ticks longer than the least.
+Persisting is immediate. A crash forgets what was not given as Ready, which is nothing but the role; a restart
+begins from the durable state and log. Chance is fixed: node n waits n - 1 ticks longer than the least.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from millrace.kraft.raft.log_view import Entry, LogView
 from millrace.kraft.raft.messages import Fetch, FetchReply, Message
 from millrace.kraft.raft.ready import LeaderChange, QuorumState
 
-SETTINGS = {"election_ticks": 10, "fetch_ticks": 20, "backoff_ticks_max": 10, "retry_ticks": 5, "park_ticks": 4}
+SETTINGS = {
+    "election_ticks": 10,
+    "fetch_ticks": 20,
+    "backoff_ticks_max": 10,
+    "retry_ticks": 5,
+    "park_ticks": 4,
+}
 
 
 @dataclass
@@ -107,7 +114,8 @@ class Cluster:
         return message
 
     def deliver(self, only: str | None = None, is_brief: bool = False) -> None:
-        """Delivers what is queued and what that brings about, in order; only those named, once, when a pair is given."""
+        """Delivers what is queued and what that brings about, in order; only those named, once, when a pair
+        is given."""
         rounds = 0
         while self.queue:
             rounds += 1
@@ -143,4 +151,6 @@ class Cluster:
             if node.raft is None:
                 self.out.append(f"{node.node_id} down log={node.log_text()}")
                 continue
-            self.out.append(f"{node.node_id} {node.core.role!r} hw={node.core.high_watermark} log={node.log_text()}")
+            self.out.append(
+                f"{node.node_id} {node.core.role!r} hw={node.core.high_watermark} log={node.log_text()}"
+            )

@@ -4,7 +4,8 @@ A block is a command, a line of dashes, and what it printed. Commands:
 
     cluster 1 2 3 [observers 4]   voters, and nodes that only follow
     tick N... [xCOUNT]            time passes at some nodes, or `all`
-    run COUNT                     time passes everywhere, and all is delivered, so often; fetches of nothing are not printed
+    run COUNT                     time passes everywhere, and all is delivered, so often; fetches of nothing
+                                  are not printed
     deliver [A->B]                delivers everything until it is quiet, or one round of one pair
     drop [A->B]                   loses what is queued
     cut N... / heal               a node hears and is heard no more / all are again

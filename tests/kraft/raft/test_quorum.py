@@ -31,14 +31,17 @@ def test_votes_of_three(votes: dict[int, bool], result: VoteResult) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "end"), [([5], 5), ([5, 9], 5), ([1, 5, 9], 5), ([9, 9, 1], 9), ([1, 2, 3, 4], 2), ([-1, -1, 7], -1)]
+    ("ends", "end"),
+    [([5], 5), ([5, 9], 5), ([1, 5, 9], 5), ([9, 9, 1], 9), ([1, 2, 3, 4], 2), ([-1, -1, 7], -1)],
 )
 def test_the_committed_end_is_the_majoritys(ends: list[int], end: int) -> None:
     """What at least a majority holds."""
     assert majority_end(ends) == end
 
 
-def view(*epochs: tuple[int, int], end: int, start: int = 0, snapshot: tuple[int, int] | None = None) -> LogView:
+def view(
+    *epochs: tuple[int, int], end: int, start: int = 0, snapshot: tuple[int, int] | None = None
+) -> LogView:
     return LogView(start, end, end, list(epochs), snapshot)
 
 

@@ -1,4 +1,5 @@
-"""The core under chance: messages lost, late and twice, nodes crashing and cut off; what must hold is checked at each step."""
+"""The core under chance: messages lost, late and twice, nodes crashing and cut off; what must hold is checked
+at each step."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ STEPS = 1_500
 
 
 class Checker:
-    """One leader an epoch; what was committed anywhere stays what it was, everywhere; high watermarks never fall."""
+    """One leader an epoch; what was committed anywhere stays what it was, everywhere; high watermarks never
+    fall."""
 
     def __init__(self) -> None:
         self.leaders: dict[int, int] = {}
@@ -132,7 +134,8 @@ class Storm:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_what_must_hold_holds_in_a_storm(seed: int) -> None:
-    """No two leaders of an epoch, no committed record lost or changed; and when the storm is over, there is progress."""
+    """No two leaders of an epoch, no committed record lost or changed; and when the storm is over, there is
+    progress."""
     storm = Storm(seed, voters=3 if seed % 2 else 5)
     for _ in range(STEPS):
         storm.step()
@@ -141,7 +144,8 @@ def test_what_must_hold_holds_in_a_storm(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [201, 285])
 def test_answers_that_come_late_cut_nothing(seed: int) -> None:
-    """Seeds that once lost committed records: a late `diverging` cut a good log; a cut log was taken for the leader's."""
+    """Seeds that once lost committed records: a late `diverging` cut a good log; a cut log was taken for the
+    leader's."""
     storm = Storm(seed, voters=3)
     for _ in range(4_000):
         storm.step()
@@ -149,7 +153,8 @@ def test_answers_that_come_late_cut_nothing(seed: int) -> None:
 
 
 def test_the_storm_reaches_what_it_is_about() -> None:
-    """The storms together see several leaders, commits, truncations and snapshots installed: else they would prove nothing."""
+    """The storms together see several leaders, commits, truncations and snapshots installed: else they would
+    prove nothing."""
     leaders = commits = truncations = installs = 0
     for seed in range(20):
         storm = Storm(seed, voters=3 if seed % 2 else 5)

@@ -1,7 +1,8 @@
-"""The core over disks that take their time: what it gave out is persisted later, while messages and ticks go on.
+"""The core over disks that take their time: what it gave out is persisted later, while messages and ticks go
+on.
 
-Each node's disk does one thing at a time, in the order in which it was asked; between two of them anything may happen: messages come,
-leaders fall, logs are cut, processes are killed with writes under way.
+Each node's disk does one thing at a time, in the order in which it was asked; between two of them anything
+may happen: messages come, leaders fall, logs are cut, processes are killed with writes under way.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class SlowCluster(Cluster):
     """A Ready becomes operations on the node's disk; `work` does the next one."""
 
     def __init__(self, voters: tuple[int, ...], observers: tuple[int, ...] = ()) -> None:
-        self.disks: dict[int, deque[Callable[[], None]]] = {node_id: deque() for node_id in (*voters, *observers)}
+        self.disks: dict[int, deque[Callable[[], None]]] = {
+            node_id: deque() for node_id in (*voters, *observers)
+        }
         super().__init__(voters, observers)
 
     def settle(self, node: Node) -> None:
@@ -64,7 +67,9 @@ class SlowCluster(Cluster):
 
     def append(self, node: Node, entry: Entry) -> None:
         expected = (
-            node.entries[-1].end if node.entries else max(node.start, entry.base if not node.start else node.start)
+            node.entries[-1].end
+            if node.entries
+            else max(node.start, entry.base if not node.start else node.start)
         )
         assert entry.base == expected, (node.node_id, entry, expected)
         node.entries.append(entry)
@@ -86,7 +91,9 @@ class SlowCluster(Cluster):
     def see_commits(self, node: Node) -> None:
         durable = node.entries[-1].end if node.entries else node.start
         commit_end = node.core.commit_end
-        assert commit_end <= durable, f"node {node.node_id}: {commit_end} is called committed, {durable} is durable"
+        assert commit_end <= durable, (
+            f"node {node.node_id}: {commit_end} is called committed, {durable} is durable"
+        )
         if commit_end > node.committed:
             node.committed = commit_end
             self.out.append(f"{node.node_id} commits to {commit_end}")
@@ -129,7 +136,8 @@ class SlowStorm(Storm):
 
 @pytest.mark.parametrize("seed", range(16))
 def test_what_must_hold_holds_over_slow_disks(seed: int) -> None:
-    """Nothing counts as committed that is not durable, nothing committed is lost; and when the storm is over, there is progress."""
+    """Nothing counts as committed that is not durable, nothing committed is lost; and when the storm is over,
+    there is progress."""
     storm = SlowStorm(seed, voters=3 if seed % 2 else 5)
     for _ in range(STEPS):
         storm.step()
@@ -164,7 +172,8 @@ def follower(end: int = 1) -> Raft:
 
 
 def test_what_was_cut_while_it_was_written_is_not_durable() -> None:
-    """The disk's word for entries that a new leader has replaced says nothing of those that took their place."""
+    """The disk's word for entries that a new leader has replaced says nothing of those that took their
+    place."""
     raft = follower()
     given = raft.ready().entries
     assert [entry.base for entry in given] == [1, 3]

@@ -33,7 +33,9 @@ def topic(
     )
 
 
-def create(machine: Machine, *topics: CreatableTopic, validate_only: bool = False) -> list[CreatableTopicResult]:
+def create(
+    machine: Machine, *topics: CreatableTopic, validate_only: bool = False
+) -> list[CreatableTopicResult]:
     results: list[CreatableTopicResult] = machine.do(
         CreateTopicsRequest(list(topics), validate_only=validate_only)
     ).topics
@@ -47,7 +49,9 @@ def topic_id(machine: Machine, name: str) -> bytes:
 
 
 def open_streams(machine: Machine, name: str, partition: int = 0, *roles: int) -> list[int]:
-    request = OpenPartitionStreamsRequest(1, machine.epoch, topic_id(machine, name), partition, 0, list(roles or (1,)))
+    request = OpenPartitionStreamsRequest(
+        1, machine.epoch, topic_id(machine, name), partition, 0, list(roles or (1,))
+    )
     response: Any = machine.do(request)
     assert response.error_code == 0, response
     return [stream.stream_id for stream in response.streams]

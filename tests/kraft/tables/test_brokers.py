@@ -1,4 +1,5 @@
-"""Registration, heartbeats, producer ids; elections and reassignments, which find nothing to do; feature levels."""
+"""Registration, heartbeats, producer ids; elections and reassignments, which find nothing to do; feature
+levels."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from tests.kraft.tables.build import create, topic
 from tests.kraft.test_replay import CLUSTER, Machine
 
 
-def register(machine: Machine, incarnation: int, broker_id: int = 1, cluster: str = CLUSTER) -> tuple[int, int]:
+def register(
+    machine: Machine, incarnation: int, broker_id: int = 1, cluster: str = CLUSTER
+) -> tuple[int, int]:
     request = BrokerRegistrationRequest(
         broker_id,
         cluster,
@@ -36,7 +39,8 @@ def register(machine: Machine, incarnation: int, broker_id: int = 1, cluster: st
 
 
 def test_registration() -> None:
-    """The epoch is the record's offset; a retry keeps it, a new incarnation has a higher one; another cluster is refused."""
+    """The epoch is the record's offset; a retry keeps it, a new incarnation has a higher one; another cluster
+    is refused."""
     machine = Machine()
     offset = machine.image.offset
     assert register(machine, 7) == (0, offset)
@@ -74,7 +78,8 @@ def test_heartbeats() -> None:
 
 
 def test_unregistering() -> None:
-    """Once, and not while it lives: it would lead nothing and not know it. Then the broker's calls are refused."""
+    """Once, and not while it lives: it would lead nothing and not know it. Then the broker's calls are
+    refused."""
     machine = Machine()
     refused = machine.do(UnregisterBrokerRequest(1))
     assert (refused.error_code, refused.error_message) == (
@@ -108,7 +113,14 @@ def test_elections_are_never_needed() -> None:
     asked = [TopicPartitions("t", [0, 1, 2]), TopicPartitions("no", [0])]
     results = machine.do(ElectLeadersRequest(0, asked)).replica_election_results
     assert [(r.topic, [p.error_code for p in r.partition_result]) for r in results] == [
-        ("t", [ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]),
+        (
+            "t",
+            [
+                ErrorCode.ELECTION_NOT_NEEDED,
+                ErrorCode.ELECTION_NOT_NEEDED,
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ],
+        ),
         ("no", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]),
     ]
     assert machine.do(ElectLeadersRequest(1, None)).replica_election_results == []
@@ -155,7 +167,10 @@ def test_reassignments(name: str, index: int, replicas: list[int] | None, code: 
         ([FeatureUpdateKey("metadata.version", 31)], ErrorCode.INVALID_UPDATE_VERSION),
         ([FeatureUpdateKey("metadata.version", 29, upgrade_type=3)], ErrorCode.INVALID_UPDATE_VERSION),
         ([FeatureUpdateKey("unheard.of", 1)], ErrorCode.INVALID_UPDATE_VERSION),
-        ([FeatureUpdateKey("group.version", 0), FeatureUpdateKey("group.version", 0)], ErrorCode.INVALID_REQUEST),
+        (
+            [FeatureUpdateKey("group.version", 0), FeatureUpdateKey("group.version", 0)],
+            ErrorCode.INVALID_REQUEST,
+        ),
         ([FeatureUpdateKey("group.version", 0, upgrade_type=9)], ErrorCode.INVALID_REQUEST),
     ],
 )

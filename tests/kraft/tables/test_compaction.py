@@ -12,7 +12,11 @@ from millrace.kraft.log.snapshot import image_records
 from millrace.kraft.tables.objects import ObjectState
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest
-from millrace.protocol.messages.commit_compaction import CommitCompactionRequest, CompactedObject, CompactedRange
+from millrace.protocol.messages.commit_compaction import (
+    CommitCompactionRequest,
+    CompactedObject,
+    CompactedRange,
+)
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millrace.protocol.messages.remove_objects import RemoveObjectsRequest
 from millrace.protocol.messages.trim_streams import StreamTrim, TrimStreamsRequest
@@ -130,7 +134,9 @@ def test_a_forced_split_sent_again_succeeds() -> None:
     """A commit without a stream-set object is known by what it made."""
     machine = with_sets(1)
     first = prepare(machine, 2)
-    request = compact(machine, NO_OBJECT, [], [0], own=((first, STREAM, 0, 0, 10), (first + 1, STREAM, 1, 0, 5)))
+    request = compact(
+        machine, NO_OBJECT, [], [0], own=((first, STREAM, 0, 0, 10), (first + 1, STREAM, 1, 0, 5))
+    )
     assert ask(machine, request) is ErrorCode.NONE
     before = machine.image
     assert ask(machine, request) is ErrorCode.NONE
@@ -257,7 +263,8 @@ def test_what_may_be_linked_must_still_be_there() -> None:
 
 
 def test_a_group_goes_object_by_object() -> None:
-    """Objects of one group that are compacted apart: what is left names those that are left, and the last one is judged exactly."""
+    """Objects of one group that are compacted apart: what is left names those that are left, and the last one
+    is judged exactly."""
     machine = with_sets()
     first = prepare(machine, 8)
     for number, source in enumerate((1, 0, 3)):
@@ -274,9 +281,12 @@ def test_a_group_goes_object_by_object() -> None:
 
 
 def test_a_stream_that_was_forgotten_is_missed_in_a_group_that_goes_on() -> None:
-    """A source's streams are in the new objects, or said to be trimmed there; what is neither was forgotten."""
+    """A source's streams are in the new objects, or said to be trimmed there; what is neither was
+    forgotten."""
     machine = with_sets()
-    machine.do(TrimStreamsRequest(1, machine.epoch, [StreamTrim(1, 0, 8)]))  # of object 0 nothing of stream 1 is wanted
+    machine.do(
+        TrimStreamsRequest(1, machine.epoch, [StreamTrim(1, 0, 8)])
+    )  # of object 0 nothing of stream 1 is wanted
     first = prepare(machine, 2)
     before = machine.image
     assert ask(machine, compact(machine, first, [(0, 0, 10)], [0])) is REFUSED
@@ -285,7 +295,10 @@ def test_a_stream_that_was_forgotten_is_missed_in_a_group_that_goes_on() -> None
     assert machine.image is before
     assert ask(machine, compact(machine, first, [(0, 0, 10)], [0], trimmed_ids=[1])) is ErrorCode.NONE
     check(machine)
-    assert ask(machine, compact(machine, first + 1, [(0, 10, 20), (1, 8, 10)], [1], trimmed_ids=[77])) is ErrorCode.NONE
+    assert (
+        ask(machine, compact(machine, first + 1, [(0, 10, 20), (1, 8, 10)], [1], trimmed_ids=[77]))
+        is ErrorCode.NONE
+    )
     check(machine)
 
 
@@ -293,7 +306,9 @@ def test_what_a_source_alone_held_is_missed() -> None:
     """A piece of a stream that nothing else on the group has any of."""
     machine = made()
     for number, ranges in enumerate((((0, 0, 10),), ((0, 10, 20), (1, 0, 10)), ((0, 20, 30),))):
-        assert ask(machine, upload(machine, prepare(machine, ttl_ms=100_000), *ranges)) is ErrorCode.NONE, number
+        assert ask(machine, upload(machine, prepare(machine, ttl_ms=100_000), *ranges)) is ErrorCode.NONE, (
+            number
+        )
     first = prepare(machine)
     before = machine.image
     assert ask(machine, compact(machine, first, [(0, 10, 20), (1, 5, 10)], [1])) is REFUSED
@@ -303,7 +318,8 @@ def test_what_a_source_alone_held_is_missed() -> None:
 
 
 def test_sets_of_compaction_share_groups_of_their_own() -> None:
-    """Four outputs lie on one, and a stream that goes on from one to the next has one range there; uploads fill others."""
+    """Four outputs lie on one, and a stream that goes on from one to the next has one range there; uploads
+    fill others."""
     machine = with_sets(8)
     first = prepare(machine, 2)
     for number in range(2):
@@ -319,7 +335,8 @@ def test_sets_of_compaction_share_groups_of_their_own() -> None:
 
 
 def test_only_the_one_who_wrote_an_object_compacts_it() -> None:
-    """A set is its node's, a stream's own object the stream's owner's; and a node that was replaced is fenced."""
+    """A set is its node's, a stream's own object the stream's owner's; and a node that was replaced is
+    fenced."""
     machine = with_sets()
     own = prepare(machine)
     assert ask(machine, upload(machine, -1, own=((own, 0, 40, 50),))) is ErrorCode.NONE
@@ -347,9 +364,9 @@ def test_a_composite_takes_the_place_of_what_it_links() -> None:
     composite = prepare(machine)
     assert ask(machine, linked(machine, composite)) is ErrorCode.NONE
     assert [state(machine, i) for i in range(4)] == [None, None, None, COMMITTED]
-    assert [one.kind for one in machine.image.objects.of_stream(machine.image.streams.by_id[StreamId(0)])] == [
-        COMPOSITE
-    ]
+    assert [
+        one.kind for one in machine.image.objects.of_stream(machine.image.streams.by_id[StreamId(0)])
+    ] == [COMPOSITE]
     assert ask(machine, linked(machine, composite)) is ErrorCode.NONE
     check(machine)
 
@@ -360,8 +377,12 @@ def test_nothing_is_linked_that_no_composite_holds() -> None:
     first = prepare(machine, 2)
     short = compact(machine, NO_OBJECT, [], [], own=((first, COMPOSITE, 0, 0, 25),), linked_ids=[0, 1, 2])
     plain = compact(machine, NO_OBJECT, [], [], own=((first, STREAM, 0, 0, 30),), linked_ids=[0, 1, 2])
-    unknown = compact(machine, NO_OBJECT, [], [0, 1, 2], own=((first, STREAM, 0, 0, 30),), dropped_link_ids=[77])
-    stray = compact(machine, NO_OBJECT, [], [0, 1, 2], own=((first, STREAM, 0, 0, 30),), dropped_link_ids=[first + 1])
+    unknown = compact(
+        machine, NO_OBJECT, [], [0, 1, 2], own=((first, STREAM, 0, 0, 30),), dropped_link_ids=[77]
+    )
+    stray = compact(
+        machine, NO_OBJECT, [], [0, 1, 2], own=((first, STREAM, 0, 0, 30),), dropped_link_ids=[first + 1]
+    )
     odd = compact(machine, NO_OBJECT, [], [], own=((first, STREAM, 0, 0, 30),), superseded_ids=[0, 1, 2])
     before = machine.image
     for request in (short, plain, unknown, stray, odd):
@@ -371,7 +392,8 @@ def test_nothing_is_linked_that_no_composite_holds() -> None:
 
 @pytest.mark.parametrize("is_deleted", [True, False])
 def test_a_composite_of_a_stream_that_goes_is_marked_with_its_links(is_deleted: bool) -> None:
-    """Deleted or wholly trimmed: who deletes the file must delete what it links; a restart from a snapshot knows it too."""
+    """Deleted or wholly trimmed: who deletes the file must delete what it links; a restart from a snapshot
+    knows it too."""
     machine = with_stream_objects()
     composite = prepare(machine)
     assert ask(machine, linked(machine, composite)) is ErrorCode.NONE
@@ -385,7 +407,8 @@ def test_a_composite_of_a_stream_that_goes_is_marked_with_its_links(is_deleted: 
 
 
 def test_a_composite_replaced_by_another_leaves_its_links_to_it() -> None:
-    """Its own file goes alone; a link that the new one dropped is marked for deletion by name; a rewritten one goes with its links."""
+    """Its own file goes alone; a link that the new one dropped is marked for deletion by name; a rewritten
+    one goes with its links."""
     machine = with_stream_objects()
     first = prepare(machine, 3)
     assert ask(machine, linked(machine, first)) is ErrorCode.NONE
@@ -424,8 +447,8 @@ def without_repeated_topics(records: list[Any]) -> list[Any]:
 
 
 def test_what_lies_on_both_sides_of_a_kept_object_is_taken_over() -> None:
-    """Ids do not follow offsets where an upload was late: of a group's range the first and the third part go to new objects, and each
-    offset is found in the object that has it."""
+    """Ids do not follow offsets where an upload was late: of a group's range the first and the third part go
+    to new objects, and each offset is found in the object that has it."""
     machine = with_sets()
     ids = prepare(machine, 4, ttl_ms=100_000)
     own = tuple(
@@ -439,5 +462,7 @@ def test_what_lies_on_both_sides_of_a_kept_object_is_taken_over() -> None:
         stream = streams.by_id[StreamId(stream_id)]
         for part, wanted in enumerate((ids + 2 * stream_id, 1, ids + 2 * stream_id + 1, 3)):
             for offset in range(part * size, part * size + size):
-                hints = [hint for hint in objects.candidates(stream, offset, 1) if hint.start <= offset < hint.end]
+                hints = [
+                    hint for hint in objects.candidates(stream, offset, 1) if hint.start <= offset < hint.end
+                ]
                 assert wanted in [hint.object_id for hint in hints], (stream_id, offset, hints)

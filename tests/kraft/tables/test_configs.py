@@ -39,7 +39,9 @@ def check_broker(name: str, value: str | None, is_default: bool) -> None:
 def check_other(resource_type: int, values: Mapping[str, str]) -> None:
     """As a broker would judge all that a group or client metrics would have: one key is known."""
     if values.keys() - {"known"}:
-        raise KafkaError(ErrorCode.INVALID_CONFIG if resource_type == GROUP else ErrorCode.INVALID_REQUEST, "unknown")
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG if resource_type == GROUP else ErrorCode.INVALID_REQUEST, "unknown"
+        )
 
 
 def made() -> Machine:
@@ -131,7 +133,10 @@ def test_a_resource_is_changed_whole_or_not_at_all() -> None:
     machine = made()
     before = machine.image
     assert alter(machine, TOPIC, "t", ("segment.ms", SET, "9"), ("no", SET, "1")) is ErrorCode.INVALID_CONFIG
-    assert alter(machine, TOPIC, "t", ("segment.ms", SET, "9"), ("segment.ms", DELETE, "")) is ErrorCode.INVALID_REQUEST
+    assert (
+        alter(machine, TOPIC, "t", ("segment.ms", SET, "9"), ("segment.ms", DELETE, ""))
+        is ErrorCode.INVALID_REQUEST
+    )
     lags = ("min.compaction.lag.ms", SET, "9"), ("max.compaction.lag.ms", SET, "8")
     assert alter(machine, TOPIC, "t", *lags) is ErrorCode.INVALID_CONFIG
     assert machine.image is before

@@ -1,4 +1,5 @@
-"""Write-ahead logs and claims in metadata: one active log a node, positions that only grow, and which claims are remembered."""
+"""Write-ahead logs and claims in metadata: one active log a node, positions that only grow, and which claims
+are remembered."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def test_claims_of_the_two_highest_numbers_are_remembered() -> None:
 
 
 def test_claims_of_one_number_are_bounded() -> None:
-    """A start that is killed again and again before its claim reaches the bucket does not grow the metadata."""
+    """A start that is killed again and again before its claim reaches the bucket does not grow the
+    metadata."""
     records = [NodeClaimRecord(1, 5, number.to_bytes(16, "big")) for number in range(2 * CLAIMS_MAX)]
     _, image = apply_records(EMPTY_IMAGE, records, 5, 1)
     assert len(image.claims.of(1)) == CLAIMS_MAX

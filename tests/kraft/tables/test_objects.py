@@ -31,7 +31,10 @@ def made() -> Machine:
 
 
 def upload(
-    machine: Machine, object_id: int, *ranges: tuple[int, int, int], own: tuple[tuple[int, int, int, int], ...] = ()
+    machine: Machine,
+    object_id: int,
+    *ranges: tuple[int, int, int],
+    own: tuple[tuple[int, int, int, int], ...] = (),
 ) -> CommitUploadRequest:
     return CommitUploadRequest(
         1,
@@ -68,8 +71,9 @@ def test_bounds_of_a_preparation(count: int, ttl_ms: int) -> None:
 
 
 def test_ids_are_prepared_for_one_writer() -> None:
-    """Who prepares names its token, which must be the registered incarnation's; metadata keeps it from there to the commit
-    and names it to readers and to compaction. Who names none, as at millrace.version 0, is taken; who names one there is not."""
+    """Who prepares names its token, which must be the registered incarnation's; metadata keeps it from there
+    to the commit and names it to readers and to compaction. Who names none, as at millrace.version 0, is
+    taken; who names one there is not."""
     machine = made()
     machine.do(BrokerRegistrationRequest(1, CLUSTER, bytes(range(1, 17))))
     machine.epoch = machine.image.brokers.by_id[1].epoch
@@ -77,12 +81,16 @@ def test_ids_are_prepared_for_one_writer() -> None:
     token = int.from_bytes(bytes(range(1, 9)), "big")
     refused = machine.do(PrepareObjectsRequest(1, machine.epoch, 1, 1_000, token + 1))
     assert refused.error_code == ErrorCode.STALE_BROKER_EPOCH
-    assert refused.error_message == "incarnation 0102030405060708 of node 1 is registered, not 0102030405060709"
+    assert (
+        refused.error_message == "incarnation 0102030405060708 of node 1 is registered, not 0102030405060709"
+    )
     first = machine.do(PrepareObjectsRequest(1, machine.epoch, 2, 1_000, token)).first_object_id
     request = upload(machine, first, (1, 0, 7), own=((first + 1, 0, 0, 20),))
     unnamed = machine.do(request)
     assert unnamed.error_code == ErrorCode.RESOURCE_NOT_FOUND
-    assert unnamed.error_message == f"object {first} was prepared for incarnation 0102030405060708, not {0:016x}"
+    assert (
+        unnamed.error_message == f"object {first} was prepared for incarnation 0102030405060708, not {0:016x}"
+    )
     request.incarnation = bytes(16)[:-1] + b"x"
     assert machine.do(request).error_code == ErrorCode.STALE_BROKER_EPOCH
     request.incarnation = bytes(range(1, 17))
@@ -93,7 +101,10 @@ def test_ids_are_prepared_for_one_writer() -> None:
     assert [info.writer for info in objects.stream_sets(1)] == [token]
     assert [info.writer for info in objects.of_stream(streams.by_id[StreamId(0)])] == [token]
     machine.commit([FeatureLevelRecord("millrace.version", 0)])
-    assert machine.do(PrepareObjectsRequest(1, machine.epoch, 1, 1_000, token)).error_code == ErrorCode.INVALID_REQUEST
+    assert (
+        machine.do(PrepareObjectsRequest(1, machine.epoch, 1, 1_000, token)).error_code
+        == ErrorCode.INVALID_REQUEST
+    )
     assert machine.do(PrepareObjectsRequest(1, machine.epoch, 1, 1_000)).error_code == 0
 
 
@@ -101,9 +112,13 @@ def test_a_commit_moves_the_log_that_it_came_from() -> None:
     """In its own batch, and never back; a log that is not registered is passed over."""
     machine = made()
     wal_id = bytes(range(16))
-    for place, (named, end, position) in enumerate(((wal_id, 500, None), (wal_id, 500, 500), (wal_id, 400, 500))):
+    for place, (named, end, position) in enumerate(
+        ((wal_id, 500, None), (wal_id, 500, 500), (wal_id, 400, 500))
+    ):
         if place == 1:
-            machine.commit([NodeWalRecord(1, wal_id, "block", "0@file:///wal", machine.epoch, bytes(16), 100, 0)])
+            machine.commit(
+                [NodeWalRecord(1, wal_id, "block", "0@file:///wal", machine.epoch, bytes(16), 100, 0)]
+            )
         request = upload(machine, prepare(machine), (1, place, place + 1))
         request.wal_id, request.wal_end = named, end
         batches = len(machine.batches)
@@ -176,23 +191,35 @@ def test_what_a_commit_may_not_say(change: dict[str, Any], code: ErrorCode) -> N
 
 
 def test_what_is_committed_already_is_passed_over() -> None:
-    """A range below the committed end adds nothing; an object that adds nothing at all is marked for deletion at once."""
+    """A range below the committed end adds nothing; an object that adds nothing at all is marked for deletion
+    at once."""
     machine = made()
     machine.do(upload(machine, prepare(machine), (0, 0, 10)))
     first = prepare(machine, 2)
-    assert machine.do(upload(machine, first, (0, 0, 10), (1, 0, 4), own=((first + 1, 0, 2, 9),))).error_code == 0
-    assert [state(machine, i) for i in (first, first + 1)] == [ObjectState.COMMITTED, ObjectState.PENDING_DELETION]
+    assert (
+        machine.do(upload(machine, first, (0, 0, 10), (1, 0, 4), own=((first + 1, 0, 2, 9),))).error_code == 0
+    )
+    assert [state(machine, i) for i in (first, first + 1)] == [
+        ObjectState.COMMITTED,
+        ObjectState.PENDING_DELETION,
+    ]
     assert holding(machine.image, 0, 0) == [0]
     check_image(machine.image)
 
 
 def test_streams_that_are_gone_are_passed_over() -> None:
-    """An upload under way when its topic was deleted: what is left of it counts, the stream's own object is marked for deletion."""
+    """An upload under way when its topic was deleted: what is left of it counts, the stream's own object is
+    marked for deletion."""
     machine = made()
     first = prepare(machine, 2)
     machine.do(DeleteTopicsRequest([DeleteTopicState("t")]))
-    assert machine.do(upload(machine, first, (1, 0, 4), (0, 0, 9), own=((first + 1, 0, 9, 20),))).error_code == 0
-    assert [state(machine, i) for i in (first, first + 1)] == [ObjectState.COMMITTED, ObjectState.PENDING_DELETION]
+    assert (
+        machine.do(upload(machine, first, (1, 0, 4), (0, 0, 9), own=((first + 1, 0, 9, 20),))).error_code == 0
+    )
+    assert [state(machine, i) for i in (first, first + 1)] == [
+        ObjectState.COMMITTED,
+        ObjectState.PENDING_DELETION,
+    ]
     check_image(machine.image)
 
 
@@ -238,7 +265,8 @@ def test_expiry() -> None:
 
 
 def test_removal() -> None:
-    """Those pending deletion are forgotten once their files are gone, the oldest named first; others are not removed."""
+    """Those pending deletion are forgotten once their files are gone, the oldest named first; others are not
+    removed."""
     machine = made()
     first = prepare(machine, 2, ttl_ms=500)
     kept = prepare(machine, 1, ttl_ms=9_000)

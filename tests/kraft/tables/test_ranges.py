@@ -27,7 +27,12 @@ def ids(found: Spans) -> Spans:
 def test_what_is_found_begins_with_the_range_that_holds_the_offset() -> None:
     """From the middle of a range on; nothing below the first and nothing at the end."""
     ranges = filled(5)
-    assert ids(list(ranges.from_offset(15, 50))) == [(10, 20, 101), (20, 30, 102), (30, 40, 103), (40, 50, 104)]
+    assert ids(list(ranges.from_offset(15, 50))) == [
+        (10, 20, 101),
+        (20, 30, 102),
+        (30, 40, 103),
+        (40, 50, 104),
+    ]
     assert ids(list(ranges.from_offset(49, 50))) == [(40, 50, 104)]
     assert list(ranges.from_offset(50, 50)) == []
     rest, _ = ranges.drop_below(20, 50)
@@ -36,7 +41,8 @@ def test_what_is_found_begins_with_the_range_that_holds_the_offset() -> None:
 
 
 def test_versions_are_apart() -> None:
-    """A line of versions that was given up is not seen by one that goes on from before; nor a place added to the last range."""
+    """A line of versions that was given up is not seen by one that goes on from before; nor a place added to
+    the last range."""
     base = filled(3).append(30, in_group(7, 0))
     added = base.with_last(base.last | in_group(7, 1))
     given_up = added.append(40, ungrouped(8)).append(50, ungrouped(9))
@@ -80,9 +86,12 @@ def rest_of(holder: Holder) -> Holder | None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 30)), min_size=1, max_size=4), st.integers(0, 25))
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 30)), min_size=1, max_size=4), st.integers(0, 25)
+)
 def test_replacing_is_done_offset_by_offset(spans: list[tuple[int, int]], trimmed: int) -> None:
-    """What a source held in the given range is the new one's, everything else stays; and the counts of who went and came balance."""
+    """What a source held in the given range is the new one's, everything else stays; and the counts of who
+    went and came balance."""
     first, _ = filled(8, step=8).drop_below(trimmed, 64)
     assert first is not None
     ranges = first
@@ -98,7 +107,9 @@ def test_replacing_is_done_offset_by_offset(spans: list[tuple[int, int]], trimme
         ranges = after
         count += len(come) - len(gone)
         assert len(ranges) == count
-        assert {at: held >> SLOT_BITS for low, high, held in ranges.all(64) for at in range(low, high)} == model
+        assert {
+            at: held >> SLOT_BITS for low, high, held in ranges.all(64) for at in range(low, high)
+        } == model
         starts = [one[0] for one in ranges.all(64)]
         assert starts == sorted(set(starts))
 
@@ -109,7 +120,9 @@ def test_a_range_goes_on_when_its_neighbour_lies_in_the_same_group() -> None:
     first, _, _ = ranges.replaced([(0, 20, in_group(300, 0))], 40, rest_of)
     second, gone, come = first.replaced([(30, 40, in_group(300, 1))], 40, rest_of)
     assert ids(list(second.all(40))) == [(0, 20, 300), (20, 30, 102), (30, 40, 300)]
-    both, gone, come = filled(2).replaced([(0, 10, in_group(300, 0)), (10, 20, in_group(300, 1))], 20, rest_of)
+    both, gone, come = filled(2).replaced(
+        [(0, 10, in_group(300, 0)), (10, 20, in_group(300, 1))], 20, rest_of
+    )
     assert list(both.all(20)) == [(0, 20, in_group(300, 0) | in_group(300, 1))]
     assert (len(gone), len(come)) == (2, 1)
 

@@ -14,7 +14,8 @@ CHANGES = st.lists(st.tuples(st.sampled_from(["set", "set", "set", "pop", "done"
 @settings(max_examples=60, deadline=None)
 @given(CHANGES)
 def test_a_map_is_a_dict_in_key_order(changes: list[tuple[str, int]]) -> None:
-    """Any run of changes leaves what a dict would have, sorted, and every version that was frozen stays as it was."""
+    """Any run of changes leaves what a dict would have, sorted, and every version that was frozen stays as it
+    was."""
     model: dict[int, int] = {}
     edit = SortedMap[int, int]().edit()
     versions: list[tuple[SortedMap[int, int], dict[int, int]]] = []

@@ -45,11 +45,14 @@ def committed(machine: Machine, *ranges: tuple[int, int, int]) -> int:
 
 def lead_elsewhere(machine: Machine, leader: int) -> None:
     """As a reassignment will do it."""
-    machine.commit([PartitionChangeRecord(0, topic_id(machine, "t"), leader=leader, isr=[leader], replicas=[leader])])
+    machine.commit(
+        [PartitionChangeRecord(0, topic_id(machine, "t"), leader=leader, isr=[leader], replicas=[leader])]
+    )
 
 
 def test_opening_makes_what_is_missing() -> None:
-    """Streams in order of the roles asked for; asked again, the same and no record; a new role joins the others."""
+    """Streams in order of the roles asked for; asked again, the same and no record; a new role joins the
+    others."""
     machine = made()
     response = machine.do(asked(machine, roles=[1, 0]))
     assert [(s.role, s.stream_id, s.epoch, s.start_offset, s.end_offset) for s in response.streams] == [
@@ -117,7 +120,9 @@ def test_what_a_node_has_open() -> None:
     machine.epoch = machine.do(BrokerRegistrationRequest(1, CLUSTER, b"\x05" * 16)).broker_epoch
     assert machine.epoch > old
     response = machine.do(GetOpeningStreamsRequest(1, machine.epoch))
-    assert [(s.stream_id, s.epoch, s.start_offset, s.end_offset) for s in response.streams] == [(second, 0, 0, 5)]
+    assert [(s.stream_id, s.epoch, s.start_offset, s.end_offset) for s in response.streams] == [
+        (second, 0, 0, 5)
+    ]
     for request in (
         GetOpeningStreamsRequest(1, old),
         CloseStreamsRequest(1, old, [StreamClose(second, 0)]),
@@ -128,7 +133,8 @@ def test_what_a_node_has_open() -> None:
 
 
 def test_closing() -> None:
-    """Closed twice is closed; a stream that nobody has, or another epoch's, is told so; each stream for itself."""
+    """Closed twice is closed; a stream that nobody has, or another epoch's, is told so; each stream for
+    itself."""
     machine = made()
     stream_id = open_streams(machine, "t")[0]
     request = CloseStreamsRequest(
@@ -153,7 +159,8 @@ def stream_of(machine: Machine, stream_id: int) -> StreamState:
 
 
 def test_trimming() -> None:
-    """Forwards only; sets that share a range are marked for deletion with it, once no stream has anything left on their group."""
+    """Forwards only; sets that share a range are marked for deletion with it, once no stream has anything
+    left on their group."""
     machine = made()
     one, two = open_streams(machine, "t", 0, 0, 1)
     shared = committed(machine, (one, 0, 10), (two, 0, 10))
@@ -174,7 +181,8 @@ def test_trimming() -> None:
 
 
 def test_trimming_beyond_the_end_lifts_it() -> None:
-    """What the owner's WAL holds below the new start is wanted no more; the next commit may begin before it."""
+    """What the owner's WAL holds below the new start is wanted no more; the next commit may begin before
+    it."""
     machine = made()
     (stream_id,) = open_streams(machine, "t", 0, 1)
     committed(machine, (stream_id, 0, 10))

@@ -1,4 +1,5 @@
-"""A device with persistent reservations, as several machines see it, behind the ioctls of linux/pr.h. In memory."""
+"""A device with persistent reservations, as several machines see it, behind the ioctls of linux/pr.h. In
+memory."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ REFUSED = 0x18
 
 
 class SharedDevice:
-    """`nexus(name)` is a machine's ioctl. What the standard says of "write exclusive, registrants only", and no more."""
+    """`nexus(name)` is a machine's ioctl. What the standard says of "write exclusive, registrants only", and
+    no more."""
 
     def __init__(self) -> None:
         self.keys: dict[str, int] = {}  # machine -> its registered key
@@ -40,7 +42,9 @@ class SharedDevice:
             self.calls.append(f"{machine} {'reserve' if request == pr.PR_RESERVE else 'release'} {old:x}")
             if own != old or (self.holder not in ("", machine) and request == pr.PR_RESERVE):
                 return REFUSED
-            self.holder = machine if request == pr.PR_RESERVE else "" if self.holder == machine else self.holder
+            self.holder = (
+                machine if request == pr.PR_RESERVE else "" if self.holder == machine else self.holder
+            )
             return 0
         if request == pr.PR_PREEMPT_ABORT:
             assert data[16] == pr.WRITE_EXCLUSIVE_REGISTRANTS

@@ -34,7 +34,8 @@ def test_a_view_keeps_an_arena_from_reuse() -> None:
 
 
 def test_arenas_that_are_held_do_not_hide_free_ones() -> None:
-    """The oldest come first; a few that stay viewed keep their place, and the next ones are found behind them."""
+    """The oldest come first; a few that stay viewed keep their place, and the next ones are found behind
+    them."""
     pool = ArenaPool(64 * KIB)
     arenas = [pool.take() for _ in range(6)]
     held = [arena.view[:1] for arena in arenas[:3]]
@@ -79,7 +80,8 @@ def burst(pool: ArenaPool, count: int) -> None:
 
 
 def test_sweeps_give_memory_back_that_nobody_needs() -> None:
-    """What the last burst needed stays for the next; what was not needed between two sweeps goes, by halves."""
+    """What the last burst needed stays for the next; what was not needed between two sweeps goes, by
+    halves."""
     pool = ArenaPool(64 * KIB)
     burst(pool, 16)
     pool.sweep()
@@ -100,7 +102,8 @@ def makers(besides: Sequence[threading.Thread] = ()) -> list[threading.Thread]:
 
 
 def test_arenas_made_ahead_are_as_those_made_when_needed() -> None:
-    """A thread makes the next ones once one was needed; they are whole, distinct and zeroed, and the pool ends with its thread."""
+    """A thread makes the next ones once one was needed; they are whole, distinct and zeroed, and the pool
+    ends with its thread."""
     others = makers()
     pool = ArenaPool(64 * KIB, ahead_count=2)
     assert not makers(others)

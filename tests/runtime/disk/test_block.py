@@ -1,4 +1,5 @@
-"""Block files on a real file system, by both drivers, and what happens where direct I/O or room is not to be had."""
+"""Block files on a real file system, by both drivers, and what happens where direct I/O or room is not to be
+had."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def test_what_is_written_is_read(driver: str, direct: str, tmp_path: Path) -> No
         view = Arena(MIB).view
         for number in range(100):
             view[number * 8192 : number * 8192 + 8192] = b"%08d" % number * 1024
-        writes = [file.write_at(number * 8192, view[number * 8192 : number * 8192 + 8192]) for number in range(100)]
+        writes = [
+            file.write_at(number * 8192, view[number * 8192 : number * 8192 + 8192]) for number in range(100)
+        ]
         await asyncio.gather(*writes)
         for number in range(100):
             assert await file.read_at(number * 8192, 8192) == b"%08d" % number * 1024
@@ -106,7 +109,8 @@ def test_closing_waits_for_writes(driver: str, tmp_path: Path) -> None:
 def test_closing_waits_for_what_nobody_waits_for_any_more(
     driver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A growth that is cancelled goes on in its thread: until it has ended the descriptor is not given to another file, which it would cut."""
+    """A growth that is cancelled goes on in its thread: until it has ended the descriptor is not given to
+    another file, which it would cut."""
 
     def reserve_slowly(fd: int, start: int, length: int) -> None:
         begun.set()
@@ -170,8 +174,11 @@ def test_the_loop_knows_what_is_being_written(driver: str, tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(not uring_works(), reason="io_uring is not allowed here")
-def test_a_write_that_nobody_waits_for_may_be_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that stands in line for the queue is cancelled, then the kernel takes no more: nothing escapes into the loop."""
+def test_a_write_that_nobody_waits_for_may_be_refused_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that stands in line for the queue is cancelled, then the kernel takes no more: nothing escapes into
+    the loop."""
     escaped: list[object] = []
 
     async def run() -> None:
@@ -344,20 +351,24 @@ asyncio.run(run())
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
 def test_a_full_disk_is_known_at_open() -> None:
-    """On a file system without room, opening, reserving and writing raise DiskFull with what was wanted (where one call wants it)
-    and what is free, and no stump of a block file stays."""
+    """On a file system without room, opening, reserving and writing raise DiskFull with what was wanted
+    (where one call wants it) and what is free, and no stump of a block file stays."""
     command = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=1m none /mnt && exec "$@"', "sh"]
     done = subprocess.run([*command, sys.executable, "-c", FULL], capture_output=True, text=True)
     if "unshare" in done.stderr or "mount" in done.stderr:
         pytest.skip(done.stderr)
     wanted = 8 << 20
-    assert done.stdout.splitlines() == [f"full {wanted} True", f"full {wanted} True", "full 0 True", "False"], (
-        done.stderr
-    )
+    assert done.stdout.splitlines() == [
+        f"full {wanted} True",
+        f"full {wanted} True",
+        "full 0 True",
+        "False",
+    ], done.stderr
 
 
 def test_what_could_not_grow_gives_back_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some file systems leave what they reserved before the disk was full, and that is then all that the disk had."""
+    """Some file systems leave what they reserved before the disk was full, and that is then all that the disk
+    had."""
 
     def reserve_a_part(fd: int, start: int, length: int) -> None:
         os.ftruncate(fd, start + length // 2)
@@ -379,7 +390,8 @@ def test_what_could_not_grow_gives_back_what_it_took(tmp_path: Path, monkeypatch
 
 
 def test_what_is_no_file_is_refused_and_stays(tmp_path: Path) -> None:
-    """A pipe, and what a link to /dev/null names: a start as root that was refused used to remove it, as a file that it could not make."""
+    """A pipe, and what a link to /dev/null names: a start as root that was refused used to remove it, as a
+    file that it could not make."""
     pipe, link = tmp_path / "pipe", tmp_path / "link"
     os.mkfifo(pipe)
     link.symlink_to("/dev/null")
@@ -411,7 +423,8 @@ def test_a_file_without_room_is_left_as_it_was(
 
 
 def test_a_link_that_names_nothing_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file that it names is made, and its own folder synced; or, where there is no room, taken back, and the link stays."""
+    """The file that it names is made, and its own folder synced; or, where there is no room, taken back, and
+    the link stays."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     link = tmp_path / "wal"

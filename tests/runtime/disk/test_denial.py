@@ -1,4 +1,5 @@
-"""A directory of another owner is told as that: whose it is, its mode, and who asks; by the store and by the disk."""
+"""A directory of another owner is told as that: whose it is, its mode, and who asks; by the store and by the
+disk."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ NOBODY = 65534
 
 @pytest.fixture
 def stranger(tmp_path: Path) -> Iterator[Path]:
-    """A folder that the process may not write to, being somebody else where it can be, or without the owner's right."""
+    """A folder that the process may not write to, being somebody else where it can be, or without the owner's
+    right."""
     folder = tmp_path / "theirs"
     folder.mkdir()
     tmp_path.chmod(0o755)
@@ -49,7 +51,8 @@ def test_a_store_and_a_disk_in_anothers_folder(stranger: Path) -> None:
             assert "Permission denied: /" in told
             owner = stranger.stat().st_uid if os.geteuid() != NOBODY else 0
             assert re.search(
-                rf" belongs to user {owner} \(mode 0\d{{3}}\), and this process runs as user {os.geteuid()}$", told
+                rf" belongs to user {owner} \(mode 0\d{{3}}\), and this process runs as user {os.geteuid()}$",
+                told,
             )
 
     asyncio.run(main())

@@ -93,7 +93,8 @@ def test_small_files_and_folders(make: MakeDisk, tmp_path: Path) -> None:
 
 @both
 def test_reserved_room_is_real(make: MakeDisk, tmp_path: Path) -> None:
-    """A reserved file has its size and can be given back; free room is told for paths that do not exist yet."""
+    """A reserved file has its size and can be given back; free room is told for paths that do not exist
+    yet."""
 
     async def run() -> None:
         disk, path = make(), str(tmp_path / "reserve")
@@ -133,7 +134,10 @@ def test_a_lock_is_held_by_one(make: MakeDisk, tmp_path: Path) -> None:
 def test_a_lock_holds_between_processes_and_dies_with_them(tmp_path: Path) -> None:
     """Another process's lock is refused with its pid, and free once it was killed."""
     path = str(tmp_path / "lock")
-    script = f"from millrace.runtime.disk.posix import PosixDisk; l = PosixDisk().lock({path!r}); print('held', flush=True); input()"
+    script = (
+        f"from millrace.runtime.disk.posix import PosixDisk; l = PosixDisk().lock({path!r}); "
+        "print('held', flush=True); input()"
+    )
     holder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert next_line(holder.stdout) == b"held\n"
     with pytest.raises(DiskLocked) as refused:
@@ -147,8 +151,8 @@ def test_a_lock_holds_between_processes_and_dies_with_them(tmp_path: Path) -> No
 
 
 def test_a_lock_whose_file_is_removed_as_it_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its holder removes the file, as a start that takes back what it made does, between our opening it and the lock: the lock that we get
-    keeps others out."""
+    """Its holder removes the file, as a start that takes back what it made does, between our opening it and
+    the lock: the lock that we get keeps others out."""
     path, real = tmp_path / "lock", fcntl.flock
     holder = PosixDisk().lock(str(path))
 
@@ -166,7 +170,8 @@ def test_a_lock_whose_file_is_removed_as_it_is_taken(tmp_path: Path, monkeypatch
 
 
 def opened_below(folder: Path) -> list[str]:
-    """Paths in it that this process has open; how many descriptors it has in all changes with what is collected as garbage."""
+    """Paths in it that this process has open; how many descriptors it has in all changes with what is
+    collected as garbage."""
     paths = []
     for number in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):
@@ -179,9 +184,14 @@ def opened_below(folder: Path) -> list[str]:
     [(("fcntl", "flock"), errno.ENOLCK, DiskFailed), (("os", "pwrite"), errno.ENOSPC, DiskFull)],
 )
 def test_a_lock_that_cannot_be_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: tuple[str, str], number: int, expected: type[Exception]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: tuple[str, str],
+    number: int,
+    expected: type[Exception],
 ) -> None:
-    """A file system without locks, a disk without room for a pid: refused with the path, and no file stays open."""
+    """A file system without locks, a disk without room for a pid: refused with the path, and no file stays
+    open."""
 
     def fail(*arguments: object) -> None:
         raise OSError(number, os.strerror(number))
@@ -196,7 +206,8 @@ def test_a_lock_that_cannot_be_had(
 
 
 def test_a_pid_that_was_given_again_holds_nothing(tmp_path: Path) -> None:
-    """The file names a process that lives and does not have it open; and looking takes and changes nothing."""
+    """The file names a process that lives and does not have it open; and looking takes and changes
+    nothing."""
     path = tmp_path / "lock"
     assert PosixDisk().lock_holder(str(path)) == ""
     assert not path.exists()
@@ -225,15 +236,17 @@ def test_a_failed_write_is_terminal_for_a_log_file(tmp_path: Path) -> None:
 def test_opening_makes_the_name_durable_whoever_made_it(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process may be killed between making a file and syncing its folder: the next one, which finds the file, would lose it and all that it
-    acknowledges in it with the power."""
+    """A process may be killed between making a file and syncing its folder: the next one, which finds the
+    file, would lose it and all that it acknowledges in it with the power."""
     synced: list[str] = []
     monkeypatch.setattr(disk_open, "sync_folder", synced.append)
 
     async def run() -> None:
         path = str(tmp_path / kind)
         for _ in range(2):
-            file = await (PosixDisk().open_block(path, 1 << 20) if kind == "block" else PosixDisk().open_log(path))
+            file = await (
+                PosixDisk().open_block(path, 1 << 20) if kind == "block" else PosixDisk().open_log(path)
+            )
             assert synced.pop() == str(tmp_path)
             await file.close()
 
@@ -250,7 +263,8 @@ async def run():
     for opening in (disk.open_block(folder + "/block", 1 << 20), disk.open_log(folder + "/log")):
         await (await opening).close()  # as root: what is imported late can be read by nobody
     os.setresuid(65534, 65534, 65534)
-    for opening in (disk.open_block(folder + "/block", 1 << 20), disk.open_log(folder + "/log"), disk.open_log(folder + "/new")):
+    block, log, new = (f"{folder}/{name}" for name in ("block", "log", "new"))
+    for opening in (disk.open_block(block, 1 << 20), disk.open_log(log), disk.open_log(new)):
         try:
             file = await opening
             print("opened", file.size_bytes)
@@ -283,7 +297,9 @@ def test_a_file_in_a_folder_that_may_not_be_read_opens() -> None:
         assert "Permission denied" in lines[2]
 
 
-def test_a_file_system_that_cannot_sync_folders_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_that_cannot_sync_folders_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """EINVAL says that there is nothing to do; any other error that the name may be lost."""
     code = errno.EINVAL
 
@@ -298,7 +314,9 @@ def test_a_file_system_that_cannot_sync_folders_is_taken(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("kind", ["block", "log"])
-def test_an_opening_that_is_cancelled_keeps_nothing(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_opening_that_is_cancelled_keeps_nothing(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The thread goes on, and closes what it has opened: no descriptor is left, and no lock."""
     entered, go_on, real = threading.Event(), threading.Event(), disk_open.sync_folder
 

@@ -1,4 +1,5 @@
-"""Reservations of a device by the kernel's ioctls: who holds it, who takes it over, and what is left alone."""
+"""Reservations of a device by the kernel's ioctls: who holds it, who takes it over, and what is left
+alone."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def test_the_machine_that_holds_it_takes_it_again() -> None:
 
 
 def test_another_machine_takes_it_over() -> None:
-    """The last owner's key is preempted and its commands aborted: it cannot write any more, nor let go of what is not its own."""
+    """The last owner's key is preempted and its commands aborted: it cannot write any more, nor let go of
+    what is not its own."""
     device = SharedDevice()
     old = on(device, "a")
     old.take(0xA, 0)
@@ -67,7 +69,8 @@ def test_another_machine_takes_it_over() -> None:
 
 
 def test_one_who_died_before_it_wrote_its_name_is_in_nobodys_way() -> None:
-    """The holder is not the owner that the log knows of: the device is cleared, since such a holder never wrote."""
+    """The holder is not the owner that the log knows of: the device is cleared, since such a holder never
+    wrote."""
     device = SharedDevice()
     on(device, "a").take(0xA, 0)
     on(device, "b").take(0xB, 0xA)
@@ -76,7 +79,8 @@ def test_one_who_died_before_it_wrote_its_name_is_in_nobodys_way() -> None:
 
 
 def test_a_device_that_somebody_else_uses_is_left_to_them() -> None:
-    """Without a last owner of our log there is nobody to preempt: refused, and our registration is taken back."""
+    """Without a last owner of our log there is nobody to preempt: refused, and our registration is taken
+    back."""
     device = SharedDevice()
     on(device, "cluster file system").take(0xF, 0)
     with pytest.raises(DiskLocked, match="another machine"):
@@ -115,10 +119,13 @@ def test_a_file_has_its_lock_alone(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("losetup") is None, reason="needs root and losetup")
 def test_a_loop_device_has_none(tmp_path: Path) -> None:
-    """The real ioctl, on a real block device that has no reservations: the kernel says so, and it is used without."""
+    """The real ioctl, on a real block device that has no reservations: the kernel says so, and it is used
+    without."""
     backing = tmp_path / "backing"
     backing.write_bytes(bytes(1 << 20))
-    made = subprocess.run(["losetup", "--find", "--show", str(backing)], capture_output=True, text=True, check=False)
+    made = subprocess.run(
+        ["losetup", "--find", "--show", str(backing)], capture_output=True, text=True, check=False
+    )
     if made.returncode:
         pytest.skip(made.stderr)
     try:

@@ -1,4 +1,5 @@
-"""What every object store must do, as one class of tests. Each implementation's test file subclasses it and opens a store."""
+"""What every object store must do, as one class of tests. Each implementation's test file subclasses it and
+opens a store."""
 
 from __future__ import annotations
 
@@ -85,7 +86,8 @@ class ObjectStoreContract:
         self.run(test)
 
     def test_ranges_into_memory(self) -> None:
-        """A range fills the views it is lent, one after the other, and nothing beside them; what lies beyond the object is cut and told."""
+        """A range fills the views it is lent, one after the other, and nothing beside them; what lies beyond
+        the object is cut and told."""
 
         async def test(store: ObjectStore) -> None:
             content = bytes(range(256)) * 2000
@@ -107,14 +109,17 @@ class ObjectStoreContract:
                 assert count == len(expected)
                 assert memory == expected + b"-" * (len(memory) - len(expected))
             for key, start in (("c/a", len(content)), ("c/a", len(content) + 1)):
-                assert (await store.get_into(key, start, start + 5, lambda: [memoryview(bytearray(5))]))[1] == 0
+                assert (await store.get_into(key, start, start + 5, lambda: [memoryview(bytearray(5))]))[
+                    1
+                ] == 0
             with pytest.raises(ObjectMissing):
                 await store.get_into("c/none", 0, 5, lambda: [memoryview(bytearray(5))])
 
         self.run(test)
 
     def test_missing_objects(self) -> None:
-        """Reading what is not there raises ObjectMissing with the key; head gives None; deleting it succeeds."""
+        """Reading what is not there raises ObjectMissing with the key; head gives None; deleting it
+        succeeds."""
 
         async def test(store: ObjectStore) -> None:
             await store.put("c/folder/a", [b"x"])
@@ -155,14 +160,19 @@ class ObjectStoreContract:
             return number
 
         async def test(store: ObjectStore) -> None:
-            winners = [won for won in await asyncio.gather(*(attempt(store, n) for n in range(12))) if won is not None]
+            winners = [
+                won
+                for won in await asyncio.gather(*(attempt(store, n) for n in range(12)))
+                if won is not None
+            ]
             assert len(winners) == 1
             assert await store.get("c/lease") == b"owner %d" % winners[0]
 
         self.run(test)
 
     def test_replace_has_one_winner(self) -> None:
-        """Of many who replace the same content one wins; the others are told so. What is not there is not replaced."""
+        """Of many who replace the same content one wins; the others are told so. What is not there is not
+        replaced."""
 
         async def attempt(store: ObjectStore, number: int) -> int | None:
             try:
@@ -176,7 +186,9 @@ class ObjectStoreContract:
                 await store.replace("c/newest", [b"one"], b"nought")
             assert await store.head("c/newest") is None
             await store.put("c/newest", [b"nought"])
-            winners = [won for won in await asyncio.gather(*(attempt(store, n) for n in range(8))) if won is not None]
+            winners = [
+                won for won in await asyncio.gather(*(attempt(store, n) for n in range(8))) if won is not None
+            ]
             assert len(winners) == 1
             assert await store.get("c/newest") == b"one %d" % winners[0]
 
@@ -197,7 +209,8 @@ class ObjectStoreContract:
         self.run(test)
 
     def test_put_if_absent_knows_its_own(self) -> None:
-        """Repeated with the same bytes it succeeds, as after a lost answer; with others, longer or shorter, it fails."""
+        """Repeated with the same bytes it succeeds, as after a lost answer; with others, longer or shorter,
+        it fails."""
 
         async def test(store: ObjectStore) -> None:
             await store.put_if_absent("c/lease", [b"mine"])
@@ -210,8 +223,21 @@ class ObjectStoreContract:
         self.run(test)
 
     def test_list_is_in_key_order_and_by_prefix(self) -> None:
-        """Keys come in the order of their bytes across folders, by a prefix that need not end at a slash, beyond any key."""
-        keys = ["c/a", "c/b-1", "c/b/1", "c/b/10", "c/b/2", "c/b0", "c/objects/00/3", "d/a", "c2/a", "c/b.x/1", "c/é/1"]
+        """Keys come in the order of their bytes across folders, by a prefix that need not end at a slash,
+        beyond any key."""
+        keys = [
+            "c/a",
+            "c/b-1",
+            "c/b/1",
+            "c/b/10",
+            "c/b/2",
+            "c/b0",
+            "c/objects/00/3",
+            "d/a",
+            "c2/a",
+            "c/b.x/1",
+            "c/é/1",
+        ]
 
         async def test(store: ObjectStore) -> None:
             for key in keys:
@@ -228,7 +254,8 @@ class ObjectStoreContract:
     afters = ("c/a", "c/b/1", "c/b/10", "c/b0", "c/b/", "c/b/1/", "c/b/100", "a", "z", "c/objects")
 
     def test_list_goes_beyond_a_page(self) -> None:
-        """More objects than stores give at once are all listed, once each; and they are deleted in one call."""
+        """More objects than stores give at once are all listed, once each; and they are deleted in one
+        call."""
         keys = [f"c/{number % 10}/{number:04d}" for number in range(1010)]
 
         async def test(store: ObjectStore) -> None:
@@ -240,7 +267,8 @@ class ObjectStoreContract:
         self.run(test)
 
     def test_delete_takes_only_what_it_names(self) -> None:
-        """Named objects go, missing ones count as gone, neighbours stay, and a deleted key can be put again."""
+        """Named objects go, missing ones count as gone, neighbours stay, and a deleted key can be put
+        again."""
 
         async def test(store: ObjectStore) -> None:
             for key in ("c/x/1", "c/x/2", "c/y/3"):
@@ -254,7 +282,8 @@ class ObjectStoreContract:
         self.run(test)
 
     def test_multipart_shows_at_complete(self) -> None:
-        """Parts sent out of order stand in the order of the calls, and nothing is visible before `complete`."""
+        """Parts sent out of order stand in the order of the calls, and nothing is visible before
+        `complete`."""
         one, two, three = bytes([1]) * PART_BYTES, bytes([2]) * PART_BYTES, b"the rest"
 
         async def test(store: ObjectStore) -> None:
@@ -271,7 +300,8 @@ class ObjectStoreContract:
         self.run(test)
 
     def test_multipart_completed_if_absent(self) -> None:
-        """Under the condition an upload never replaces what is there, be it its own; where nothing is, it ends as without."""
+        """Under the condition an upload never replaces what is there, be it its own; where nothing is, it
+        ends as without."""
 
         async def test(store: ObjectStore) -> None:
             upload, late = [await store.start_multipart("c/big") for _ in range(2)]
@@ -318,8 +348,8 @@ class ObjectStoreContract:
     upload_gone: type[Exception] = ObjectMissing
 
     def test_unfinished_uploads_are_listed_and_aborted(self) -> None:
-        """Those that began and did not end, by prefix, each of a key's; one that was aborted from the list can be neither added to nor
-        completed, and aborting what has ended changes nothing."""
+        """Those that began and did not end, by prefix, each of a key's; one that was aborted from the list
+        can be neither added to nor completed, and aborting what has ended changes nothing."""
 
         async def test(store: ObjectStore) -> None:
             done, given_up, *left = [

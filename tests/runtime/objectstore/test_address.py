@@ -45,7 +45,12 @@ from millrace.wal.object.kind import read_settings as read_object_settings
 def test_an_address_is_parsed(text: str, scheme: str, target: str, options: dict[str, str]) -> None:
     """Scheme, target and options, percent-decoded; a plus in a secret stays a plus."""
     address = parse_address(text)
-    assert (address.bucket_id, address.scheme, address.target, address.options) == (0, scheme, target, options)
+    assert (address.bucket_id, address.scheme, address.target, address.options) == (
+        0,
+        scheme,
+        target,
+        options,
+    )
 
 
 @pytest.mark.parametrize(
@@ -216,7 +221,8 @@ def test_unknown_options_are_named() -> None:
 
 
 def test_s3_is_imported_only_for_s3() -> None:
-    """A node on a directory never loads the S3 client; an s3 address does, and opens without sending anything."""
+    """A node on a directory never loads the S3 client; an s3 address does, and opens without sending
+    anything."""
     script = (
         "import asyncio, sys\n"
         "from millrace.runtime.clock import SystemClock\n"

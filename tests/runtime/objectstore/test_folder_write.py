@@ -1,4 +1,5 @@
-"""Large writes of the directory store: the same bytes whether direct I/O is there, refused late, or not there; failures; memory."""
+"""Large writes of the directory store: the same bytes whether direct I/O is there, refused late, or not
+there; failures; memory."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from millrace.runtime.objectstore import StoreFull, StoreUnavailable
-from millrace.runtime.objectstore.folder_write import LARGE_BYTES_MIN, STAGE_BYTES, STAGES_KEPT, Stages, stage_bytes
+from millrace.runtime.objectstore.folder_write import (
+    LARGE_BYTES_MIN,
+    STAGE_BYTES,
+    STAGES_KEPT,
+    Stages,
+    stage_bytes,
+)
 from millrace.runtime.objectstore.local import LocalObjectStore
 from tests.runtime.objectstore.contract import keys_of
 from tests.runtime.objectstore.test_local import WatchedCalls, is_cached, run, unfinished
@@ -39,7 +46,8 @@ def some_parts(chance: random.Random, size_min: int) -> list[bytes]:
     ],
 )
 def test_large_writes_keep_every_byte(tmp_path: Path, call: str, errnos: list[int], piece_bytes: int) -> None:
-    """Wholes and parts of odd sizes come back byte for byte, with short writes too, and wherever direct I/O ends."""
+    """Wholes and parts of odd sizes come back byte for byte, with short writes too, and wherever direct I/O
+    ends."""
     chance = random.Random(f"{call} {errnos} {piece_bytes}")
 
     async def test(store: LocalObjectStore, calls: WatchedCalls) -> None:
@@ -58,7 +66,8 @@ def test_large_writes_keep_every_byte(tmp_path: Path, call: str, errnos: list[in
 
 
 def test_large_writes_alone_go_past_the_page_cache(tmp_path: Path) -> None:
-    """A large object is written by a descriptor of its own, in stages, and its sync comes once, before its name; a small one is not."""
+    """A large object is written by a descriptor of its own, in stages, and its sync comes once, before its
+    name; a small one is not."""
 
     async def test(store: LocalObjectStore, calls: WatchedCalls) -> None:
         calls.piece_bytes = 1 << 30
@@ -75,8 +84,11 @@ def test_large_writes_alone_go_past_the_page_cache(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("code", "remedy"), [(errno.ENOSPC, StoreFull), (errno.EIO, StoreUnavailable)])
 @pytest.mark.parametrize("call", ["open", "pwritev", "fsync"])
-def test_a_failed_large_put_leaves_nothing(tmp_path: Path, call: str, code: int, remedy: type[Exception]) -> None:
-    """A direct write that fails, its opening or its sync, is the put's failure: no object, no unfinished file; the next put succeeds."""
+def test_a_failed_large_put_leaves_nothing(
+    tmp_path: Path, call: str, code: int, remedy: type[Exception]
+) -> None:
+    """A direct write that fails, its opening or its sync, is the put's failure: no object, no unfinished
+    file; the next put succeeds."""
 
     async def test(store: LocalObjectStore, calls: WatchedCalls) -> None:
         calls.piece_bytes = 1 << 30
@@ -92,7 +104,8 @@ def test_a_failed_large_put_leaves_nothing(tmp_path: Path, call: str, code: int,
 
 
 def test_stages_are_used_again_and_few_are_kept() -> None:
-    """The memory that writes go through is bounded by the threads that write, and by STAGES_KEPT once they are done."""
+    """The memory that writes go through is bounded by the threads that write, and by STAGES_KEPT once they
+    are done."""
     stages = Stages()
     taken = [stages.take() for _ in range(STAGES_KEPT + 2)]
     assert len({id(stage.obj) for stage in taken}) == STAGES_KEPT + 2

@@ -69,7 +69,8 @@ class TestHedgingObjectStore(ObjectStoreContract):
 
 
 def test_a_late_get_is_sent_again_and_the_first_answer_counts() -> None:
-    """Later than almost all: a second attempt, which answers; the first is cancelled. A GET in time is sent once."""
+    """Later than almost all: a second attempt, which answers; the first is cancelled. A GET in time is sent
+    once."""
 
     async def main(loop: SimLoop) -> None:
         slow, store = await known()
@@ -155,7 +156,10 @@ def test_a_store_that_is_slow_as_a_whole_is_not_asked_twice_as_much() -> None:
         slow.plan = [5.0] * 1000
         await asyncio.gather(*(store.get_range("a", 0, 100) for _ in range(100)))
         assert slow.begun <= 100 + min(HEDGES_IN_FLIGHT_MAX, SAVED_MAX)
-        hedges_before, slow.plan = store.hedges.begun, [6.0 * 1.1**step for step in range(100) for _ in range(2)]
+        hedges_before, slow.plan = (
+            store.hedges.begun,
+            [6.0 * 1.1**step for step in range(100) for _ in range(2)],
+        )
         for _ in range(100):
             await store.get_range("a", 0, 100)
         assert 0 < store.hedges.begun - hedges_before <= SAVED_MAX + 100 / GETS_A_HEDGE + 1

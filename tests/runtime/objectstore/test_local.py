@@ -1,4 +1,5 @@
-"""The directory store keeps the contract, and what it says of durability: order of syncs, failures, sweeping after a crash."""
+"""The directory store keeps the contract, and what it says of durability: order of syncs, failures, sweeping
+after a crash."""
 
 from __future__ import annotations
 
@@ -30,7 +31,12 @@ from millrace.runtime.objectstore import (
     data_store_of,
 )
 from millrace.runtime.objectstore.address import open_store, parse_address
-from millrace.runtime.objectstore.folder import KEPT_FREE_BYTES, KEPT_FROM_SMALL_BYTES, SMALL_BYTES_MAX, ObjectFolder
+from millrace.runtime.objectstore.folder import (
+    KEPT_FREE_BYTES,
+    KEPT_FROM_SMALL_BYTES,
+    SMALL_BYTES_MAX,
+    ObjectFolder,
+)
 from millrace.runtime.objectstore.folder_write import STAGE_BYTES
 from millrace.runtime.objectstore.local import LocalObjectStore
 from millrace.runtime.objectstore.retry import RetryingObjectStore, RetryPolicy
@@ -55,8 +61,11 @@ class TestLocalObjectStore(ObjectStoreContract):
 
 @pytest.mark.parametrize("size_bytes", [1000, 3 << 20])
 @pytest.mark.parametrize("verb", ["put", "put_if_absent", "part"])
-def test_a_buffer_that_changes_between_two_attempts_is_not_written(tmp_path: Path, verb: str, size_bytes: int) -> None:
-    """The disk fails once and the buffer changes: the repeat is refused by key, small or large, and no object is there."""
+def test_a_buffer_that_changes_between_two_attempts_is_not_written(
+    tmp_path: Path, verb: str, size_bytes: int
+) -> None:
+    """The disk fails once and the buffer changes: the repeat is refused by key, small or large, and no object
+    is there."""
     buffer = bytearray(size_bytes)
 
     async def main() -> None:
@@ -98,7 +107,9 @@ class WatchedCalls:
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int, /) -> int:
         self._note("pwritev", fd)
-        return os.pwritev(fd, [buffers[0][: self.piece_bytes]], offset)  # a short write, as the system may give
+        return os.pwritev(
+            fd, [buffers[0][: self.piece_bytes]], offset
+        )  # a short write, as the system may give
 
     def preadv(self, fd: int, buffers: Sequence[memoryview], offset: int, /) -> int:
         """As a system that gives less than it was asked for."""
@@ -150,18 +161,22 @@ def run(root: Path, test: Callable[[LocalObjectStore, WatchedCalls], Awaitable[N
 
 
 def test_objects_leave_room_for_metadata(tmp_path: Path) -> None:
-    """A put of data that would take the last of the disk is refused before it writes, alone or beside others; a smaller one passes, and so
-    does the same one once there is room."""
+    """A put of data that would take the last of the disk is refused before it writes, alone or beside others;
+    a smaller one passes, and so does the same one once there is room."""
 
     async def test(plain: LocalObjectStore, calls: WatchedCalls) -> None:
         store = data_store_of(plain)
         calls.piece_bytes = 1 << 20
         calls.free_bytes = KEPT_FREE_BYTES + 2500
-        with pytest.raises(StoreFull, match=r"\(\d+ bytes wanted, \d+ free, of which 33554432 are kept for metadata\)"):
+        with pytest.raises(
+            StoreFull, match=r"\(\d+ bytes wanted, \d+ free, of which 33554432 are kept for metadata\)"
+        ):
             await store.put("a", [bytes(2000), bytes(501)])
         assert not [call for call in calls.seen if call.startswith("pwritev")]
         await store.put("a", [bytes(2000), bytes(500)])
-        results = await asyncio.gather(*(store.put(f"b{n}", [bytes(1000)]) for n in range(4)), return_exceptions=True)
+        results = await asyncio.gather(
+            *(store.put(f"b{n}", [bytes(1000)]) for n in range(4)), return_exceptions=True
+        )
         assert all(result is None or isinstance(result, StoreFull) for result in results)
         assert results.count(None) >= 1
         upload = await store.start_multipart("c")
@@ -176,8 +191,8 @@ def test_objects_leave_room_for_metadata(tmp_path: Path) -> None:
 
 
 def test_small_objects_that_are_no_data_take_of_what_is_kept(tmp_path: Path) -> None:
-    """Whole and up to a size they leave three quarters of it, whichever way they are put; one that is larger, comes in parts or is data leaves
-    all. What is left is more than the metadata log needs for its reserve."""
+    """Whole and up to a size they leave three quarters of it, whichever way they are put; one that is larger,
+    comes in parts or is data leaves all. What is left is more than the metadata log needs for its reserve."""
     full, part = f"of which {KEPT_FREE_BYTES} are kept", f"of which {KEPT_FROM_SMALL_BYTES} are kept"
     assert 2 * ControllerSettings("log", 1).reserve_bytes < KEPT_FROM_SMALL_BYTES < KEPT_FREE_BYTES
 
@@ -229,7 +244,8 @@ def unfinished(root: Path) -> list[str]:
 
 
 def test_put_syncs_in_the_order_that_survives_a_power_cut(tmp_path: Path) -> None:
-    """Content before name, name before return, and the names of new folders up to the root, the higher ones once."""
+    """Content before name, name before return, and the names of new folders up to the root, the higher ones
+    once."""
 
     async def test(store: LocalObjectStore, calls: WatchedCalls) -> None:
         await store.put("c/objects/10/1", [b"x"])
@@ -244,7 +260,12 @@ def test_put_syncs_in_the_order_that_survives_a_power_cut(tmp_path: Path) -> Non
         ]
         calls.seen.clear()
         await store.put_if_absent("c/objects/20/2", [b"x"])
-        assert calls.seen[1:] == ["fsync new file", "link c/objects/20/2", "fsync c/objects/20", "fsync c/objects"]
+        assert calls.seen[1:] == [
+            "fsync new file",
+            "link c/objects/20/2",
+            "fsync c/objects/20",
+            "fsync c/objects",
+        ]
         assert unfinished(tmp_path) == []
 
     run(tmp_path, test)
@@ -264,7 +285,8 @@ def test_put_syncs_in_the_order_that_survives_a_power_cut(tmp_path: Path) -> Non
 def test_a_failed_put_says_what_to_do_and_leaves_nothing(
     tmp_path: Path, call: str, code: int, remedy: type[Exception]
 ) -> None:
-    """Each system error becomes its remedy wherever it strikes; no object, no unfinished file; the next put succeeds."""
+    """Each system error becomes its remedy wherever it strikes; no object, no unfinished file; the next put
+    succeeds."""
 
     async def test(store: LocalObjectStore, calls: WatchedCalls) -> None:
         calls.fail(call, code)
@@ -279,7 +301,8 @@ def test_a_failed_put_says_what_to_do_and_leaves_nothing(
 
 
 def test_an_unsynced_name_is_not_acknowledged(tmp_path: Path) -> None:
-    """When the folder's sync fails the put fails, though the object can be seen; put_if_absent, repeated, knows its own."""
+    """When the folder's sync fails the put fails, though the object can be seen; put_if_absent, repeated,
+    knows its own."""
 
     async def test(store: LocalObjectStore, calls: WatchedCalls) -> None:
         calls.fail("fsync", 0, errno.EIO)
@@ -294,7 +317,8 @@ def test_an_unsynced_name_is_not_acknowledged(tmp_path: Path) -> None:
 
 
 def test_a_failed_sync_is_never_repeated(tmp_path: Path) -> None:
-    """After a failed sync the system may have dropped the pages, and a second one would lie: the upload is gone."""
+    """After a failed sync the system may have dropped the pages, and a second one would lie: the upload is
+    gone."""
 
     async def test(store: LocalObjectStore, calls: WatchedCalls) -> None:
         upload = await store.start_multipart("c/a/1")
@@ -370,7 +394,8 @@ def test_a_folder_that_can_never_be_is_a_mistake(tmp_path: Path, where: str) -> 
 
 
 def test_empty_folders_go_with_their_last_object(tmp_path: Path) -> None:
-    """Deleting an object removes its own folder when it is empty, not the ones above, and syncs what changed."""
+    """Deleting an object removes its own folder when it is empty, not the ones above, and syncs what
+    changed."""
 
     async def test(store: LocalObjectStore, calls: WatchedCalls) -> None:
         for key in ("c/objects/10/1", "c/objects/20/2", "c/objects/20/3"):
@@ -400,7 +425,8 @@ def test_puts_and_deletes_in_one_folder_race(tmp_path: Path) -> None:
 
 
 def test_start_sweeps_what_a_crash_left(tmp_path: Path) -> None:
-    """An unfinished file without a living writer is removed at the next start, one with a writer in another store stays."""
+    """An unfinished file without a living writer is removed at the next start, one with a writer in another
+    store stays."""
 
     async def main() -> None:
         (tmp_path / ".new").mkdir()
@@ -419,9 +445,14 @@ def test_start_sweeps_what_a_crash_left(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(("option", "file_mode", "folder_mode"), [("", 0o600, 0o700), ("?mode=640", 0o640, 0o750)])
-def test_objects_are_private_unless_told(tmp_path: Path, option: str, file_mode: int, folder_mode: int) -> None:
-    """Files and folders alike, whatever the process keeps back by itself; a folder that is there keeps its mode."""
+@pytest.mark.parametrize(
+    ("option", "file_mode", "folder_mode"), [("", 0o600, 0o700), ("?mode=640", 0o640, 0o750)]
+)
+def test_objects_are_private_unless_told(
+    tmp_path: Path, option: str, file_mode: int, folder_mode: int
+) -> None:
+    """Files and folders alike, whatever the process keeps back by itself; a folder that is there keeps its
+    mode."""
     tmp_path.chmod(0o711)
     root = tmp_path / "deep" / "objects"
 
@@ -453,7 +484,8 @@ def _die_while_writing(root: str) -> None:
 
 
 def test_the_folder_of_unfinished_files_is_made_again(tmp_path: Path) -> None:
-    """Whoever removes empty folders removes it, a refused first start of another process say; puts go on, small ones and in parts."""
+    """Whoever removes empty folders removes it, a refused first start of another process say; puts go on,
+    small ones and in parts."""
     root = tmp_path / "objects"
 
     async def main() -> None:
@@ -492,7 +524,8 @@ def test_nothing_is_made_in_a_folder_that_is_not_the_stores(tmp_path: Path, is_t
 
 
 def test_a_killed_writer_leaves_no_object(tmp_path: Path) -> None:
-    """A process that dies between write and rename leaves a file that no verb shows and the next start removes."""
+    """A process that dies between write and rename leaves a file that no verb shows and the next start
+    removes."""
     process = multiprocessing.get_context("fork").Process(target=_die_while_writing, args=(str(tmp_path),))
     process.start()
     process.join()
@@ -507,7 +540,8 @@ def test_a_killed_writer_leaves_no_object(tmp_path: Path) -> None:
 
 
 def test_a_key_below_an_object_is_refused(tmp_path: Path) -> None:
-    """A directory cannot hold an object and a folder of one name: the put says so, and both stores stay as they were."""
+    """A directory cannot hold an object and a folder of one name: the put says so, and both stores stay as
+    they were."""
 
     async def test(store: LocalObjectStore, calls: WatchedCalls) -> None:
         await store.put("c/a", [b"x"])
@@ -524,8 +558,8 @@ def test_a_key_below_an_object_is_refused(tmp_path: Path) -> None:
 
 
 def is_cached(path: Path) -> bool:
-    """Whether the first page of a file lies in the page cache. A read that must not wait would begin to fetch it, and find it there on a quick
-    disk."""
+    """Whether the first page of a file lies in the page cache. A read that must not wait would begin to fetch
+    it, and find it there on a quick disk."""
     with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE, access=mmap.ACCESS_COPY) as memory:
         start = ctypes.c_char.from_buffer(memory)
         residency = (ctypes.c_ubyte * 1)()
@@ -537,7 +571,8 @@ def is_cached(path: Path) -> bool:
 
 
 def test_large_objects_do_not_stay_in_the_page_cache(tmp_path: Path) -> None:
-    """What is put is not read back soon: a large object gives its pages back, a small one is not worth the sync."""
+    """What is put is not read back soon: a large object gives its pages back, a small one is not worth the
+    sync."""
 
     async def main() -> None:
         store = await LocalObjectStore.open(str(tmp_path))
@@ -557,7 +592,8 @@ def test_large_objects_do_not_stay_in_the_page_cache(tmp_path: Path) -> None:
 
 
 def test_a_part_whose_sync_failed_is_not_synced_again(tmp_path: Path) -> None:
-    """After a failed sync the system may have dropped the pages: the upload is gone, though a later sync would succeed."""
+    """After a failed sync the system may have dropped the pages: the upload is gone, though a later sync
+    would succeed."""
 
     async def test(store: LocalObjectStore, calls: WatchedCalls) -> None:
         upload = await store.start_multipart("c/parts")
@@ -576,7 +612,8 @@ def test_a_part_whose_sync_failed_is_not_synced_again(tmp_path: Path) -> None:
 
 
 def test_reads_beside_durable_writes_ask_for_little_at_a_time(tmp_path: Path) -> None:
-    """A device serves in order, and the WAL's write would wait for megabytes. Without such a write a read is one call."""
+    """A device serves in order, and the WAL's write would wait for megabytes. Without such a write a read is
+    one call."""
     data = os.urandom(1 << 20)
     asked: list[int] = []
     at_once: list[int] = []

@@ -41,7 +41,8 @@ QUICK = RetryPolicy(attempts_max=4, first_wait_ms=1, longest_wait_ms=2)
 
 
 class Flaky:
-    """A store in memory whose next calls fail as the plan says: before they take effect, or after (the answer is lost)."""
+    """A store in memory whose next calls fail as the plan says: before they take effect, or after (the answer
+    is lost)."""
 
     def __init__(self, *plan: str | Exception) -> None:
         self.store = MemoryObjectStore(SystemClock())
@@ -128,11 +129,15 @@ class FlakyUpload:
         await self.flaky.run(self.upload.abort)
 
 
-def run(flaky: Flaky, test: Callable[[RetryingObjectStore], Awaitable[None]], policy: RetryPolicy = QUICK) -> None:
+def run(
+    flaky: Flaky, test: Callable[[RetryingObjectStore], Awaitable[None]], policy: RetryPolicy = QUICK
+) -> None:
     asyncio.run(_run(flaky, test, policy))
 
 
-async def _run(flaky: Flaky, test: Callable[[RetryingObjectStore], Awaitable[None]], policy: RetryPolicy) -> None:
+async def _run(
+    flaky: Flaky, test: Callable[[RetryingObjectStore], Awaitable[None]], policy: RetryPolicy
+) -> None:
     await test(RetryingObjectStore(flaky, Rand(b"retry"), policy))
 
 
@@ -206,7 +211,8 @@ def test_nothing_else_is_repeated(error: Exception) -> None:
 
 
 def test_a_lost_answer_does_not_lose_the_race() -> None:
-    """put_if_absent took effect, the answer was lost: the repeat knows its own bytes. Against a rival's it fails."""
+    """put_if_absent took effect, the answer was lost: the repeat knows its own bytes. Against a rival's it
+    fails."""
 
     async def test(store: RetryingObjectStore) -> None:
         await store.put_if_absent("lease", [b"mine"])
@@ -219,7 +225,8 @@ def test_a_lost_answer_does_not_lose_the_race() -> None:
 
 
 def test_a_timeout_is_unavailable_and_repeated() -> None:
-    """A call that does not return is given up after its time and done again; used up, it surfaces as Unavailable."""
+    """A call that does not return is given up after its time and done again; used up, it surfaces as
+    Unavailable."""
     policy = RetryPolicy(attempts_max=2, first_wait_ms=1, longest_wait_ms=1, attempt_timeout_ms=300)
 
     async def test(store: RetryingObjectStore) -> None:
@@ -266,7 +273,8 @@ def test_parts_are_repeated_under_their_numbers() -> None:
 
 
 def test_unfinished_uploads_are_listed_anew_and_aborted_in_the_end() -> None:
-    """A listing of uploads that breaks off begins again and shows each once; an abort is repeated like any other verb."""
+    """A listing of uploads that breaks off begins again and shows each once; an abort is repeated like any
+    other verb."""
 
     async def test(store: RetryingObjectStore) -> None:
         for number in range(3):
@@ -283,7 +291,8 @@ def test_unfinished_uploads_are_listed_anew_and_aborted_in_the_end() -> None:
 
 
 def test_waits_grow_to_a_bound_and_are_drawn() -> None:
-    """Full jitter: each wait lies between nothing and a bound that doubles up to the longest; each is told beforehand."""
+    """Full jitter: each wait lies between nothing and a bound that doubles up to the longest; each is told
+    beforehand."""
     told: list[tuple[str, int]] = []
 
     def on_retry(operation: str, failures: int, error: Unavailable) -> None:
@@ -310,7 +319,8 @@ def test_waits_grow_to_a_bound_and_are_drawn() -> None:
 
 
 def test_a_listing_that_hangs_is_asked_again() -> None:
-    """One page that never comes is a failure like any other: the listing goes on beyond the last key it gave."""
+    """One page that never comes is a failure like any other: the listing goes on beyond the last key it
+    gave."""
     policy = RetryPolicy(attempts_max=3, first_wait_ms=1, longest_wait_ms=1, attempt_timeout_ms=20)
     keys = ["a", "b", "c"]
 
@@ -328,7 +338,8 @@ def test_a_listing_that_hangs_is_asked_again() -> None:
 
 
 def test_keys_that_a_delete_refused_are_asked_for_alone() -> None:
-    """Of a bulk delete only what failed is repeated; what fails each time is given back after a few times, also by a store that is asked for ever."""
+    """Of a bulk delete only what failed is repeated; what fails each time is given back after a few times,
+    also by a store that is asked for ever."""
 
     async def test(store: RetryingObjectStore) -> None:
         flaky.refusals = {"b": 1, "d": 2, "e": 1_000_000}
@@ -342,8 +353,8 @@ def test_keys_that_a_delete_refused_are_asked_for_alone() -> None:
 @pytest.mark.parametrize("verb", ["put", "put_if_absent", "part"])
 @pytest.mark.parametrize("fault", ["before", "after"])
 def test_a_buffer_that_changes_between_two_attempts_is_not_put(verb: str, fault: str) -> None:
-    """503 or a lost answer, then the buffer changes: the repeat is refused by key and not repeated, and nothing else is stored than was handed
-    over."""
+    """503 or a lost answer, then the buffer changes: the repeat is refused by key and not repeated, and
+    nothing else is stored than was handed over."""
     buffer = bytearray(b"what was said")
     retries: list[str] = []
 
@@ -370,7 +381,8 @@ def test_a_buffer_that_changes_between_two_attempts_is_not_put(verb: str, fault:
 
 
 def test_a_body_keeps_its_sum_over_several_calls() -> None:
-    """Who asks above the wrapper hands in the same body: its second call is a further attempt, also when its first one was used up."""
+    """Who asks above the wrapper hands in the same body: its second call is a further attempt, also when its
+    first one was used up."""
 
     async def test(store: RetryingObjectStore) -> None:
         buffer = bytearray(6 << 20)
@@ -407,7 +419,8 @@ class SlowGate:
 
 
 def test_a_gate_stands_before_each_attempt() -> None:
-    """It hears of the bytes and the end of every attempt, repeats included; the wait at it is not charged to an attempt's time."""
+    """It hears of the bytes and the end of every attempt, repeats included; the wait at it is not charged to
+    an attempt's time."""
 
     async def test() -> None:
         gate, flaky = SlowGate(), Flaky("before")

@@ -1,4 +1,5 @@
-"""The S3 store keeps the contract against moto's server, and bears what servers do: lost answers, refusals, missing calls."""
+"""The S3 store keeps the contract against moto's server, and bears what servers do: lost answers, refusals,
+missing calls."""
 
 from __future__ import annotations
 
@@ -129,7 +130,8 @@ def refusal(status: int, code: str) -> bytes:
 
 
 class ScriptedServer:
-    """Answers requests with what it was given, in order, and keeps them. The one fault moto cannot show is an answer lost."""
+    """Answers requests with what it was given, in order, and keeps them. The one fault moto cannot show is an
+    answer lost."""
 
     def __init__(self, answers: list[Answer]) -> None:
         self.answers = answers
@@ -141,7 +143,8 @@ class ScriptedServer:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
                 method, path, _ = head[0].split(" ")
                 headers = {
-                    name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)
+                    name.lower(): value
+                    for name, _, value in (line.partition(": ") for line in head[1:] if line)
                 }
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 self.requests.append(Request(method, path, headers, body))
@@ -158,7 +161,9 @@ class ScriptedServer:
             writer.close()
 
 
-def scripted(answers: list[Answer], test: Callable[[S3ObjectStore], Awaitable[None]], **settings: Any) -> list[Request]:
+def scripted(
+    answers: list[Answer], test: Callable[[S3ObjectStore], Awaitable[None]], **settings: Any
+) -> list[Request]:
     """Runs `test` on a store before a scripted server; gives the requests that arrived."""
 
     async def main() -> list[Request]:
@@ -181,7 +186,8 @@ def scripted(answers: list[Answer], test: Callable[[S3ObjectStore], Awaitable[No
 
 @pytest.mark.parametrize("size_bytes", [5, CHUNK_BYTES + 5, 5 << 20])
 def test_a_put_is_one_request_with_our_checksum(size_bytes: int) -> None:
-    """Small or large, the body goes out once, unsigned, without 100-continue, under the CRC32C of all its parts."""
+    """Small or large, the body goes out once, unsigned, without 100-continue, under the CRC32C of all its
+    parts."""
     content = b"0123456789abcdef" * (size_bytes // 16 + 1)
     parts = [content[:3], memoryview(content)[3:size_bytes]]
 
@@ -212,13 +218,19 @@ def test_a_body_that_nothing_else_guards_is_signed(size_bytes: int) -> None:
     assert "x-amz-checksum-crc32c" not in request.headers
 
 
-@pytest.mark.parametrize(("status", "code"), [(301, "PermanentRedirect"), (400, "AuthorizationHeaderMalformed")])
+@pytest.mark.parametrize(
+    ("status", "code"), [(301, "PermanentRedirect"), (400, "AuthorizationHeaderMalformed")]
+)
 def test_a_bucket_of_another_region_is_named(status: int, code: str) -> None:
     """The store says where the bucket is, and the operator is told what to write into the address."""
-    elsewhere = answer(status, f"<Error><Code>{code}</Code></Error>".encode(), x_amz_bucket_region="eu-west-3")
+    elsewhere = answer(
+        status, f"<Error><Code>{code}</Code></Error>".encode(), x_amz_bucket_region="eu-west-3"
+    )
 
     async def test(store: S3ObjectStore) -> None:
-        with pytest.raises(StoreDenied, match=r"in the region eu-west-3, not us-east-1: say region=eu-west-3"):
+        with pytest.raises(
+            StoreDenied, match=r"in the region eu-west-3, not us-east-1: say region=eu-west-3"
+        ):
             await store.get("a")
 
     scripted([elsewhere], test)
@@ -264,7 +276,8 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> 
 def test_bodies_go_where_the_client_library_sends_its_own(
     bucket: str, style: bool | None, region: str, endpoint: str | None
 ) -> None:
-    """The bucket's address is the library's, in its region's own form and in each style: asked of a request that it was about to send."""
+    """The bucket's address is the library's, in its region's own form and in each style: asked of a request
+    that it was about to send."""
     settings = S3Settings(bucket, endpoint, region, style, "a", "b")
 
     async def main() -> tuple[str, list[str]]:
@@ -295,7 +308,9 @@ def self_signed(folder: Path) -> tuple[str, str]:
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+        )
         .sign(key, hashes.SHA256())
     )
     (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
@@ -305,8 +320,11 @@ def self_signed(folder: Path) -> tuple[str, str]:
     return str(folder / "cert.pem"), str(folder / "key.pem")
 
 
-def test_tls_is_verified_by_the_bundle_that_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With AWS_CA_BUNDLE both clients trust the server, and bodies go out unsigned; without it nobody does."""
+def test_tls_is_verified_by_the_bundle_that_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With AWS_CA_BUNDLE both clients trust the server, and bodies go out unsigned; without it nobody
+    does."""
     certificate, key = self_signed(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
@@ -334,7 +352,8 @@ def test_tls_is_verified_by_the_bundle_that_was_named(tmp_path: Path, monkeypatc
 
 
 def test_checksums_that_were_taken_once_are_not_given_up() -> None:
-    """A later refusal with the same code has another reason: it is told, and nothing is sent again without."""
+    """A later refusal with the same code has another reason: it is told, and nothing is sent again
+    without."""
 
     async def test(store: S3ObjectStore) -> None:
         await store.put("a", [b"x"])
@@ -348,7 +367,8 @@ def test_checksums_that_were_taken_once_are_not_given_up() -> None:
 @pytest.mark.parametrize("verb", ["put", "put_if_absent", "part"])
 @pytest.mark.parametrize("size_bytes", [5000, 5 << 20])
 def test_a_repeat_goes_out_under_the_first_sum(verb: str, size_bytes: int) -> None:
-    """A body that changed behind its sum is sent under what it was summed as, and the store refuses it; the wrapper above asks no more then."""
+    """A body that changed behind its sum is sent under what it was summed as, and the store refuses it; the
+    wrapper above asks no more then."""
     buffer = bytearray(b"A" * size_bytes)
     said = base64.b64encode(crc32c(buffer).to_bytes(4, "big")).decode()
 
@@ -364,7 +384,11 @@ def test_a_repeat_goes_out_under_the_first_sum(verb: str, size_bytes: int) -> No
             await call
 
     started = (
-        [answer(200, b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")]
+        [
+            answer(
+                200, b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
+            )
+        ]
         if verb == "part"
         else []
     )
@@ -418,7 +442,8 @@ def test_requests_beyond_the_pool_wait_for_a_connection() -> None:
 
 
 @pytest.mark.parametrize(
-    "reply", [refusal(503, "SlowDown"), refusal(500, "InternalError"), refusal(409, "ConditionalRequestConflict")]
+    "reply",
+    [refusal(503, "SlowDown"), refusal(500, "InternalError"), refusal(409, "ConditionalRequestConflict")],
 )
 def test_a_refusal_for_now_is_not_repeated_here(reply: bytes) -> None:
     """One attempt, one request: repeating is the retry wrapper's business."""
@@ -431,7 +456,8 @@ def test_a_refusal_for_now_is_not_repeated_here(reply: bytes) -> None:
 
 
 def test_a_lost_answer_is_unavailable_and_the_repeat_knows_its_own() -> None:
-    """The connection breaks after the body arrived; the repeat is refused with 412, reads what is there, and finds its bytes."""
+    """The connection breaks after the body arrived; the repeat is refused with 412, reads what is there, and
+    finds its bytes."""
     content = b"x" * (CHUNK_BYTES + 1)
 
     async def test(store: S3ObjectStore) -> None:
@@ -474,7 +500,13 @@ def test_no_server_is_unavailable() -> None:
         store = await S3ObjectStore.open(
             S3Settings(bucket="b", endpoint="http://127.0.0.1:9", **KEYS), shared_session()
         )
-        for call in (store.put("a", [b"x"]), store.get("a"), store.head("a"), keys_of(store), store.delete(["a"])):
+        for call in (
+            store.put("a", [b"x"]),
+            store.get("a"),
+            store.head("a"),
+            keys_of(store),
+            store.delete(["a"]),
+        ):
             with pytest.raises(StoreUnavailable):
                 await call
         await store.close()
@@ -566,7 +598,14 @@ def test_delete_gives_back_what_was_refused() -> None:
         b"<DeleteResult><Error><Key></Key><Code>InternalError</Code></Error></DeleteResult>",
         b"<DeleteResult><Error><Key>other</Key><Code>InternalError</Code></Error></DeleteResult>",
     ],
-    ids=["empty", "page", "another result", "an error without a key", "an empty key", "a key that was not asked for"],
+    ids=[
+        "empty",
+        "page",
+        "another result",
+        "an error without a key",
+        "an empty key",
+        "a key that was not asked for",
+    ],
 )
 @pytest.mark.parametrize("status", [200, 202])
 def test_delete_believes_no_answer_that_says_nothing_of_keys(body: bytes, status: int) -> None:
@@ -583,7 +622,8 @@ def test_delete_believes_no_answer_that_says_nothing_of_keys(body: bytes, status
 
 
 def test_delete_goes_one_by_one_where_there_is_no_bulk_delete() -> None:
-    """A store without the call is asked for it once under each checksum; then keys are deleted singly, and a refused one comes back."""
+    """A store without the call is asked for it once under each checksum; then keys are deleted singly, and a
+    refused one comes back."""
 
     async def test(store: S3ObjectStore) -> None:
         assert await store.delete(["c/1"]) == []
@@ -598,8 +638,8 @@ def test_delete_goes_one_by_one_where_there_is_no_bulk_delete() -> None:
 
 @pytest.mark.parametrize("has_checksums", [True, False])
 def test_delete_goes_under_the_checksum_that_the_store_takes(has_checksums: bool) -> None:
-    """One that wants Content-MD5 is sent a CRC32 once, and Content-MD5 from then on; one that is to be sent no checksums is sent Content-MD5 at once,
-    for S3 demands one of the two. Never both."""
+    """One that wants Content-MD5 is sent a CRC32 once, and Content-MD5 from then on; one that is to be sent
+    no checksums is sent Content-MD5 at once, for S3 demands one of the two. Never both."""
 
     async def test(store: S3ObjectStore) -> None:
         assert await store.delete(["c/1", "c/2"]) == []
@@ -642,7 +682,8 @@ def _upload(then: list[Answer], test: Callable[[MultipartUpload], Awaitable[None
 
 
 def test_a_completed_upload_whose_answer_was_lost() -> None:
-    """The repeat finds no upload, but the object in its size: that is success. Without the object the upload is gone for good."""
+    """The repeat finds no upload, but the object in its size: that is success. Without the object the upload
+    is gone for good."""
 
     async def survives(upload: MultipartUpload) -> None:
         with pytest.raises(StoreUnavailable):
@@ -673,18 +714,22 @@ def test_a_completion_that_failed_within_a_200_is_unavailable() -> None:
 
 
 def test_uploads_are_listed_in_pages() -> None:
-    """Page after page by the markers of the last; what is beside the prefix or has no date is left out, and a page that leads nowhere is the
-    last."""
+    """Page after page by the markers of the last; what is beside the prefix or has no date is left out, and a
+    page that leads nowhere is the last."""
 
     def page(keys: Sequence[str], tail: str) -> bytes:
         began = "<Initiated>2026-01-02T03:04:05.000Z</Initiated>"
         each = "".join(
-            f"<Upload><Key>{key}</Key><UploadId>of-{key}</UploadId>{began if key != 'c/undated' else ''}</Upload>"
+            f"<Upload><Key>{key}</Key><UploadId>of-{key}</UploadId>"
+            f"{began if key != 'c/undated' else ''}</Upload>"
             for key in keys
         )
         return answer(200, f"<ListMultipartUploadsResult>{each}{tail}</ListMultipartUploadsResult>".encode())
 
-    more = "<IsTruncated>true</IsTruncated><NextKeyMarker>c/b</NextKeyMarker><NextUploadIdMarker>of-c/b</NextUploadIdMarker>"
+    more = (
+        "<IsTruncated>true</IsTruncated><NextKeyMarker>c/b</NextKeyMarker>"
+        "<NextUploadIdMarker>of-c/b</NextUploadIdMarker>"
+    )
 
     async def test(store: S3ObjectStore) -> None:
         found = await uploads_of(store, "c/")
@@ -721,10 +766,13 @@ def test_a_store_that_lists_no_uploads_says_so(reply: bytes, remedy: type[Except
 
 
 def test_a_missing_bucket_is_denied(endpoint: str) -> None:
-    """A bucket that is not there is an operator's matter: no verb takes it for a missing object or waits for it."""
+    """A bucket that is not there is an operator's matter: no verb takes it for a missing object or waits for
+    it."""
 
     async def main() -> None:
-        store = await S3ObjectStore.open(S3Settings(bucket="nowhere", endpoint=endpoint, **KEYS), shared_session())
+        store = await S3ObjectStore.open(
+            S3Settings(bucket="nowhere", endpoint=endpoint, **KEYS), shared_session()
+        )
         for call in (store.put("a", [b"x"]), store.get("a"), keys_of(store), store.delete(["a"])):
             with pytest.raises(StoreDenied):
                 await call
@@ -764,7 +812,8 @@ def test_each_refusal_has_its_remedy(status: int, code: str, remedy: type[Except
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_who_does_not_answer_is_named_plainly(scheme: str) -> None:
-    """Of both clients, bodies' and the library's: host, port and the system's words, and nothing of TLS that nobody asked for."""
+    """Of both clients, bodies' and the library's: host, port and the system's words, and nothing of TLS that
+    nobody asked for."""
 
     async def main() -> None:
         port = free_port()
@@ -773,7 +822,10 @@ def test_who_does_not_answer_is_named_plainly(scheme: str) -> None:
         for call in (store.put("k", [b"x"]), store.get("k"), keys_of(store)):
             with pytest.raises(StoreUnavailable) as away:
                 await call
-            assert str(away.value).removeprefix("k: ") == f"cannot connect to 127.0.0.1:{port}: Connection refused"
+            assert (
+                str(away.value).removeprefix("k: ")
+                == f"cannot connect to 127.0.0.1:{port}: Connection refused"
+            )
         await store.close()
 
     asyncio.run(main())
@@ -782,14 +834,23 @@ def test_who_does_not_answer_is_named_plainly(scheme: str) -> None:
 def test_chunks_join_the_small_and_slice_the_large() -> None:
     """Bodies are cut near the chunk size, whatever the sizes of the parts, and nothing is lost or moved."""
     small, large = [b"%03d" % number for number in range(500)], bytes(range(256)) * (CHUNK_BYTES // 100)
-    for parts in ([*small, large, *small], [large, large], [large, b"x"], [b"x" * CHUNK_BYTES], [], [b"", b"x"]):
+    for parts in (
+        [*small, large, *small],
+        [large, large],
+        [large, b"x"],
+        [b"x" * CHUNK_BYTES],
+        [],
+        [b"", b"x"],
+    ):
         cut = list(chunks(parts))
         assert b"".join(cut) == b"".join(parts)
         assert all(0 < len(chunk) < 2 * CHUNK_BYTES for chunk in cut)
         assert len(cut) <= 2 * (sum(map(len, parts)) // CHUNK_BYTES) + 3
 
 
-def test_credentials_come_from_the_environment_when_the_address_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_come_from_the_environment_when_the_address_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Without keys the usual chain is asked."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-environment")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")

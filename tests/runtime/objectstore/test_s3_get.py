@@ -1,4 +1,5 @@
-"""The client of ranged GETs: bytes land where they belong however they are cut up, and every end of a connection is told for what it is."""
+"""The client of ranged GETs: bytes land where they belong however they are cut up, and every end of a
+connection is told for what it is."""
 
 from __future__ import annotations
 
@@ -27,9 +28,12 @@ from tests.runtime.objectstore.test_s3 import CUT, Answer, answer, refusal, scri
 CONTENT = bytes(range(256)) * 400
 REQUEST = b"GET /b/a HTTP/1.1\r\nhost: x\r\n\r\n"
 CHUNKED_REFUSAL = (
-    b"HTTP/1.1 403 X\r\nTransfer-Encoding: chunked\r\n\r\n26\r\n<Error><Code>AccessDenied</Code></Error>\r\n0\r\n\r\n"
+    b"HTTP/1.1 403 X\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"26\r\n<Error><Code>AccessDenied</Code></Error>\r\n0\r\n\r\n"
 )
-Script = list[bytes | float | asyncio.Event | None]  # pieces to write, seconds or something to wait for, None: close
+Script = list[
+    bytes | float | asyncio.Event | None
+]  # pieces to write, seconds or something to wait for, None: close
 
 
 class RawServer:
@@ -113,11 +117,16 @@ def lent(sizes: Sequence[int]) -> tuple[bytearray, list[memoryview]]:
 
 
 @pytest.mark.parametrize("cut", [60, 1000, HEAD_BYTES_MAX, 1 << 20])
-@pytest.mark.parametrize("sizes", [(len(CONTENT),), (1, 0, 5000, 3, len(CONTENT) - 5004), (len(CONTENT), 100)])
+@pytest.mark.parametrize(
+    "sizes", [(len(CONTENT),), (1, 0, 5000, 3, len(CONTENT) - 5004), (len(CONTENT), 100)]
+)
 def test_bytes_land_where_they_belong(cut: int, sizes: tuple[int, ...]) -> None:
-    """In whatever pieces an answer comes, views are filled in order, nothing is written behind them, and the connection serves the next request."""
+    """In whatever pieces an answer comes, views are filled in order, nothing is written behind them, and the
+    connection serves the next request."""
     whole = b"HTTP/1.1 100 Continue\r\n\r\n" + answer(206, CONTENT, ETag="x")
-    server = RawServer([*(whole[at : at + cut] for at in range(0, len(whole), cut)), b"next", answer(200, b"again")])
+    server = RawServer(
+        [*(whole[at : at + cut] for at in range(0, len(whole), cut)), b"next", answer(200, b"again")]
+    )
 
     async def test(pool: GetPool) -> None:
         memory, views = lent(sizes)
@@ -172,7 +181,8 @@ def test_an_idle_connection_takes_its_end_quietly() -> None:
     ],
 )
 def test_an_answer_that_is_none(script: Script, message: str) -> None:
-    """Cut off, longer than asked for, or not of the protocol: an error of the connection, which is not used again."""
+    """Cut off, longer than asked for, or not of the protocol: an error of the connection, which is not used
+    again."""
     server = RawServer(script, [answer(200, b"good")])
 
     async def test(pool: GetPool) -> None:
@@ -188,8 +198,11 @@ def test_an_answer_that_is_none(script: Script, message: str) -> None:
 
 
 def test_an_idle_connection_that_was_closed_costs_one_more_attempt() -> None:
-    """The store may close it at any time: the request goes out again on a new one. On a new one the end is told."""
-    server = RawServer([answer(200, b"1"), 0.01, None], [answer(200, b"2"), b"next", None], [answer(200, b"3")], [None])
+    """The store may close it at any time: the request goes out again on a new one. On a new one the end is
+    told."""
+    server = RawServer(
+        [answer(200, b"1"), 0.01, None], [answer(200, b"2"), b"next", None], [answer(200, b"3")], [None]
+    )
 
     async def test(pool: GetPool) -> None:
         memory, views = lent((1,))
@@ -226,7 +239,8 @@ def test_silence_is_told_after_its_time() -> None:
 
 
 def test_a_cancelled_get_writes_no_more() -> None:
-    """Its connection is closed: what comes late goes nowhere, and the next request has an answer of its own."""
+    """Its connection is closed: what comes late goes nowhere, and the next request has an answer of its
+    own."""
     head = b"HTTP/1.1 206 X\r\nContent-Length: 6\r\n\r\n"
     late = asyncio.Event()
     server = RawServer([head, b"abc", late, b"def"], [answer(200, b"xyz")])
@@ -250,7 +264,8 @@ def test_a_cancelled_get_writes_no_more() -> None:
 
 
 def test_large_bodies_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much the sockets hold, a turn of the loop receives one read's worth, whoever it is for; and all of it comes."""
+    """However much the sockets hold, a turn of the loop receives one read's worth, whoever it is for; and all
+    of it comes."""
     content = CONTENT * 80
     server = RawServer(*([answer(206, content)] for _ in range(4)))
     received: list[tuple[int, int]] = []

@@ -1,4 +1,5 @@
-"""Credentials of a web identity: the token of a file is exchanged for keys at an STS, and again before they expire."""
+"""Credentials of a web identity: the token of a file is exchanged for keys at an STS, and again before they
+expire."""
 
 from __future__ import annotations
 
@@ -23,9 +24,8 @@ class Sts:
     async def exchange(self, request: web.Request) -> web.Response:
         asked = await request.post()
         if asked["Action"] != "AssumeRoleWithWebIdentity" or asked["WebIdentityToken"] != "good":
-            error = (
-                "<ErrorResponse><Error><Code>InvalidIdentityToken</Code><Message>no</Message></Error></ErrorResponse>"
-            )
+            said = "<Code>InvalidIdentityToken</Code><Message>no</Message>"
+            error = f"<ErrorResponse><Error>{said}</Error></ErrorResponse>"
             return web.Response(status=400, text=error, content_type="text/xml")
         self.count += 1
         expiry = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + self.seconds))
@@ -34,14 +34,17 @@ class Sts:
             f"<SessionToken>token{self.count}</SessionToken><Expiration>{expiry}</Expiration>"
         )
         answer = (
-            '<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleWithWebIdentityResult>'
+            "<AssumeRoleWithWebIdentityResponse "
+            'xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleWithWebIdentityResult>'
             f"<Credentials>{keys}</Credentials><AssumedRoleUser><Arn>a</Arn><AssumedRoleId>b</AssumedRoleId></AssumedRoleUser>"
             "</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"
         )
         return web.Response(text=answer, content_type="text/xml")
 
 
-def puts_with(monkeypatch: pytest.MonkeyPatch, folder: Path, token: str, seconds: int, puts: int) -> list[str]:
+def puts_with(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, token: str, seconds: int, puts: int
+) -> list[str]:
     """The access key and session token under which each of so many puts arrived."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)

@@ -12,7 +12,13 @@ from itertools import count
 import pytest
 from aiobotocore.session import AioSession
 
-from millrace.runtime.objectstore import BytesChanged, ObjectMissing, ObjectStore, StoreDenied, StoreUnavailable
+from millrace.runtime.objectstore import (
+    BytesChanged,
+    ObjectMissing,
+    ObjectStore,
+    StoreDenied,
+    StoreUnavailable,
+)
 from millrace.runtime.objectstore.body import body_of
 from millrace.runtime.objectstore.retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.objectstore.s3 import S3ObjectStore
@@ -44,7 +50,9 @@ class TestS3ObjectStoreOnAServer(ObjectStoreContract):
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[ObjectStore]:
-        store = await S3ObjectStore.open(self.server.settings(f"bucket{next(bucket_numbers)}"), shared_session())
+        store = await S3ObjectStore.open(
+            self.server.settings(f"bucket{next(bucket_numbers)}"), shared_session()
+        )
         assert (await store.http.ask("PUT", "")).status == 200
         yield store
         await store.close()
@@ -75,7 +83,8 @@ class TestS3ObjectStoreOnAServer(ObjectStoreContract):
         self.run(test)
 
     def test_signatures_are_checked(self) -> None:
-        """What our signer signs is taken, in keys of any characters; with another secret every verb is denied."""
+        """What our signer signs is taken, in keys of any characters; with another secret every verb is
+        denied."""
 
         async def test(store: ObjectStore) -> None:
             for key in ("c/plain", "c/a b+c&d=e", "c/~tilde_é(1)"):
@@ -96,7 +105,8 @@ class TestS3ObjectStoreOnAServer(ObjectStoreContract):
         self.run(forged)
 
     def test_a_body_that_changed_on_its_way_is_refused(self) -> None:
-        """A body under another's checksum is not stored: it is the store that finds it, and the put is to be repeated."""
+        """A body under another's checksum is not stored: it is the store that finds it, and the put is to be
+        repeated."""
 
         async def test(store: ObjectStore) -> None:
             assert isinstance(store, S3ObjectStore)
@@ -108,11 +118,14 @@ class TestS3ObjectStoreOnAServer(ObjectStoreContract):
 
     @pytest.mark.parametrize("verb", ["put", "put_if_absent", "part"])
     def test_a_body_that_changed_in_memory_is_refused(self, verb: str) -> None:
-        """What changed behind its sum is not stored, whatever sends it: the server finds it, and it is not sent again."""
+        """What changed behind its sum is not stored, whatever sends it: the server finds it, and it is not
+        sent again."""
 
         async def test(bare: ObjectStore) -> None:
             retries: list[str] = []
-            store = RetryingObjectStore(bare, Rand(b"s3"), QUICK, lambda operation, *_: retries.append(operation))
+            store = RetryingObjectStore(
+                bare, Rand(b"s3"), QUICK, lambda operation, *_: retries.append(operation)
+            )
             upload = await store.start_multipart("c/a") if verb == "part" else None
             buffer = bytearray(5 << 20)
             body = body_of([buffer, b"end"])

@@ -7,7 +7,14 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from millrace.runtime.objectstore.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD, Keys, Signer, quoted_path, quoted_query
+from millrace.runtime.objectstore.sigv4 import (
+    EMPTY_SHA256,
+    UNSIGNED_PAYLOAD,
+    Keys,
+    Signer,
+    quoted_path,
+    quoted_query,
+)
 
 STATIC = Keys("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
 OF_A_ROLE = STATIC._replace(token="a/long+token==")
@@ -17,8 +24,22 @@ OF_A_ROLE = STATIC._replace(token="a/long+token==")
 @pytest.mark.parametrize(
     ("method", "host", "key", "query", "headers", "payload"),
     [
-        ("GET", "b.s3.eu-west-1.amazonaws.com", "c/objects/0f00/16", {}, {"range": "bytes=0-99"}, EMPTY_SHA256),
-        ("PUT", "127.0.0.1:9000", "b/a key/with~odd-chars_é+&=", {}, {"if-none-match": "*"}, UNSIGNED_PAYLOAD),
+        (
+            "GET",
+            "b.s3.eu-west-1.amazonaws.com",
+            "c/objects/0f00/16",
+            {},
+            {"range": "bytes=0-99"},
+            EMPTY_SHA256,
+        ),
+        (
+            "PUT",
+            "127.0.0.1:9000",
+            "b/a key/with~odd-chars_é+&=",
+            {},
+            {"if-none-match": "*"},
+            UNSIGNED_PAYLOAD,
+        ),
         (
             "PUT",
             "s3.local",
@@ -33,7 +54,8 @@ OF_A_ROLE = STATIC._replace(token="a/long+token==")
 def test_signatures_are_those_of_the_client_library(
     keys: Keys, method: str, host: str, key: str, query: dict[str, str], headers: dict[str, str], payload: str
 ) -> None:
-    """Methods, ranges, conditions, odd keys, queries, session tokens: the same Authorization header at the same moment."""
+    """Methods, ranges, conditions, odd keys, queries, session tokens: the same Authorization header at the
+    same moment."""
     path, asked = "/" + quoted_path(key), quoted_query(query)
     request = AWSRequest(method, f"https://{host}{path}{'?' if asked else ''}{asked}", dict(headers))
     request.context["timestamp"] = "20261122T010203Z"

@@ -1,4 +1,5 @@
-"""The simulated store keeps the contract when nothing is wrong, and shows each fault it promises when something is."""
+"""The simulated store keeps the contract when nothing is wrong, and shows each fault it promises when
+something is."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class TestSimObjectStore(ObjectStoreContract):
 
 
 class TestRetriesOverFaults(ObjectStoreContract):
-    """With a third of all requests failing in every way but LATE and LOST_RACE, which change what a caller must see."""
+    """With a third of all requests failing in every way but LATE and LOST_RACE, which change what a caller
+    must see."""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[ObjectStore]:
@@ -113,7 +115,8 @@ def test_a_cancelled_put_happened_or_not() -> None:
 
 
 def test_a_power_cut_decides_what_is_under_way() -> None:
-    """What was answered stays, what was not is there whole or not at all, and no one is answered; a new store goes on."""
+    """What was answered stays, what was not is there whole or not at all, and no one is answered; a new store
+    goes on."""
 
     async def main(seed: int) -> int:
         store = new_store(f"cut {seed}", StoreFaults(latency_ms=(50, 50)))
@@ -151,7 +154,13 @@ def test_a_store_that_is_away_answers_nobody() -> None:
     async def test(store: SimObjectStore) -> None:
         await store.put("a", [b"x"])
         store.bucket.is_away = True
-        for call in (store.put("b", [b"x"]), store.get("a"), store.head("a"), keys_of(store), store.delete(["a"])):
+        for call in (
+            store.put("b", [b"x"]),
+            store.get("a"),
+            store.head("a"),
+            keys_of(store),
+            store.delete(["a"]),
+        ):
             with pytest.raises(StoreUnavailable):
                 await call
         store.bucket.is_away = False

@@ -1,4 +1,5 @@
-"""The watched wrapper: whether a store answers is known to who shares the watch, and what it says bears its name."""
+"""The watched wrapper: whether a store answers is known to who shares the watch, and what it says bears its
+name."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from millrace.runtime.clock import SystemClock
-from millrace.runtime.objectstore import ObjectEntry, ObjectMissing, ObjectStore, StoreDenied, StoreUnavailable
+from millrace.runtime.objectstore import (
+    ObjectEntry,
+    ObjectMissing,
+    ObjectStore,
+    StoreDenied,
+    StoreUnavailable,
+)
 from millrace.runtime.objectstore.memory import MemoryObjectStore
 from millrace.runtime.objectstore.watched import StoreWatch, WatchedObjectStore
 from tests.runtime.objectstore.contract import ObjectStoreContract, keys_of
@@ -41,11 +48,15 @@ class Refusing(MemoryObjectStore):
 
 
 def test_the_reason_lasts_until_an_answer() -> None:
-    """Counted over operations, and over the stores that share the watch; a refusal is an answer, and so is that there is none."""
+    """Counted over operations, and over the stores that share the watch; a refusal is an answer, and so is
+    that there is none."""
 
     async def main() -> None:
         bare, watch = Refusing(SystemClock()), StoreWatch("the store")
-        store, other = WatchedObjectStore(bare, watch), WatchedObjectStore(MemoryObjectStore(SystemClock()), watch)
+        store, other = (
+            WatchedObjectStore(bare, watch),
+            WatchedObjectStore(MemoryObjectStore(SystemClock()), watch),
+        )
         bare.error = StoreUnavailable("a", "SlowDown", 503)
         with pytest.raises(StoreUnavailable) as caught:
             await store.head("a")

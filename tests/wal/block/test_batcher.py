@@ -1,4 +1,5 @@
-"""The open block: records are copied in, places follow one another, and a closed block is aligned, sealed and zero-padded."""
+"""The open block: records are copied in, places follow one another, and a closed block is aligned, sealed and
+zero-padded."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def test_a_block_holds_its_records() -> None:
     assert (header.confirmed, header.record_count, header.end) == (777, 4, 8192)
     assert not any(block.view[header.length :])
     for record in records:
-        found = decode_record(block.view, record.position - 4096, header.length, record.position, epoch_seed(5))
+        found = decode_record(
+            block.view, record.position - 4096, header.length, record.position, epoch_seed(5)
+        )
         assert found == record.payload
 
 
@@ -63,7 +66,11 @@ def test_blocks_follow_one_another_in_the_arena() -> None:
     batcher.open_block(10 * BLOCK_BYTES, BLOCK_BYTES)
     batcher.add((b"x",), 1)
     block = batcher.close_block()
-    assert (block.position, block.previous_end, block.end) == (10 * BLOCK_BYTES, 2 * BLOCK_BYTES, 11 * BLOCK_BYTES)
+    assert (block.position, block.previous_end, block.end) == (
+        10 * BLOCK_BYTES,
+        2 * BLOCK_BYTES,
+        11 * BLOCK_BYTES,
+    )
 
 
 def test_payload_views_are_read_only() -> None:

@@ -1,4 +1,5 @@
-"""Where a log is made: on what reads as zeros, and nowhere else. What is refused is left as it is, to the byte."""
+"""Where a log is made: on what reads as zeros, and nowhere else. What is refused is left as it is, to the
+byte."""
 
 from __future__ import annotations
 
@@ -20,14 +21,19 @@ MIB = 1024 * KIB
 DISK_BYTES = 16 * MIB
 BOOT = bytes(446) + bytes.fromhex("000002 00ee ffffff 01000000 ffff0100") + bytes(48) + b"\x55\xaa"
 FIRST_COPY = DeviceHeader(
-    cluster_id="a cluster", node_id=7, epoch=-1, epoch_start=0, capacity_bytes=1 << 31, trim=0, head=0, confirmed=0,
+    cluster_id="a cluster", node_id=7, epoch=-1, epoch_start=0, capacity_bytes=1 << 31, trim=0, head=0,
+    confirmed=0,
     block_bytes_max=0, window_bytes=0, filled_bytes=0, closed_end=0, sequence=1,
 )  # fmt: skip
 
 # What is on the disk, where the refusal finds it, and what it calls it.
 FOREIGN: dict[str, tuple[dict[int, bytes], int, str]] = {
     "partition table": ({0: BOOT}, 510, "a partition table or boot sector"),
-    "GPT of two entries": ({0: BOOT, 512: b"EFI PART\0\0\1\0", 1024: b"\xaf" * 256}, 512, "a partition table (GPT)"),
+    "GPT of two entries": (
+        {0: BOOT, 512: b"EFI PART\0\0\1\0", 1024: b"\xaf" * 256},
+        512,
+        "a partition table (GPT)",
+    ),
     "RAID member": ({4096: b"\xfc\x4e\x2b\xa9\1\0\0\0"}, 4096, "a member of a RAID (md)"),
     "btrfs": ({65600: b"_BHRfS_M", 1 * MIB: b"precious"}, 65600, "a btrfs file system"),
     "ext": ({1080: b"\x53\xef", 8192: b"groups"}, 1080, "an ext file system"),
@@ -73,7 +79,8 @@ async def refusal(disk: SimDisk) -> WalForeign | WalHeaderLost:
 @pytest.mark.parametrize("is_device", [True, False], ids=["device", "file"])
 @pytest.mark.parametrize("name", FOREIGN)
 def test_what_holds_something_else_is_refused(name: str, is_device: bool) -> None:
-    """The byte and what lies there are named, wherever formats keep what they are known by, also behind a page of zeros."""
+    """The byte and what lies there are named, wherever formats keep what they are known by, also behind a
+    page of zeros."""
     pieces, place, what = FOREIGN[name]
 
     async def run() -> None:
@@ -107,13 +114,17 @@ async def log_of_ours(count: int) -> SimDisk:
     return disk.restart(keep)
 
 
-@pytest.mark.parametrize("record_bytes", [1000, 1500 * KIB], ids=["short blocks", "blocks beyond the first look"])
+@pytest.mark.parametrize(
+    "record_bytes", [1000, 1500 * KIB], ids=["short blocks", "blocks beyond the first look"]
+)
 def test_a_log_under_a_fresh_partition_table_is_still_a_log(record_bytes: int) -> None:
     """A partitioner writes the first 17 KiB and leaves the records: to clear the device would lose them."""
 
     async def run() -> None:
         disk = SimDisk()
-        wal, _, journal = await start_wal(disk, capacity_bytes=8 * MIB, max_record_bytes=2 * MIB, arena_bytes=2 * MIB)
+        wal, _, journal = await start_wal(
+            disk, capacity_bytes=8 * MIB, max_record_bytes=2 * MIB, arena_bytes=2 * MIB
+        )
         for number in range(40 * 1000 // record_bytes + 2):
             await journal.reach(wal.append(bytes([number + 1]) * record_bytes).end)
         await wal.close()
@@ -142,8 +153,8 @@ def test_a_log_under_a_fresh_partition_table_is_still_a_log(record_bytes: int) -
     ],
 )
 def test_a_log_that_lost_its_header_is_not_formatted(first: str, second: str, count: int) -> None:
-    """Records that are there, or what is left of a copy that an owner wrote, tell a log of ours from a new place. It is said that it is one; but
-    where nothing is left but zeros, nothing is lost."""
+    """Records that are there, or what is left of a copy that an owner wrote, tell a log of ours from a new
+    place. It is said that it is one; but where nothing is left but zeros, nothing is lost."""
 
     async def run() -> None:
         disk = await log_of_ours(count)
@@ -170,15 +181,16 @@ def test_a_log_that_lost_its_header_is_not_formatted(first: str, second: str, co
 
 
 def test_the_beginnings_of_a_format() -> None:
-    """Each part of the first copy with zeros behind it, or with a stretch of zeros in it, is what formatting may leave; a copy that an owner wrote, a
-    second copy, and anything else are not."""
+    """Each part of the first copy with zeros behind it, or with a stretch of zeros in it, is what formatting
+    may leave; a copy that an owner wrote, a second copy, and anything else are not."""
     copy = FIRST_COPY.encode()
     for length in range(1, 301):
         assert is_begun_copy(copy[:length].ljust(BLOCK_BYTES, b"\0")), length
     for start in range(8, 300, 7):
         assert is_begun_copy(copy[:start] + bytes(32) + copy[start + 32 :])
     for other in (
-        replace(FIRST_COPY, epoch=3), replace(FIRST_COPY, sequence=2), replace(FIRST_COPY, confirmed=4096), replace(FIRST_COPY, closed_end=-1),
+        replace(FIRST_COPY, epoch=3), replace(FIRST_COPY, sequence=2), replace(FIRST_COPY, confirmed=4096),
+        replace(FIRST_COPY, closed_end=-1),
     ):  # fmt: skip
         assert not is_begun_copy(other.encode())
     for page in (
@@ -205,8 +217,8 @@ def test_the_beginning_of_a_format_counts_where_it_is_written() -> None:
 
 @given(st.integers(2, 1 << 30))
 def test_what_is_looked_at(blocks: int) -> None:
-    """Whole blocks in rising order; the beginning and the end, something of every part between, all of what is small; and little enough that a
-    start does not wait for it, however large the place is."""
+    """Whole blocks in rising order; the beginning and the end, something of every part between, all of what
+    is small; and little enough that a start does not wait for it, however large the place is."""
     size_bytes = blocks * BLOCK_BYTES
     seen = list(looks(size_bytes + 511))
     at = 0

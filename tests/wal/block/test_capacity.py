@@ -1,4 +1,5 @@
-"""How large a block WAL becomes where nobody says it: by the room there is, once; what is there keeps its size."""
+"""How large a block WAL becomes where nobody says it: by the room there is, once; what is there keeps its
+size."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ def test_a_new_log_makes_its_folder(tmp_path: Path) -> None:
 
     async def main() -> None:
         place = place_on(PosixDisk(), capacity="1MiB")
-        wal = await open_wal(replace(place, address=parse_address(f"0@file://{tmp_path}/lost/too/wal")), owner(1))
+        wal = await open_wal(
+            replace(place, address=parse_address(f"0@file://{tmp_path}/lost/too/wal")), owner(1)
+        )
         await wal.close()
 
     asyncio.run(main())
@@ -83,14 +86,16 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_a_new_log_takes_what_fits_and_keeps_it(caplog: pytest.LogCaptureFixture) -> None:
-    """A small disk gets a small log, and is told so with both sizes and the setting; later starts keep it, whatever is free by then."""
+    """A small disk gets a small log, and is told so with both sizes and the setting; later starts keep it,
+    whatever is free by then."""
 
     async def main() -> None:
         disk = SimDisk(capacity_bytes=700 * MIB)
         with caplog.at_level(logging.INFO):
             assert await opened(disk, 1) == LEAST_BYTES
             assert told(caplog) == [
-                f"WAL /data/wal is new: it takes {LEAST_BYTES} bytes (64 MiB) at once, of {700 * MIB} that are free there; "
+                f"WAL /data/wal is new: it takes {LEAST_BYTES} bytes (64 MiB) at once, of {700 * MIB} that "
+                "are free there; "
                 "s3.wal.capacity gives it another size"
             ]
             disk.capacity_bytes = 1 << 40
@@ -103,14 +108,20 @@ def test_a_new_log_takes_what_fits_and_keeps_it(caplog: pytest.LogCaptureFixture
 
 
 def test_what_was_asked_for_is_not_made_smaller(caplog: pytest.LogCaptureFixture) -> None:
-    """A capacity of the operator's is taken as it is, or refused with the bytes that are wanted and those that are free; nothing is made."""
+    """A capacity of the operator's is taken as it is, or refused with the bytes that are wanted and those
+    that are free; nothing is made."""
 
     async def main() -> None:
         disk = SimDisk(capacity_bytes=200 * MIB)
-        for attempt in (lambda: check_room(place_on(disk, capacity="1GiB")), lambda: opened(disk, 1, capacity="1GiB")):
+        for attempt in (
+            lambda: check_room(place_on(disk, capacity="1GiB")),
+            lambda: opened(disk, 1, capacity="1GiB"),
+        ):
             with pytest.raises(DiskFull) as full:
                 await attempt()
-            assert str(full.value) == (f"/data/wal: No space left on device ({GIB} bytes wanted, {200 * MIB} free)")
+            assert str(full.value) == (
+                f"/data/wal: No space left on device ({GIB} bytes wanted, {200 * MIB} free)"
+            )
         assert disk.files == {}
         assert await opened(disk, 1, capacity="150MiB") == 150 * MIB
 
@@ -130,7 +141,8 @@ def test_no_room_for_the_least_log() -> None:
 
 
 def test_a_place_of_a_given_size_is_used_as_a_whole() -> None:
-    """A file that was made for the log beforehand, or a device: no more than it has, whatever is free around it."""
+    """A file that was made for the log beforehand, or a device: no more than it has, whatever is free around
+    it."""
 
     async def main() -> None:
         disk = SimDisk(capacity_bytes=1 << 40)

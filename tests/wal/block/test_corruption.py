@@ -1,4 +1,5 @@
-"""What recovery does about a damaged record in the middle, as wal.corruption says: refuses, steps over it, or ends the log before it."""
+"""What recovery does about a damaged record in the middle, as wal.corruption says: refuses, steps over it, or
+ends the log before it."""
 
 from __future__ import annotations
 
@@ -40,14 +41,16 @@ def bytes_of(records: list[tuple[int, bytes]]) -> list[bytes]:
 
 
 def extents(wal: BlockWal) -> list[tuple[int, int, int, int]]:
-    """What recovery says that it gave up: positions, the first one's byte, and how many records of it are sound."""
+    """What recovery says that it gave up: positions, the first one's byte, and how many records of it are
+    sound."""
     return [(damage.start, damage.end, damage.place, damage.sound_count) for damage in wal.damages]
 
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "cut"])
 @pytest.mark.parametrize("number", [0, 5, COUNT - 2])
 def test_each_policy_on_one_damaged_block(number: int, is_closed: bool) -> None:
-    """Refused with its position and its byte in the file; stepped over, all but that one are there; truncated, all before it."""
+    """Refused with its position and its byte in the file; stepped over, all but that one are there;
+    truncated, all before it."""
 
     async def run() -> None:
         disk, sent = await log_of_blocks(is_closed=is_closed)
@@ -118,8 +121,9 @@ def test_damage_in_a_lap_that_a_close_ended(what: str) -> None:
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "cut"])
 def test_the_whole_of_what_is_given_up_is_told(is_closed: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Several places are damaged. Stepping over tells each from where it begins to where the log goes on; the last is followed by nothing sound, and
-    reaches to the end of the last block that is known of. Truncating tells one, from the first on to the end, with what is sound in it."""
+    """Several places are damaged. Stepping over tells each from where it begins to where the log goes on; the
+    last is followed by nothing sound, and reaches to the end of the last block that is known of. Truncating
+    tells one, from the first on to the end, with what is sound in it."""
 
     async def run() -> None:
         disk, sent = await log_of_blocks(is_closed=is_closed)
@@ -128,7 +132,8 @@ def test_the_whole_of_what_is_given_up_is_told(is_closed: bool, caplog: pytest.L
         disk.flip(PATH, RING_START + starts[5] + 500)
         disk.flip(PATH, RING_START + starts[6] + 500)
         disk.flip(PATH, RING_START + starts[-3] + 1)
-        # The headers of the last two are sound: the first says that the block before it was durable, the other is the end of what is known.
+        # The headers of the last two are sound: the first says that the block before it was durable, the
+        # other is the end of what is known.
         disk.flip(PATH, RING_START + starts[-2] + 500)
         disk.flip(PATH, RING_START + starts[-1] + 500)
         wal, records = await open_wal(disk.restart(keep), 2, corruption="skip")
@@ -143,7 +148,10 @@ def test_the_whole_of_what_is_given_up_is_told(is_closed: bool, caplog: pytest.L
         wal, records = await open_wal(disk.restart(keep), 2, corruption="truncate")
         assert [bytes(record.payload) for record in records] == bytes_of(sent[:2])
         assert extents(wal) == [(starts[2], starts[-1] + BLOCK_BYTES, RING_START + starts[2], len(kept) - 2)]
-        assert f"without positions {starts[2]} to {starts[-1] + BLOCK_BYTES}, and so without 4 records" in caplog.text
+        assert (
+            f"without positions {starts[2]} to {starts[-1] + BLOCK_BYTES}, and so without 4 records"
+            in caplog.text
+        )
 
     asyncio.run(run())
 
@@ -183,7 +191,8 @@ def test_what_cannot_be_read_behind_the_cut_does_not_keep_the_log_from_its_start
 
 @pytest.mark.parametrize("policy", ["skip", "truncate"])
 def test_the_log_goes_on_afterwards(policy: str) -> None:
-    """What is appended after such a recovery, and its reset, comes back to an owner that refuses damage; what was cut off never does."""
+    """What is appended after such a recovery, and its reset, comes back to an owner that refuses damage; what
+    was cut off never does."""
 
     async def run() -> None:
         disk, sent = await log_of_blocks(is_closed=False)
@@ -201,7 +210,8 @@ def test_the_log_goes_on_afterwards(policy: str) -> None:
 
 
 def test_an_owner_that_dies_after_it_stepped_over_begins_again() -> None:
-    """Before its reset nothing is forgotten: the next owner under the same policy finds the same records and the same damage."""
+    """Before its reset nothing is forgotten: the next owner under the same policy finds the same records and
+    the same damage."""
 
     async def run() -> None:
         disk, sent = await log_of_blocks(is_closed=False)
@@ -215,8 +225,9 @@ def test_an_owner_that_dies_after_it_stepped_over_begins_again() -> None:
 
 
 def test_what_an_older_owner_left_behind_its_hole_stays_void() -> None:
-    """Blocks of an owner that ended in a hole lie under those of the next one. Where writes over them never reached the device, a later
-    start steps over the places: what shows through there was never part of the log."""
+    """Blocks of an owner that ended in a hole lie under those of the next one. Where writes over them never
+    reached the device, a later start steps over the places: what shows through there was never part of the
+    log."""
 
     async def run() -> None:
         disk = SimDisk()
@@ -247,7 +258,8 @@ def test_what_an_older_owner_left_behind_its_hole_stays_void() -> None:
 
 @pytest.mark.parametrize("policy", ["skip", "truncate"])
 def test_a_start_that_fails_after_damage_changes_nothing(policy: str) -> None:
-    """Until the reset the device is as it was: who takes what was left of the log for too little can choose again."""
+    """Until the reset the device is as it was: who takes what was left of the log for too little can choose
+    again."""
 
     async def run() -> None:
         disk, sent = await log_of_blocks(is_closed=False)
@@ -298,8 +310,9 @@ def test_what_was_forgotten_may_be_damaged_when_the_log_is_cut_there() -> None:
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "cut"])
 def test_random_damage_under_every_policy(is_closed: bool) -> None:
-    """Flips anywhere in a log of several laps: stepping over loses nothing outside the places that it names, truncating keeps a run from the
-    first record on; neither gives a record that was never appended, and neither ends in anything but a log."""
+    """Flips anywhere in a log of several laps: stepping over loses nothing outside the places that it names,
+    truncating keeps a run from the first record on; neither gives a record that was never appended, and
+    neither ends in anything but a log."""
 
     async def run() -> None:
         rand = Rand(b"policies")
@@ -344,8 +357,8 @@ async def opened(disk: SimDisk, epoch: int, committed_end: int, policy: str) -> 
     ("policy", "number"), [("truncate", 0), ("truncate", 5), ("truncate", COUNT - 1), ("skip", COUNT - 1)]
 )
 def test_a_log_that_is_cut_below_what_is_committed_is_no_older_copy(policy: str, number: int) -> None:
-    """It goes on where metadata knows it to have been, through a crash at each step: a start after that, which gives nothing up, finds all that was
-    appended since, and takes the log for no older copy either."""
+    """It goes on where metadata knows it to have been, through a crash at each step: a start after that,
+    which gives nothing up, finds all that was appended since, and takes the log for no older copy either."""
 
     async def run() -> None:
         disk, sent = await log_of_blocks(is_closed=True)

@@ -1,8 +1,8 @@
 """Power cuts: at every write, with every fate of what was not durable, over several lives of one log.
 
-A model keeps what each life was told. After a cut the next life must find every record that was confirmed, or that an
-earlier life recovered, exactly once and in order; it may find records that were never confirmed, but only as a run
-that continues those; and never one that lies behind a hole, in this life or in any later one.
+A model keeps what each life was told. After a cut the next life must find every record that was confirmed, or
+that an earlier life recovered, exactly once and in order; it may find records that were never confirmed, but
+only as a run that continues those; and never one that lies behind a hole, in this life or in any later one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tests.wal.build import PATH, open_wal, owner, payload, small_settings, star
 
 @dataclass(slots=True)
 class Model:
-    """All records of one life's view of the log, oldest first; what surely is there, and what surely is gone."""
+    """All records of one life's view of the log, oldest first; what surely is there, and what surely is
+    gone."""
 
     records: list[bytes] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
@@ -39,11 +40,16 @@ class Model:
         """`recovered` is records[first:last] for some allowed first and last."""
         for first in range(self.trimmed, self.trim_asked + 1):
             last = first + len(recovered)
-            if max(first, self.confirmed) <= last <= len(self.records) and recovered == self.records[first:last]:
+            if (
+                max(first, self.confirmed) <= last <= len(self.records)
+                and recovered == self.records[first:last]
+            ):
                 return
         known = {data: index for index, data in enumerate(self.records)}
         found = [known.get(data, -1) for data in recovered]
-        raise AssertionError(f"{self.trimmed}..{self.trim_asked} {self.confirmed} of {len(self.records)}: {found}")
+        raise AssertionError(
+            f"{self.trimmed}..{self.trim_asked} {self.confirmed} of {len(self.records)}: {found}"
+        )
 
     def begin_life(self, recovered: list[bytes], ends: list[int]) -> None:
         """What a life has recovered is as good as confirmed: it may have been shown."""
@@ -53,7 +59,8 @@ class Model:
 
 
 async def live(disk: SimDisk, epoch: int, model: Model, rand: Rand, steps: int, reset_odds: int = 6) -> None:
-    """One life: recover, check, perhaps reset, then appends and trims. Hangs for ever once the power is cut."""
+    """One life: recover, check, perhaps reset, then appends and trims. Hangs for ever once the power is
+    cut."""
     wal = await BlockWal.open(disk, PATH, small_settings(), owner(epoch))
     found = [record async for record in wal.recover()]
     recovered = [bytes(record.payload) for record in found]
@@ -118,7 +125,9 @@ async def run_until_cut(disk: SimDisk, epoch: int, model: Model, rand: Rand, ste
 
 
 def copy_of(model: Model) -> Model:
-    return Model(list(model.records), list(model.ends), model.confirmed, model.trimmed, model.trim_asked, model.made)
+    return Model(
+        list(model.records), list(model.ends), model.confirmed, model.trimmed, model.trim_asked, model.made
+    )
 
 
 async def check_survivor(disk: SimDisk, epoch: int, model: Model, fate: Fate) -> None:
@@ -142,7 +151,8 @@ def subsets(pending: list[Pending]) -> list[Fate]:
 
 
 def test_a_cut_at_every_write() -> None:
-    """Cut at each write of a life in turn, with every subset of the writes under way kept, and with torn ones."""
+    """Cut at each write of a life in turn, with every subset of the writes under way kept, and with torn
+    ones."""
 
     async def run() -> None:
         cuts = 0
@@ -164,7 +174,8 @@ def test_a_cut_at_every_write() -> None:
 
 @pytest.mark.parametrize("seed", [*range(11), 12])
 def test_many_lives_of_one_log(seed: int) -> None:
-    """Twenty lives in a row, each cut at a place drawn from the seed, or closed; the model holds through all of them."""
+    """Twenty lives in a row, each cut at a place drawn from the seed, or closed; the model holds through all
+    of them."""
 
     async def run() -> None:
         rand = Rand(b"lives%d" % seed)
@@ -180,7 +191,8 @@ def test_many_lives_of_one_log(seed: int) -> None:
 
 
 async def cut_with_hole(epoch: int, disk: SimDisk, sent: list[bytes], kept: set[int]) -> SimDisk:
-    """One life that appends a block for each payload, all under way when the power goes; of them only `kept` survive."""
+    """One life that appends a block for each payload, all under way when the power goes; of them only `kept`
+    survive."""
     wal, _, journal = await start_wal(disk, epoch, eager_bytes=0, writes_in_flight=8)
     disk.hops = 10**9  # nothing completes from now on
     for data in sent:
@@ -202,7 +214,8 @@ async def recovered_by(disk: SimDisk, epoch: int) -> list[bytes]:
 
 
 def test_what_lies_behind_a_hole_never_comes_back() -> None:
-    """Blocks beyond a hole fit exactly behind what later owners write into the hole, and still stay void for ever."""
+    """Blocks beyond a hole fit exactly behind what later owners write into the hole, and still stay void for
+    ever."""
 
     async def run() -> None:
         old = [b"old%d" % number * 400 for number in range(4)]
@@ -220,7 +233,8 @@ def test_what_lies_behind_a_hole_never_comes_back() -> None:
 
 
 def test_an_owner_that_writes_nothing_still_closes_the_hole() -> None:
-    """A life that only recovers ends the log where it found its end: a late write of an older epoch does not count."""
+    """A life that only recovers ends the log where it found its end: a late write of an older epoch does not
+    count."""
 
     async def run() -> None:
         old = [b"old%d" % number * 400 for number in range(3)]
@@ -243,7 +257,8 @@ def test_an_owner_that_writes_nothing_still_closes_the_hole() -> None:
 
 
 def test_a_torn_block_over_an_old_one_is_no_mixture() -> None:
-    """Where a new block was torn over a void old one of the same layout, old records never pass for new ones."""
+    """Where a new block was torn over a void old one of the same layout, old records never pass for new
+    ones."""
 
     async def run() -> None:
         def records(mark: bytes) -> list[bytes]:
@@ -259,7 +274,9 @@ def test_a_torn_block_over_an_old_one_is_no_mixture() -> None:
                 wal.append(data)
             await asyncio.sleep(0)
             (pending,) = disk.pending()
-            pieces = [(pending.position + 512 * n, pending.data[512 * n : 512 * n + 512]) for n in sorted(sectors)]
+            pieces = [
+                (pending.position + 512 * n, pending.data[512 * n : 512 * n + 512]) for n in sorted(sectors)
+            ]
             after = disk.restart(lambda _: pieces)
             after.hops = 3
             return after
@@ -295,8 +312,9 @@ def beginning(length: int) -> Fate:
 
 
 def test_a_cut_while_formatting() -> None:
-    """A power cut at the making of a new file, or at either header write, leaves one that the next owner can format, of whatever capacity; also when
-    the power goes in each of several starts, and whatever part of a copy is there."""
+    """A power cut at the making of a new file, or at either header write, leaves one that the next owner can
+    format, of whatever capacity; also when the power goes in each of several starts, and whatever part of a
+    copy is there."""
 
     async def run() -> None:
         fates = [
@@ -325,7 +343,8 @@ def test_a_cut_while_formatting() -> None:
 
 @pytest.mark.parametrize("from_kib", [200, 512], ids=["grown", "shrunk"])
 def test_a_cut_while_the_capacity_changes(from_kib: int) -> None:
-    """At every write of a reset: the next start has the capacity that is set, in a file that is no longer than that."""
+    """At every write of a reset: the next start has the capacity that is set, in a file that is no longer
+    than that."""
 
     async def reset(disk: SimDisk, epoch: int, kib: int) -> None:
         wal, _ = await open_wal(disk, epoch, capacity_bytes=kib * 1024)
@@ -339,7 +358,9 @@ def test_a_cut_while_the_capacity_changes(from_kib: int) -> None:
             disk = made.restart(keep)
             disk.at_write(number, Cut())
             changing = asyncio.ensure_future(reset(disk, 2, 256))
-            await asyncio.wait((changing, asyncio.ensure_future(disk.was_cut.wait())), return_when="FIRST_COMPLETED")
+            await asyncio.wait(
+                (changing, asyncio.ensure_future(disk.was_cut.wait())), return_when="FIRST_COMPLETED"
+            )
             changing.cancel()
             for fate in (drop, keep):
                 left = disk.restart(fate)
@@ -353,7 +374,8 @@ def test_a_cut_while_the_capacity_changes(from_kib: int) -> None:
 
 
 def test_a_large_block_is_declared_before_it_is_written() -> None:
-    """No block larger than the header speaks of is ever on the device, so that recovery knows how far to look."""
+    """No block larger than the header speaks of is ever on the device, so that recovery knows how far to
+    look."""
 
     async def run() -> None:
         from millrace.wal.block.layout import choose_device_header

@@ -1,4 +1,5 @@
-"""Damaged images: every record that was confirmed comes back whole, or WalCorrupt names a place. Never less, silently."""
+"""Damaged images: every record that was confirmed comes back whole, or WalCorrupt names a place. Never less,
+silently."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ async def outcome(disk: SimDisk) -> list[bytes] | WalCorrupt:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_flips_in_a_closed_log(seed: int) -> None:
-    """After an orderly close any flipped bit leaves all records as they were, or is reported. Old trims may come back."""
+    """After an orderly close any flipped bit leaves all records as they were, or is reported. Old trims may
+    come back."""
 
     async def run() -> None:
         rand = Rand(b"flip%d" % seed)
@@ -71,7 +73,8 @@ def test_random_flips_in_a_closed_log(seed: int) -> None:
 @pytest.mark.parametrize("how", ["unreadable", "rotten"])
 @pytest.mark.parametrize("copy", [0, BLOCK_BYTES])
 def test_either_copy_of_the_header_may_be_lost_at_any_time(copy: int, how: str) -> None:
-    """After each trim, also once all that it freed was written over: everything since then comes back from the other copy alone."""
+    """After each trim, also once all that it freed was written over: everything since then comes back from
+    the other copy alone."""
 
     async def run() -> None:
         wal, _, journal = await start_wal(disk := SimDisk())
@@ -99,7 +102,8 @@ def test_either_copy_of_the_header_may_be_lost_at_any_time(copy: int, how: str) 
 
 
 def test_random_flips_in_a_log_that_was_cut() -> None:
-    """Without a close, only records of the last writes can be taken for the tail; everything before is reported."""
+    """Without a close, only records of the last writes can be taken for the tail; everything before is
+    reported."""
 
     async def run() -> None:
         rand = Rand(b"flips")
@@ -118,7 +122,8 @@ def test_random_flips_in_a_log_that_was_cut() -> None:
 
 
 def test_everything_behind_a_block_is_gone() -> None:
-    """With the image zeroed from any block on, the loss of a confirmed record is always reported after a close."""
+    """With the image zeroed from any block on, the loss of a confirmed record is always reported after a
+    close."""
 
     async def run() -> None:
         disk, sent, trimmed = await filled_disk(is_closed=True)
@@ -134,7 +139,8 @@ def test_everything_behind_a_block_is_gone() -> None:
 
 
 def test_a_file_that_was_cut_short_is_refused() -> None:
-    """A file smaller than its header says is refused with both sizes, at any length that still holds a header."""
+    """A file smaller than its header says is refused with both sizes, at any length that still holds a
+    header."""
 
     async def run() -> None:
         disk, _, _ = await filled_disk(is_closed=True)
@@ -151,7 +157,8 @@ def test_a_file_that_was_cut_short_is_refused() -> None:
 
 
 def test_either_copy_of_the_header_may_rot() -> None:
-    """With one copy unreadable the other serves, also right after a new owner came: its epoch stands in both."""
+    """With one copy unreadable the other serves, also right after a new owner came: its epoch stands in
+    both."""
 
     async def run() -> None:
         disk = SimDisk()
@@ -164,7 +171,9 @@ def test_either_copy_of_the_header_may_rot() -> None:
                 rotten = disk.restart(keep)
                 rotten.flip(PATH, copy * BLOCK_BYTES + 30)
                 _, records = await open_wal(rotten, 20)
-                assert [bytes(record.payload) for record in records] == [payload(number) for number in range(epoch)]
+                assert [bytes(record.payload) for record in records] == [
+                    payload(number) for number in range(epoch)
+                ]
             disk = disk.restart(keep)
 
     asyncio.run(run())
@@ -183,7 +192,8 @@ def test_both_copies_unreadable_is_damage() -> None:
 
 
 def test_a_misdirected_write_is_noticed() -> None:
-    """A write that lands elsewhere and reports success: what is missing, or overwritten, is reported after a close."""
+    """A write that lands elsewhere and reports success: what is missing, or overwritten, is reported after a
+    close."""
 
     async def run() -> None:
         for number in range(6, 27, 3):
@@ -202,7 +212,8 @@ def test_a_misdirected_write_is_noticed() -> None:
 
 
 def test_damage_is_found_before_anything_is_changed() -> None:
-    """An owner that meets damage leaves the device as it was, so that it can be looked at, and opened again."""
+    """An owner that meets damage leaves the device as it was, so that it can be looked at, and opened
+    again."""
 
     async def run() -> None:
         disk = SimDisk()

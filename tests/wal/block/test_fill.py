@@ -17,7 +17,8 @@ RING = 8 * MIB
 
 
 def test_the_plan() -> None:
-    """The next stretch begins where the zeros end, or at the log if that is further, and keeps to lap, head and reach."""
+    """The next stretch begins where the zeros end, or at the log if that is further, and keeps to lap, head
+    and reach."""
     geometry = Geometry(RING)
     assert plan_fill(geometry, 0, 0, RING, 2 * MIB) == (0, MIB)
     assert plan_fill(geometry, MIB, 4096, RING, 2 * MIB) == (MIB, MIB)
@@ -64,7 +65,8 @@ def test_records_survive_the_zeros(seed: int) -> None:
 
 
 def test_a_block_waits_for_zeros_in_its_place() -> None:
-    """A block that must go where zeros are under way is written after them, though the device has a free slot."""
+    """A block that must go where zeros are under way is written after them, though the device has a free
+    slot."""
 
     async def run() -> None:
         disk = SimDisk(Rand(b"wait for zeros"), hops=0)

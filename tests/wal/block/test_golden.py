@@ -1,7 +1,9 @@
-"""The golden images of versions 1 and 2: they are read for ever, and today's writer still makes the same bytes.
+"""The golden images of versions 1 and 2: they are read for ever, and today's writer still makes the same
+bytes.
 
-`tests/golden/block_wal_v*.hex` hold the stretches of an image that are not zeros, one a line: place and bytes. To
-make one anew, when the format changes on purpose: `python -m tests.wal.block.test_golden 2 > tests/golden/block_wal_v2.hex`.
+`tests/golden/block_wal_v*.hex` hold the stretches of an image that are not zeros, one a line: place and
+bytes. To make one anew, when the format changes on purpose: `python -m tests.wal.block.test_golden 2 >
+tests/golden/block_wal_v2.hex`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ LINE_BYTES = 64
 
 
 async def make_image(wal_id: bytes) -> tuple[bytes, list[bytes]]:
-    """Two owners, a trim, a skipped rest of a lap, an orderly close; small payloads, so that the file stays small."""
+    """Two owners, a trim, a skipped rest of a lap, an orderly close; small payloads, so that the file stays
+    small."""
     disk = SimDisk(hops=0)
     disk.add_device(PATH, 256 * KIB)
     sent = []

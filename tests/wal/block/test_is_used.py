@@ -14,8 +14,8 @@ from tests.wal.build import KIB, PATH, start_wal
 
 
 def test_a_place_is_used_once_it_has_a_header() -> None:
-    """Nothing, an empty device and a file of zeros are unused; a closed log is used, one that is open somebody's; another program's device is
-    neither, and named as that."""
+    """Nothing, an empty device and a file of zeros are unused; a closed log is used, one that is open
+    somebody's; another program's device is neither, and named as that."""
 
     async def run() -> None:
         disk = SimDisk()

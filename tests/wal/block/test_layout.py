@@ -26,8 +26,10 @@ from millrace.wal.block.layout import (
 from millrace.wal.errors import WalMismatch
 
 HEADER = DeviceHeader(
-    cluster_id="cluster", node_id=3, epoch=9, epoch_start=4096, capacity_bytes=1 << 20, trim=100, head=0, confirmed=8192,
-    block_bytes_max=1 << 16, window_bytes=1 << 18, filled_bytes=12288, closed_end=-1, sequence=5, earlier=(Reign(7, 0),),
+    cluster_id="cluster", node_id=3, epoch=9, epoch_start=4096, capacity_bytes=1 << 20, trim=100, head=0,
+    confirmed=8192,
+    block_bytes_max=1 << 16, window_bytes=1 << 18, filled_bytes=12288, closed_end=-1, sequence=5,
+    earlier=(Reign(7, 0),),
 )  # fmt: skip
 BLOCK = BlockHeader(epoch=9, position=8192, previous_end=4096, confirmed=4096, length=5000, record_count=3)
 ZEROS = bytes(BLOCK_BYTES)
@@ -44,10 +46,12 @@ def test_the_layouts_are_fixed() -> None:
     assert HEADER.encode()[:128].hex() == (
         "4d52424c4b57414c" "0001" "0007" "00000003" "0000000000000009" "0000000000001000" "0000000000100000"
         "0000000000000064" "0000000000000000" "0000000000002000" "0000000000010000" "0000000000040000"
-        "0000000000003000" "ffffffffffffffff" "0000000000000005" "636c757374657200" "0000000000000000" "0000000000000000"
+        "0000000000003000" "ffffffffffffffff" "0000000000000005" "636c757374657200" "0000000000000000"
+        "0000000000000000"
     )  # fmt: skip
     assert HEADER.encode()[168:312].hex() == (
-        "0000000000000007" "0000000000000000" + 7 * ("ffffffffffffffff" "0000000000000000") + HEADER.encode()[296:300].hex() + 24 * "0"
+        "0000000000000007" "0000000000000000" + 7 * ("ffffffffffffffff" "0000000000000000")
+        + HEADER.encode()[296:300].hex() + 24 * "0"
     )  # fmt: skip
     assert encode_block_header(BLOCK).hex() == (
         "4d52424b" "0001" "0000" "0000000000000009" "0000000000002000" "0000000000001000" "0000000000001000"
@@ -75,7 +79,8 @@ def test_a_block_shorter_than_its_header_is_none() -> None:
     """A length that could make recovery stand still is refused, sound checksum or not."""
     for length in (0, 10, BLOCK_HEADER_BYTES - 1):
         assert (
-            decode_block_header(memoryview(encode_block_header(dataclasses.replace(BLOCK, length=length))), 0) is None
+            decode_block_header(memoryview(encode_block_header(dataclasses.replace(BLOCK, length=length))), 0)
+            is None
         )
 
 
@@ -89,7 +94,8 @@ def test_the_higher_sequence_wins() -> None:
 
 
 def test_a_device_without_a_header() -> None:
-    """Neither copy can be read: there is no header. What else lies there, and whether a log may be made over it, two pages cannot tell."""
+    """Neither copy can be read: there is no header. What else lies there, and whether a log may be made over
+    it, two pages cannot tell."""
     for pair in ((ZEROS, ZEROS), (b"x" * BLOCK_BYTES, ZEROS), (b"x" * BLOCK_BYTES, b"x" * BLOCK_BYTES)):
         assert choose_device_header(*pair) is None
 
@@ -107,8 +113,8 @@ def test_a_later_version_is_refused_by_name() -> None:
 
 
 def test_who_wrote_where() -> None:
-    """Each owner's stretch ends where the next began; one that wrote nothing, or only what is forgotten, is left out, and the
-    oldest go beyond the bound."""
+    """Each owner's stretch ends where the next began; one that wrote nothing, or only what is forgotten, is
+    left out, and the oldest go beyond the bound."""
     header = dataclasses.replace(
         HEADER, earlier=(Reign(3, 8192), Reign(7, 16384)), epoch=9, epoch_start=32768, head=8192
     )
@@ -118,7 +124,9 @@ def test_who_wrote_where() -> None:
     assert header.earlier_than(32768) == (Reign(3, 8192), Reign(7, 16384))
     assert header.earlier_than(16384) == (Reign(3, 8192),)
     assert dataclasses.replace(header, head=16384).earlier_than(32768) == (Reign(7, 16384),)
-    full = dataclasses.replace(header, earlier=tuple(Reign(number, 8192 + number) for number in range(REIGNS_MAX)))
+    full = dataclasses.replace(
+        header, earlier=tuple(Reign(number, 8192 + number) for number in range(REIGNS_MAX))
+    )
     assert full.earlier_than(40960) == (*full.earlier[1:], Reign(9, 32768))
 
 

@@ -41,7 +41,8 @@ def test_records_come_back_in_order_after_a_close() -> None:
 
 
 def test_nothing_is_confirmed_before_it_is_durable() -> None:
-    """Whatever is confirmed survives the loss of every write that is not durable yet, at every turn of the loop."""
+    """Whatever is confirmed survives the loss of every write that is not durable yet, at every turn of the
+    loop."""
 
     async def run() -> None:
         disk = SimDisk(Rand(b"turns"), hops=6)
@@ -81,7 +82,8 @@ def test_positions_grow_and_do_not_overlap() -> None:
 
 
 def test_many_laps_keep_exactly_what_was_not_trimmed() -> None:
-    """Over dozens of laps with records of every size, no record crosses the ring's end and none is lost or repeated."""
+    """Over dozens of laps with records of every size, no record crosses the ring's end and none is lost or
+    repeated."""
 
     async def run() -> None:
         disk, rand = SimDisk(), Rand(b"laps")
@@ -110,7 +112,8 @@ def test_many_laps_keep_exactly_what_was_not_trimmed() -> None:
 
 
 def test_room_is_never_a_promise_that_breaks() -> None:
-    """Whatever fits `room_bytes` is taken, in records of any sizes from 64 bytes up, from any place in the ring."""
+    """Whatever fits `room_bytes` is taken, in records of any sizes from 64 bytes up, from any place in the
+    ring."""
 
     async def run() -> None:
         disk, rand = SimDisk(hops=0), Rand(b"room")
@@ -134,7 +137,8 @@ def test_room_is_never_a_promise_that_breaks() -> None:
 
 
 def test_full_takes_nothing_and_a_trim_gives_room_again() -> None:
-    """WalFull leaves the log as it was; after a trim the same append succeeds; the first records are still whole."""
+    """WalFull leaves the log as it was; after a trim the same append succeeds; the first records are still
+    whole."""
 
     async def run() -> None:
         disk = SimDisk()
@@ -161,7 +165,8 @@ def test_full_takes_nothing_and_a_trim_gives_room_again() -> None:
 
 
 def test_a_record_beyond_the_maximum_is_refused() -> None:
-    """A payload that no trim could ever make room for is a ValueError, not WalFull; one of the maximum size is taken."""
+    """A payload that no trim could ever make room for is a ValueError, not WalFull; one of the maximum size
+    is taken."""
 
     async def run() -> None:
         disk = SimDisk()
@@ -264,7 +269,8 @@ def test_a_lower_trim_does_not_undo_a_higher_one() -> None:
 
 
 def test_a_close_waits_for_a_trim_under_way() -> None:
-    """A close while a header is written waits for it: both are durable, and the log knows that it was closed in order."""
+    """A close while a header is written waits for it: both are durable, and the log knows that it was closed
+    in order."""
 
     async def run() -> None:
         disk = SimDisk(hops=9)
@@ -376,7 +382,8 @@ def test_an_epoch_that_is_not_higher_is_fenced() -> None:
     ("foreign", "field"), [(WalOwner("other", 1, 9), "cluster"), (WalOwner("cluster", 2, 9), "node")]
 )
 def test_another_owner_is_refused(foreign: WalOwner, field: str) -> None:
-    """A log of another cluster or node is refused with what was expected and what was found, and left untouched."""
+    """A log of another cluster or node is refused with what was expected and what was found, and left
+    untouched."""
 
     async def run() -> None:
         disk = SimDisk()
@@ -406,7 +413,8 @@ def test_two_logs_on_one_file_are_refused() -> None:
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_a_failed_write_is_the_last_word(code: int) -> None:
-    """After a failed write `on_failed` is called once, nothing more is confirmed, and appends and trims are refused."""
+    """After a failed write `on_failed` is called once, nothing more is confirmed, and appends and trims are
+    refused."""
 
     async def run() -> None:
         disk = SimDisk(Rand(b"fail"), hops=5)
@@ -454,7 +462,8 @@ def test_a_failed_header_write_is_terminal_too() -> None:
 
 
 def test_an_error_in_the_listener_is_a_failure() -> None:
-    """If the one who is told of a confirmation raises, the log stops: that confirmation can never be told again."""
+    """If the one who is told of a confirmation raises, the log stops: that confirmation can never be told
+    again."""
 
     async def run() -> None:
         disk = SimDisk()
@@ -476,7 +485,8 @@ def test_an_error_in_the_listener_is_a_failure() -> None:
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_block_that_could_not_be_begun_holds_up_nobody(is_first: bool) -> None:
-    """An error before its write begins, be it of the first or of one that followed a confirmation: told once, and who waits is let go."""
+    """An error before its write begins, be it of the first or of one that followed a confirmation: told once,
+    and who waits is let go."""
 
     async def run() -> None:
         wal, _, journal = await start_wal(SimDisk())
@@ -527,7 +537,8 @@ def test_closed_refuses_and_close_is_idempotent() -> None:
 
 
 def test_capacity_changes_only_when_empty() -> None:
-    """A changed capacity waits while records are there, and takes effect at the reset, growing and shrinking the file."""
+    """A changed capacity waits while records are there, and takes effect at the reset, growing and shrinking
+    the file."""
 
     async def run() -> None:
         disk = SimDisk()
@@ -551,7 +562,8 @@ def test_capacity_changes_only_when_empty() -> None:
 
 
 def test_a_device_keeps_its_size() -> None:
-    """On a raw device the log uses what it is told to and no more; a capacity beyond the device is refused."""
+    """On a raw device the log uses what it is told to and no more; a capacity beyond the device is
+    refused."""
 
     async def run() -> None:
         disk = SimDisk()

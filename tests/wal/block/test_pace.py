@@ -1,4 +1,5 @@
-"""How many writes are under way, on devices that carry more with more of them and on those that do not; and the limit on operations."""
+"""How many writes are under way, on devices that carry more with more of them and on those that do not; and
+the limit on operations."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def share(depths: list[int], *wanted: int) -> float:
 def test_depth_is_what_the_device_makes_use_of(
     rate_of: Callable[[int], float], most: int, wanted: tuple[int, ...]
 ) -> None:
-    """In nine tenths of a busy log's writes the depth is the least that carries the most; the rest are tries."""
+    """In nine tenths of a busy log's writes the depth is the least that carries the most; the rest are
+    tries."""
     assert share(climb(rate_of, most, 60_000), *wanted) > 0.9
 
 
@@ -66,7 +68,8 @@ def test_a_log_that_is_not_busy_tells_nothing() -> None:
 
 
 def test_a_limit_spreads_operations() -> None:
-    """A hundred a second: a short burst at once, then one each ten milliseconds; large writes count as several; 0 is no limit."""
+    """A hundred a second: a short burst at once, then one each ten milliseconds; large writes count as
+    several; 0 is no limit."""
     limit = IopsLimit(100, 0.0)
     now_s, begun = 0.0, []
     while len(begun) < 300:
@@ -84,8 +87,8 @@ def test_a_limit_spreads_operations() -> None:
 
 
 def test_a_log_keeps_to_its_limit() -> None:
-    """With 50 operations a second a hundred appends, one after each other's confirmation or all at once, make no more writes than that;
-    all at once they share few writes and nobody waits for long."""
+    """With 50 operations a second a hundred appends, one after each other's confirmation or all at once, make
+    no more writes than that; all at once they share few writes and nobody waits for long."""
 
     async def write(together: bool) -> tuple[float, int]:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,5 @@
-"""The block WAL on real files: both drivers, both ways of writing, kill -9, a second process, a loop device."""
+"""The block WAL on real files: both drivers, both ways of writing, kill -9, a second process, a loop
+device."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def no_finalizer_raises(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Of what a test leaves; what others left is collected before."""
     gc.collect()
     raised: list[str] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda seen: raised.append(f"{seen.object!r}: {seen.exc_value!r}"))
+    monkeypatch.setattr(
+        sys, "unraisablehook", lambda seen: raised.append(f"{seen.object!r}: {seen.exc_value!r}")
+    )
     yield
     gc.collect()
     assert raised == []
@@ -72,7 +75,9 @@ def test_laps_on_a_file(driver: str, is_direct: bool, tmp_path: Path) -> None:
             for _ in range(40):
                 batch = []
                 for _ in range(1 + number % 7):
-                    batch.append(payload(number, 100 + number * 7919 % (300 * KIB if number % 20 == 0 else 20 * KIB)))
+                    batch.append(
+                        payload(number, 100 + number * 7919 % (300 * KIB if number % 20 == 0 else 20 * KIB))
+                    )
                     record = wal.append(batch[-1])
                     number += 1
                 await journal.reach(record.end)
@@ -106,10 +111,13 @@ asyncio.run(run(sys.argv[1], int(sys.argv[2]), sys.argv[3]))
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_kill_9_loses_nothing_that_was_confirmed(driver: str, tmp_path: Path) -> None:
-    """A writer is killed three times; each next one finds at least what had been confirmed, in order, and goes on."""
+    """A writer is killed three times; each next one finds at least what had been confirmed, in order, and
+    goes on."""
     path, told = str(tmp_path / "wal"), 0
     for epoch in (1, 2, 3):
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, path, str(epoch), driver], stdout=subprocess.PIPE)
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, path, str(epoch), driver], stdout=subprocess.PIPE
+        )
         assert writer.stdout is not None
         assert int(next_line(writer.stdout).split()[1]) >= told
         for _ in range(20):
@@ -147,7 +155,8 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [1, 5000, 100_000])
 def test_a_file_whose_making_was_cut_is_finished(size: int, tmp_path: Path) -> None:
-    """A file of zeros of any size, left by a power cut while it was made, becomes a log of the full capacity."""
+    """A file of zeros of any size, left by a power cut while it was made, becomes a log of the full
+    capacity."""
 
     async def run() -> None:
         path = tmp_path / "wal"
@@ -180,7 +189,8 @@ def test_the_first_start_is_quick(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("losetup") is None, reason="needs root and losetup")
 def test_a_loop_device_is_a_raw_device(tmp_path: Path) -> None:
-    """On a block device the log keeps to its capacity, survives reopening and refuses a capacity beyond the device."""
+    """On a block device the log keeps to its capacity, survives reopening and refuses a capacity beyond the
+    device."""
     backing = tmp_path / "backing"
     backing.write_bytes(bytes(4 * MIB))
     made = subprocess.run(["losetup", "--find", "--show", str(backing)], capture_output=True, text=True)

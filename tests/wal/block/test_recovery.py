@@ -25,8 +25,10 @@ RING = 16 * BLOCK_BYTES
 
 def header(**changes: int) -> DeviceHeader:
     fields = {
-        "node_id": 1, "epoch": 1, "epoch_start": 0, "capacity_bytes": RING + RING_START, "trim": 0, "head": 0, "confirmed": 0,
-        "block_bytes_max": 2 * BLOCK_BYTES, "window_bytes": 4 * BLOCK_BYTES, "filled_bytes": 0, "closed_end": -1, "sequence": 2,
+        "node_id": 1, "epoch": 1, "epoch_start": 0, "capacity_bytes": RING + RING_START, "trim": 0, "head": 0,
+        "confirmed": 0,
+        "block_bytes_max": 2 * BLOCK_BYTES, "window_bytes": 4 * BLOCK_BYTES, "filled_bytes": 0,
+        "closed_end": -1, "sequence": 2,
     }  # fmt: skip
     return DeviceHeader(cluster_id="cluster", **{**fields, **changes})
 
@@ -69,7 +71,8 @@ class Image:
             place = position % RING
             assert place + length <= RING, "a read never crosses the ring's end"
             found.extend(
-                bytes(record.payload).decode() for record in scan.feed(bytes(self.data[place : place + length]))
+                bytes(record.payload).decode()
+                for record in scan.feed(bytes(self.data[place : place + length]))
             )
             reads += 1
             assert reads < 100
@@ -140,7 +143,8 @@ def test_blocks_of_the_lap_before_do_not_count() -> None:
 
 
 def test_only_the_owner_counts_from_where_it_began() -> None:
-    """At or above epoch_start blocks of older epochs are void, also where they fit exactly; so are those of later ones."""
+    """At or above epoch_start blocks of older epochs are void, also where they fit exactly; so are those of
+    later ones."""
     image = Image()
     first = image.put(0, ["one"], epoch=1)
     second = image.put(first, ["void"], epoch=1)
@@ -186,7 +190,8 @@ def test_a_bad_block_that_a_sound_one_before_it_cannot_vouch_for_is_the_tail() -
 
 @pytest.mark.parametrize("distance", [1, 2, 4, 8])
 def test_a_later_block_that_knew_better_makes_it_damage(distance: int) -> None:
-    """A later block, as far away as the window and the largest block allow, that says the bad one was durable."""
+    """A later block, as far away as the window and the largest block allow, that says the bad one was
+    durable."""
     image = Image()
     end = image.put(0, ["a"])
     image.put(end + distance * BLOCK_BYTES, ["later"], confirmed=end + BLOCK_BYTES)
@@ -228,11 +233,14 @@ def restamp(image: Image, position: int, **changes: int) -> None:
     """Changes fields of a block's header and seals it again."""
     block = decode_block_header(memoryview(image.data), position)
     assert block is not None
-    image.data[position : position + BLOCK_HEADER_BYTES] = encode_block_header(dataclasses.replace(block, **changes))
+    image.data[position : position + BLOCK_HEADER_BYTES] = encode_block_header(
+        dataclasses.replace(block, **changes)
+    )
 
 
 def test_a_block_with_other_contents_than_it_says_does_not_count() -> None:
-    """More bytes than its records fill, or fewer records than they should be: none of the block is believed."""
+    """More bytes than its records fill, or fewer records than they should be: none of the block is
+    believed."""
     for changes in ({"length": 64 + 2 * 25 + 1}, {"record_count": 1}, {"record_count": 3}):
         image = Image()
         image.put(0, ["a", "b"])

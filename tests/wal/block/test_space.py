@@ -52,7 +52,8 @@ def lengths_within(rand: Rand, room: int) -> list[int]:
 
 
 def test_what_fits_the_room_is_placed() -> None:
-    """From every place of the ring, however full, records that use up `room_bytes` exactly find their places."""
+    """From every place of the ring, however full, records that use up `room_bytes` exactly find their
+    places."""
     rand = Rand(b"space")
     spoken_for = 0
     for head in range(0, RING, 37 * BLOCK_BYTES):
@@ -77,7 +78,8 @@ def test_the_room_is_not_stingy() -> None:
 
 
 def test_a_block_goes_to_the_next_lap_or_nowhere() -> None:
-    """A block that does not fit before the ring's end begins the next lap; one that would meet live records has no place."""
+    """A block that does not fit before the ring's end begins the next lap; one that would meet live records
+    has no place."""
     space = space_at(head=2 * BLOCK_BYTES)
     assert space.place(RING - 2 * BLOCK_BYTES, 2 * BLOCK_BYTES) == RING - 2 * BLOCK_BYTES
     assert space.place(RING - BLOCK_BYTES, 2 * BLOCK_BYTES) == RING

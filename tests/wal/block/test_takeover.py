@@ -1,6 +1,8 @@
-"""A second owner on a device that the first still sees: what the first can no longer do, and what is left of its writes.
+"""A second owner on a device that the first still sees: what the first can no longer do, and what is left of
+its writes.
 
-Two simulated machines share one device; with persistent reservations behind the real ioctl code, or without any.
+Two simulated machines share one device; with persistent reservations behind the real ioctl code, or without
+any.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class SharedFile(SimBlockFile):
 class Machine(SimDisk):
     """One of those that see the device. Their locks are their own."""
 
-    def __init__(self, name: str, device: SharedDevice, other: Machine | None = None, *, reserves: bool = True) -> None:
+    def __init__(
+        self, name: str, device: SharedDevice, other: Machine | None = None, *, reserves: bool = True
+    ) -> None:
         super().__init__()
         self.name = name
         self.device = device
@@ -66,8 +70,9 @@ def two(*, reserves: bool) -> tuple[Machine, Machine]:
 
 
 def test_a_replaced_owner_cannot_acknowledge() -> None:
-    """The second machine reserves the device and recovers all that was confirmed. The first, which knows nothing of it, appends: its
-    write fails, nothing is confirmed, it takes no more, and the second's log holds none of it."""
+    """The second machine reserves the device and recovers all that was confirmed. The first, which knows
+    nothing of it, appends: its write fails, nothing is confirmed, it takes no more, and the second's log
+    holds none of it."""
 
     async def run() -> None:
         first, second = two(reserves=True)
@@ -93,8 +98,8 @@ def test_a_replaced_owner_cannot_acknowledge() -> None:
 
 
 def test_without_reservations_the_old_owners_blocks_are_void() -> None:
-    """Nothing keeps the first machine's block out; it lies where the second would write, and is of an epoch that counts no more. Its next
-    header finds the second's: it ends, and has not written over it."""
+    """Nothing keeps the first machine's block out; it lies where the second would write, and is of an epoch
+    that counts no more. Its next header finds the second's: it ends, and has not written over it."""
 
     async def run() -> None:
         first, second = two(reserves=False)
@@ -118,7 +123,8 @@ def test_without_reservations_the_old_owners_blocks_are_void() -> None:
 
 
 def test_a_place_that_keeps_nobody_out_is_refused_where_that_is_asked_for() -> None:
-    """`reservation=require` opens a device that has reservations, and neither one that has none nor a file."""
+    """`reservation=require` opens a device that has reservations, and neither one that has none nor a
+    file."""
 
     async def run() -> None:
         first, _ = two(reserves=True)
@@ -147,7 +153,8 @@ def test_who_is_refused_takes_nothing() -> None:
 
 
 def test_two_that_open_at_once_do_not_both_get_it() -> None:
-    """Between one machine's look at the header and its reservation another became the owner: the first sees it, and leaves."""
+    """Between one machine's look at the header and its reservation another became the owner: the first sees
+    it, and leaves."""
 
     async def run() -> None:
         first, second = two(reserves=True)
@@ -173,7 +180,8 @@ def test_two_that_open_at_once_do_not_both_get_it() -> None:
 
 
 def test_a_header_that_rots_under_its_owner_is_written_anew() -> None:
-    """Both copies damaged while the log is open: the next header write makes one whole, and nothing is lost."""
+    """Both copies damaged while the log is open: the next header write makes one whole, and nothing is
+    lost."""
 
     async def run() -> None:
         disk = SimDisk()
@@ -191,8 +199,9 @@ def test_a_header_that_rots_under_its_owner_is_written_anew() -> None:
 
 
 def test_a_dead_nodes_log_is_recovered_and_discarded_by_another() -> None:
-    """Failover: with the dead node's id and a higher epoch another node recovers its log, keeps what it needs elsewhere, resets and closes
-    it without ever appending. The node that comes back finds an empty log, and may take it with a higher epoch alone."""
+    """Failover: with the dead node's id and a higher epoch another node recovers its log, keeps what it needs
+    elsewhere, resets and closes it without ever appending. The node that comes back finds an empty log, and
+    may take it with a higher epoch alone."""
 
     async def run() -> None:
         first, second = two(reserves=True)

@@ -1,4 +1,5 @@
-"""Blocks that the device cannot read (EIO): one is no worse than one that rotted, and what was never needed does not matter."""
+"""Blocks that the device cannot read (EIO): one is no worse than one that rotted, and what was never needed
+does not matter."""
 
 from __future__ import annotations
 
@@ -91,13 +92,16 @@ def test_without_either_it_ends() -> None:
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "cut"])
 @pytest.mark.parametrize("number", [0, 5, COUNT - 2, COUNT - 1])
 def test_each_policy_on_one_block(number: int, is_closed: bool) -> None:
-    """As for one that rotted; and of the last one, which rot makes a torn write of, it is told, for it may have been durable."""
+    """As for one that rotted; and of the last one, which rot makes a torn write of, it is told, for it may
+    have been durable."""
 
     async def run() -> None:
         disk, sent = await log_of_blocks(is_closed=is_closed)
         start = sent[number][0] - sent[number][0] % BLOCK_BYTES
         disk.lose_block(PATH, RING_START + start)
-        with pytest.raises(WalCorrupt, match=rf"the device cannot read it.*byte {RING_START + start}") as refused:
+        with pytest.raises(
+            WalCorrupt, match=rf"the device cannot read it.*byte {RING_START + start}"
+        ) as refused:
             await open_wal(disk.restart(keep), 2)
         assert refused.value.position == start
         wal, records = await open_wal(disk.restart(keep), 2, corruption="skip")
@@ -130,7 +134,8 @@ def test_the_log_goes_on_over_the_place(policy: str) -> None:
 
 
 def test_a_block_in_the_midst_of_a_large_one() -> None:
-    """Its header is sound, and what it holds is not there: it may have been durable, though nothing says so."""
+    """Its header is sound, and what it holds is not there: it may have been durable, though nothing says
+    so."""
 
     async def run() -> None:
         wal, _, journal = await start_wal(disk := SimDisk())
@@ -219,7 +224,8 @@ def test_the_rest_of_a_lap_that_was_skipped_may_be_unreadable() -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_block_that_was_begun_where_nobody_can_say_whether_it_was_durable(count: int) -> None:
-    """It rotted, and all that was written behind it cannot be read: that is no end of the log to go on from in silence."""
+    """It rotted, and all that was written behind it cannot be read: that is no end of the log to go on from
+    in silence."""
 
     async def run() -> None:
         disk, sent = await log_of_blocks(is_closed=False)
@@ -239,7 +245,8 @@ def test_a_block_that_was_begun_where_nobody_can_say_whether_it_was_durable(coun
 
 
 def test_each_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind each damage the scan comes back to what it has read; a failing disk takes seconds to answer, and the bound counts places."""
+    """Behind each damage the scan comes back to what it has read; a failing disk takes seconds to answer, and
+    the bound counts places."""
 
     async def run() -> None:
         disk, sent = await log_of_blocks(is_closed=False)

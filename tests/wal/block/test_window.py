@@ -1,6 +1,8 @@
-"""The sliding window as a transcript: commands, and what is confirmed, being written and waiting after each. Reviewed as a diff.
+"""The sliding window as a transcript: commands, and what is confirmed, being written and waiting after each.
+Reviewed as a diff.
 
-To make it anew: `python -m tests.wal.block.test_window > /tmp/new && mv /tmp/new tests/transcripts/wal_window.txt`.
+To make it anew: `python -m tests.wal.block.test_window > /tmp/new && mv /tmp/new
+tests/transcripts/wal_window.txt`.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class Told(Bench):
         flying = [(block, "d" if future.done() else "w") for future, block in self.writer._in_flight]
         closed = [(block, "c") for block in self.writer._closed]
         shown = [
-            f"{mark}[{block.position // BLOCK_BYTES},{block.end // BLOCK_BYTES})" for block, mark in (*flying, *closed)
+            f"{mark}[{block.position // BLOCK_BYTES},{block.end // BLOCK_BYTES})"
+            for block, mark in (*flying, *closed)
         ]
         told = " told " + ",".join(map(str, self.told)) if self.told else ""
         self.told.clear()

@@ -68,7 +68,9 @@ class Bench:
 
     def put(self, pages: int = 1, at_page: int = -1) -> None:
         """`at_page` skips to a place further on, as at the end of a lap."""
-        self.batcher.open_block(self.batcher.tail if at_page < 0 else at_page * BLOCK_BYTES, pages * BLOCK_BYTES)
+        self.batcher.open_block(
+            self.batcher.tail if at_page < 0 else at_page * BLOCK_BYTES, pages * BLOCK_BYTES
+        )
         length = (pages - 1) * BLOCK_BYTES + 100
         self.batcher.add((bytes(length),), length)
         self.writer.put(self.batcher.close_block())
@@ -186,7 +188,8 @@ def test_a_bar_holds_where_it_touches() -> None:
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
 def test_nothing_is_confirmed_after_a_failure(failing: int) -> None:
-    """The first failure is told once; writes that complete after it confirm nothing, and nothing more begins."""
+    """The first failure is told once; writes that complete after it confirm nothing, and nothing more
+    begins."""
 
     async def run() -> None:
         bench = Bench()

@@ -59,7 +59,9 @@ def store_on(bucket: SimBucket, name: str = "store", faults: StoreFaults = QUICK
     return SimObjectStore(bucket, Rand(name.encode()), faults)
 
 
-async def open_wal(bucket: SimBucket, who: WalOwner, store: ObjectStore | None = None, **changes: Any) -> ObjectWal:
+async def open_wal(
+    bucket: SimBucket, who: WalOwner, store: ObjectStore | None = None, **changes: Any
+) -> ObjectWal:
     """Neither recovered nor started."""
     name = f"{who.cluster_id} {who.node_id} {who.epoch}"
     return await ObjectWal.open(

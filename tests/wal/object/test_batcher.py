@@ -1,4 +1,5 @@
-"""The open batch: records are packed over as many arenas as it takes, and places follow one another through headers and batches. And the pace."""
+"""The open batch: records are packed over as many arenas as it takes, and places follow one another through
+headers and batches. And the pace."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from millrace.wal.record import RECORD_HEADER_BYTES, decode_record, epoch_seed
 
 
 def test_batches_are_packed_over_arenas() -> None:
-    """By chance over many batches and arenas: joined stretches hold the records one behind another, each at the place that was given."""
+    """By chance over many batches and arenas: joined stretches hold the records one behind another, each at
+    the place that was given."""
     rand, batcher, position, slot = Rand(b"pack"), Batcher(5, 1000), 1000, 0
     for _ in range(200):
         sent = []
@@ -62,14 +64,21 @@ def test_batches_are_packed_over_arenas() -> None:
     ],
 )
 def test_how_long_a_batch_waits(uploads: int, since_last: float, open_bytes: int, expected: float) -> None:
-    """With latency first: not at all when idle or full; else a step for each upload under way, since the last began, and not for long."""
+    """With latency first: not at all when idle or full; else a step for each upload under way, since the last
+    began, and not for long."""
     assert wait_ms(uploads, since_last, open_bytes, 100, 0) == expected
 
 
 @pytest.mark.parametrize("uploads", [0, 1, 40])
 def test_an_interval_stands_between_uploads(uploads: int) -> None:
-    """Whatever is under way: the rest of it since the last upload began, none after it, and none when the batch is full."""
-    assert [wait_ms(uploads, since, 1, 100, 250, 20.0) for since in (0.0, 249.0, 250.0, 9e9)] == [250.0, 1.0, 0.0, 0.0]
+    """Whatever is under way: the rest of it since the last upload began, none after it, and none when the
+    batch is full."""
+    assert [wait_ms(uploads, since, 1, 100, 250, 20.0) for since in (0.0, 249.0, 250.0, 9e9)] == [
+        250.0,
+        1.0,
+        0.0,
+        0.0,
+    ]
     assert wait_ms(uploads, 0.0, 100, 100, 250) == 0.0
 
 
@@ -93,7 +102,8 @@ def test_the_head_is_the_first_object_above_the_trim() -> None:
 
 
 def test_room_counts_what_records_and_objects_add() -> None:
-    """Payloads that fill the promised room exactly, all of the least size, fit with their headers into the bytes there are."""
+    """Payloads that fill the promised room exactly, all of the least size, fit with their headers into the
+    bytes there are."""
     for raw_bytes in (0, 700, 5000, 65536, 1 << 20, 1 << 30):
         room = payload_room(raw_bytes, 65536)
         used = room + -(-room // 64) * RECORD_HEADER_BYTES + (3 + raw_bytes // 65536) * HEADER_BYTES

@@ -1,4 +1,5 @@
-"""A store that contradicts itself ends the taking of an object WAL after a bounded number of rounds, paced, and is named with the key."""
+"""A store that contradicts itself ends the taking of an object WAL after a bounded number of rounds, paced,
+and is named with the key."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def test_a_root_that_cannot_be_made_and_is_not_there() -> None:
         store.is_refused = store.is_hidden = lambda key: True
         told = await refused(store)
         assert told == (
-            f"{root_key(1)}: a put is told that it exists, a read that there is no such object (asked {ROUNDS_MAX} times)"
+            f"{root_key(1)}: a put is told that it exists, a read that there is no such object (asked "
+            f"{ROUNDS_MAX} times)"
         )
         check_paced(store, root_key(1))
 
@@ -67,7 +69,8 @@ def test_a_root_that_cannot_be_made_and_is_not_there() -> None:
 
 
 def test_a_slot_that_cannot_be_sealed_and_is_not_there() -> None:
-    """Where the next owner seals, the store says that something lies, and shows nothing: seals go out ever more at once, and end."""
+    """Where the next owner seals, the store says that something lies, and shows nothing: seals go out ever
+    more at once, and end."""
 
     async def main() -> None:
         store = Contradicting(StillClock())
@@ -88,9 +91,11 @@ def test_an_object_that_is_listed_and_cannot_be_read(fence: FenceKind) -> None:
     async def main() -> None:
         store, name = Contradicting(StillClock()), fence.name.lower()
         await written(store, name)
-        newest = [entry.key async for entry in store.list(EPOCH_1) if parse_claim("cluster/wal/1/", entry.key) is None][
-            -1
-        ]
+        newest = [
+            entry.key
+            async for entry in store.list(EPOCH_1)
+            if parse_claim("cluster/wal/1/", entry.key) is None
+        ][-1]
         store.is_hidden, store.is_listed = lambda key: key == newest, True
         told = await refused(store, name)
         assert told.startswith(f"{newest}: a list names it, a read that there is no such object")

@@ -1,4 +1,5 @@
-"""What recovery does about objects that are damaged or gone, as wal.corruption says: refuses, steps over it, or ends the log before it."""
+"""What recovery does about objects that are damaged or gone, as wal.corruption says: refuses, steps over it,
+or ends the log before it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ POLICIES = ("refuse", "skip", "truncate")
 async def log_of_objects(
     bucket: SimBucket, epochs: int = 1, *, is_closed: bool = False, trim_at: int = 0
 ) -> list[WalRecord]:
-    """COUNT objects an owner, EACH records in each. The last owner trims `trim_at` records just before its last object."""
+    """COUNT objects an owner, EACH records in each. The last owner trims `trim_at` records just before its
+    last object."""
     sent: list[WalRecord] = []
     for epoch in range(1, epochs + 1):
         wal, _, journal = await start_wal(bucket, epoch)
@@ -52,7 +54,9 @@ def bytes_of(records: list[WalRecord]) -> list[bytes]:
     return [bytes(record.payload) for record in records]
 
 
-async def each_policy(bucket: SimBucket, fence: str = "conditional") -> tuple[WalCorrupt, list[bytes], list[bytes]]:
+async def each_policy(
+    bucket: SimBucket, fence: str = "conditional"
+) -> tuple[WalCorrupt, list[bytes], list[bytes]]:
     """What refuse says, and what skip and truncate find; both report the same place."""
     with pytest.raises(WalCorrupt) as refused:
         await recover_wal(copy_of(bucket), 9, fence=fence)
@@ -81,8 +85,8 @@ DAMAGES = {
 @pytest.mark.parametrize("number", [0, 2, COUNT - 1])
 @pytest.mark.parametrize("what", DAMAGES)
 def test_each_policy_on_one_damaged_object(what: str, number: int, fence: str) -> None:
-    """Refused with its position and its object; stepped over, all but what is damaged is there; truncated, all before it. That the last object is
-    gone, nobody can know."""
+    """Refused with its position and its object; stepped over, all but what is damaged is there; truncated,
+    all before it. That the last object is gone, nobody can know."""
     at, skipped, truncated = DAMAGES[what]
     if what == "gone" and number == COUNT - 1:
         return
@@ -114,7 +118,8 @@ def test_each_policy_on_one_damaged_object(what: str, number: int, fence: str) -
 
 @pytest.mark.parametrize("fence", ["conditional", "reservation"])
 def test_the_newest_cannot_be_read_and_one_before_it_is_gone(fence: str) -> None:
-    """Nobody can say whether the newest counted. Refused; else told as damage, by recovery and by who only looks; after a reset the log is sound."""
+    """Nobody can say whether the newest counted. Refused; else told as damage, by recovery and by who only
+    looks; after a reset the log is sound."""
 
     async def run() -> None:
         bucket = make_bucket()
@@ -132,7 +137,9 @@ def test_the_newest_cannot_be_read_and_one_before_it_is_gone(fence: str) -> None
         assert newest in str(error)
         assert (skip, truncate) == (before, before)
         for reads_data in (True, False):
-            looked = await LogInspection(store_on(bucket), "cluster", 1, Rand(b"look")).run(reads_data=reads_data)
+            looked = await LogInspection(store_on(bucket), "cluster", 1, Rand(b"look")).run(
+                reads_data=reads_data
+            )
             ((start, end, place),) = [(damage.start, damage.end, damage.place) for damage in looked.damages]
             assert (start, end) == (sent[EACH * (COUNT - 2)].position - HEADER_BYTES, start + size_bytes)
             assert object_key("cluster/wal/1/", place) == newest
@@ -173,16 +180,21 @@ async def test_the_place_is_reported() -> None:
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "cut"])
 def test_several_owners(is_closed: bool) -> None:
-    """Three owners' objects, and the last of the second's, which leads back to the first's, is damaged: the others of it lead there too."""
+    """Three owners' objects, and the last of the second's, which leads back to the first's, is damaged: the
+    others of it lead there too."""
 
     async def run() -> None:
         bucket = make_bucket()
         sent = await log_of_objects(bucket, 3, is_closed=is_closed)
-        last = [key for key in sorted(bucket.objects) if f"/{2:020}/" in key and len(bucket.objects[key][0]) > 300][-1]
+        last = [
+            key for key in sorted(bucket.objects) if f"/{2:020}/" in key and len(bucket.objects[key][0]) > 300
+        ][-1]
         bucket.rot(last, 50)
         if is_closed:  # the closing is the one that is looked at
             closing = [
-                key for key in sorted(bucket.objects) if f"/{2:020}/" in key and len(bucket.objects[key][0]) == 200
+                key
+                for key in sorted(bucket.objects)
+                if f"/{2:020}/" in key and len(bucket.objects[key][0]) == 200
             ]
             bucket.rot(closing[-1], 50)
         gone = bytes_of(sent[2 * COUNT * EACH - EACH : 2 * COUNT * EACH])
@@ -195,8 +207,8 @@ def test_several_owners(is_closed: bool) -> None:
 
 @simulated
 async def test_a_trim_that_cannot_be_read_is_no_damage() -> None:
-    """The last object alone knows how far the log was trimmed, and its header is damaged: what was deleted before it is not taken for lost, and
-    with truncate too all is there but the last object."""
+    """The last object alone knows how far the log was trimmed, and its header is damaged: what was deleted
+    before it is not taken for lost, and with truncate too all is there but the last object."""
     bucket = make_bucket()
     sent = await log_of_objects(bucket, trim_at=2 * EACH)
     assert object_of(bucket, 1, 1) not in bucket.objects
@@ -209,7 +221,8 @@ async def test_a_trim_that_cannot_be_read_is_no_damage() -> None:
 
 @simulated
 async def test_what_no_policy_helps() -> None:
-    """The only object of an owner in the chain, and the seal that the log ends with: refused by each, naming the object."""
+    """The only object of an owner in the chain, and the seal that the log ends with: refused by each, naming
+    the object."""
     bucket = make_bucket()
     await log_of_objects(bucket)
     wal, _, journal = await start_wal(bucket, 2)
@@ -228,8 +241,8 @@ async def test_what_no_policy_helps() -> None:
 @pytest.mark.parametrize("policy", ["skip", "truncate"])
 @pytest.mark.parametrize("fence", ["conditional", "reservation"])
 def test_the_log_goes_on_afterwards(policy: str, fence: str) -> None:
-    """Until the reset nothing is deleted, and who dies before it leaves the choice to the next. After it what is appended comes back to an owner that
-    refuses damage, and what was given up is deleted."""
+    """Until the reset nothing is deleted, and who dies before it leaves the choice to the next. After it what
+    is appended comes back to an owner that refuses damage, and what was given up is deleted."""
 
     async def run() -> None:
         bucket = make_bucket()
@@ -260,7 +273,8 @@ def test_the_log_goes_on_afterwards(policy: str, fence: str) -> None:
 @pytest.mark.parametrize("is_gone", [True, False])
 @pytest.mark.parametrize("fence", ["conditional", "reservation"])
 def test_a_damaged_root_is_written_anew(fence: str, is_gone: bool) -> None:
-    """Refused by name; read around by both other policies, which lose nothing by it; after a reset it is sound again."""
+    """Refused by name; read around by both other policies, which lose nothing by it; after a reset it is
+    sound again."""
 
     async def run() -> None:
         bucket = make_bucket()

@@ -22,13 +22,16 @@ SECONDS = 30
 @pytest.mark.parametrize("hedge", ["on", "off"])
 @pytest.mark.parametrize("records_a_second", [3, 120, 500])
 def test_an_estimate_is_what_is_asked(interval_ms: int, hedge: str, records_a_second: int) -> None:
-    """Steady sends for half a minute to a store of 60 ms, 250 ms at 99 of 100: the requests that were counted lie within a fifth
-    of the estimate."""
+    """Steady sends for half a minute to a store of 60 ms, 250 ms at 99 of 100: the requests that were counted
+    lie within a fifth of the estimate."""
     settings = ObjectWalSettings(batch_interval_ms=interval_ms, hedge=hedge)
     stream = Stream("steady", records_a_second, records_a_second * RECORD_BYTES)
     counted = run_simulation(partial(count_requests, settings, records_a_second))
     estimate = puts_a_second(settings, 60.0, stream)
-    print(f"interval {interval_ms}, hedge {hedge}, {records_a_second} records/s: {counted:.1f} of {estimate:.1f}")
+    print(
+        f"interval {interval_ms}, hedge {hedge}, {records_a_second} records/s: {counted:.1f} of "
+        f"{estimate:.1f}"
+    )
     assert abs(counted - estimate) <= 0.2 * estimate + 0.1
 
 

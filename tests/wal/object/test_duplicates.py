@@ -1,4 +1,5 @@
-"""Objects that are put twice: when that happens, that the first answer counts, and that a duplicate does no harm whenever it arrives."""
+"""Objects that are put twice: when that happens, that the first answer counts, and that a duplicate does no
+harm whenever it arrives."""
 
 from __future__ import annotations
 
@@ -41,13 +42,16 @@ async def two_waiting(bucket: SimBucket, store: SimObjectStore, **settings: Any)
 
 
 def test_the_first_answer_counts() -> None:
-    """The put of an object is lost without a word: its duplicate is acknowledged long before the put's time is over. One duplicate was sent for each
-    object, nothing is left running, and no error that nobody took."""
+    """The put of an object is lost without a word: its duplicate is acknowledged long before the put's time
+    is over. One duplicate was sent for each object, nothing is left running, and no error that nobody
+    took."""
 
     async def run(loop: SimLoop) -> None:
         bucket = make_bucket()
         store = store_on(bucket, faults=STEADY)
-        store.plan("put_if_absent", StoreFault.NONE, StoreFault.NONE, StoreFault.LOST_REQUEST)  # root, mark, record
+        store.plan(
+            "put_if_absent", StoreFault.NONE, StoreFault.NONE, StoreFault.LOST_REQUEST
+        )  # root, mark, record
         began = loop.time()
         wal, journal = await two_waiting(bucket, store)
         await journal.reach(wal.used_bytes)
@@ -68,7 +72,8 @@ def test_the_first_answer_counts() -> None:
 
 
 def test_nobody_waits_behind_a_lone_upload() -> None:
-    """A producer that waits for each answer: no duplicates, unless a put takes two and a half times as long as usual."""
+    """A producer that waits for each answer: no duplicates, unless a put takes two and a half times as long
+    as usual."""
 
     async def run(loop: SimLoop) -> None:
         bucket = make_bucket()
@@ -88,7 +93,8 @@ def test_nobody_waits_behind_a_lone_upload() -> None:
 
 
 def test_who_comes_to_wait_makes_it_late() -> None:
-    """An upload that has been alone for 30 ms is put again at the instant when a record comes that waits behind it."""
+    """An upload that has been alone for 30 ms is put again at the instant when a record comes that waits
+    behind it."""
 
     async def run(loop: SimLoop) -> None:
         bucket = make_bucket()
@@ -108,8 +114,8 @@ def test_who_comes_to_wait_makes_it_late() -> None:
 
 @pytest.mark.parametrize("why", ["off", "refused", "large", "connections"])
 def test_there_is_no_duplicate(why: str) -> None:
-    """Where hedging is off, after the store refused something, of objects beyond the bound, and where no connection is free for it: one
-    request for each object, as without."""
+    """Where hedging is off, after the store refused something, of objects beyond the bound, and where no
+    connection is free for it: one request for each object, as without."""
 
     async def run(loop: SimLoop) -> None:
         bucket = make_bucket()
@@ -127,14 +133,17 @@ def test_there_is_no_duplicate(why: str) -> None:
             record = wal.append(payload(number, 30 * KIB))
             await asyncio.sleep(0.003)
         await journal.reach(record.end)
-        assert store.requests["put_if_absent"] - before == len(headers(bucket)) - (2 if why == "refused" else 1)
+        assert store.requests["put_if_absent"] - before == len(headers(bucket)) - (
+            2 if why == "refused" else 1
+        )
         assert wal.hedging.begun == 0
 
     run_simulation(run)
 
 
 def test_a_refused_put_leaves_the_other_its_time() -> None:
-    """Of two puts of an object the first is refused at last: the second's answer is waited for, and nothing is sent a third time."""
+    """Of two puts of an object the first is refused at last: the second's answer is waited for, and nothing
+    is sent a third time."""
 
     async def run(loop: SimLoop) -> None:
         bucket = make_bucket()
@@ -142,7 +151,9 @@ def test_a_refused_put_leaves_the_other_its_time() -> None:
         store.plan("put_if_absent", StoreFault.NONE, StoreFault.NONE, StoreFault.LOST_REQUEST)
         wal, journal = await two_waiting(bucket, store)
         await journal.reach(wal.used_bytes)
-        assert store.requests["put_if_absent"] == 2 + 2 + 1  # after the refusal the second record had no duplicate
+        assert (
+            store.requests["put_if_absent"] == 2 + 2 + 1
+        )  # after the refusal the second record had no duplicate
         assert wal._writer.retries == 0
 
     run_simulation(run)
@@ -164,8 +175,9 @@ class ConflictingStore(SimObjectStore):
 
 
 def test_a_conflict_with_its_own_duplicate_is_no_refusal() -> None:
-    """The store answers 409 to the second put of a slot while the first is under way: that says nothing of the store's health, and later objects
-    are put twice too. (It stopped duplicates for five seconds each time.)"""
+    """The store answers 409 to the second put of a slot while the first is under way: that says nothing of
+    the store's health, and later objects are put twice too. (It stopped duplicates for five seconds each
+    time.)"""
 
     async def run(loop: SimLoop) -> None:
         bucket = make_bucket()
@@ -181,7 +193,8 @@ def test_a_conflict_with_its_own_duplicate_is_no_refusal() -> None:
 
 
 def test_both_refused_is_a_retry() -> None:
-    """Both puts of an object are refused: after the pause it is sent again, alone, and counts as one retry."""
+    """Both puts of an object are refused: after the pause it is sent again, alone, and counts as one
+    retry."""
 
     async def run(loop: SimLoop) -> None:
         bucket = make_bucket()
@@ -202,8 +215,8 @@ def test_both_refused_is_a_retry() -> None:
 
 
 def test_duplicates_and_uploads_share_one_bound() -> None:
-    """No upload begins while duplicates fill the puts that there may be at once, and it begins when one of them ends. (The simulator saw nine of
-    eight.)"""
+    """No upload begins while duplicates fill the puts that there may be at once, and it begins when one of
+    them ends. (The simulator saw nine of eight.)"""
 
     async def run(loop: SimLoop) -> None:
         bucket = make_bucket()
@@ -246,7 +259,8 @@ def test_a_close_takes_its_duplicates_along() -> None:
 
 
 class LastingTurnstile(Turnstile):
-    """A write that nobody waits for any more is still on its way, and takes effect at any time: `late_s` says when it may at the earliest."""
+    """A write that nobody waits for any more is still on its way, and takes effect at any time: `late_s` says
+    when it may at the earliest."""
 
     late_s: Callable[[], float] = staticmethod(lambda: 0.0)
 
@@ -265,7 +279,8 @@ class LastingTurnstile(Turnstile):
 
 
 class TwoStepStore(TurnstileStore):
-    """Conditional puts as S3 has them: who is told that there is something reads it and compares, some time later."""
+    """Conditional puts as S3 has them: who is told that there is something reads it and compares, some time
+    later."""
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
         content = b"".join(parts)
@@ -286,7 +301,9 @@ class TwoStepStore(TurnstileStore):
             raise
 
 
-async def replaced(choose: Callable[[int], int], fence: str, is_two_step: bool, uploads: int, seen: set[str]) -> None:
+async def replaced(
+    choose: Callable[[int], int], fence: str, is_two_step: bool, uploads: int, seen: set[str]
+) -> None:
     """An owner whose every upload is put twice is replaced by another, which trims what it found."""
     bucket = make_bucket()
     turnstile = LastingTurnstile(bucket, choose)
@@ -330,9 +347,11 @@ async def begin_hedged(
         ("reservation", False, {"0 of 0", "0 of 1", "1 of 1"}),
     ],
 )
-def test_a_replaced_owner_puts_twice_in_every_order(fence: str, is_two_step: bool, outcomes: set[str]) -> None:
-    """Each interleaving of both puts with all that a new owner does, those that were given up included: what the old one acknowledged the new
-    one has, and nothing else counts."""
+def test_a_replaced_owner_puts_twice_in_every_order(
+    fence: str, is_two_step: bool, outcomes: set[str]
+) -> None:
+    """Each interleaving of both puts with all that a new owner does, those that were given up included: what
+    the old one acknowledged the new one has, and nothing else counts."""
     seen: set[str] = set()
 
     async def run() -> None:
@@ -349,14 +368,16 @@ def test_two_objects_are_put_twice_in_many_orders(fence: str) -> None:
     seen: set[str] = set()
     for seed in range(600):
         rand = Rand(b"twice %d" % seed)
-        run_simulation(lambda loop, rand=rand: replaced(lambda count: rand.below(count), fence, True, 2, seen))  # type: ignore[misc]
+        run_simulation(
+            lambda loop, rand=rand: replaced(lambda count: rand.below(count), fence, True, 2, seen)
+        )  # type: ignore[misc]
     assert seen >= {"0 of 0", "2 of 2"}
     assert seen & {"0 of 1", "1 of 1", "1 of 2"}
 
 
 async def trimmed(seed: int, fence: str, met: Counter[str]) -> None:
-    """An owner whose every upload is put twice writes, trims, deletes and closes or is replaced; whatever was given up arrives at any time,
-    behind all that as well. Two more owners come one after the other."""
+    """An owner whose every upload is put twice writes, trims, deletes and closes or is replaced; whatever was
+    given up arrives at any time, behind all that as well. Two more owners come one after the other."""
     rand = Rand(b"trimmed %d" % seed)
     bucket = make_bucket()
     turnstile = LastingTurnstile(bucket, lambda count: rand.below(count))
@@ -399,8 +420,8 @@ async def trimmed(seed: int, fence: str, met: Counter[str]) -> None:
 
 @pytest.mark.parametrize("fence", ["conditional", "reservation"])
 def test_a_duplicate_that_arrives_behind_everything_changes_nothing(fence: str) -> None:
-    """In orders drawn by chance duplicates land in slots that were trimmed and deleted, before and after a close, a seal and a second one: each owner
-    finds what was acknowledged, and the duplicate is nobody's."""
+    """In orders drawn by chance duplicates land in slots that were trimmed and deleted, before and after a
+    close, a seal and a second one: each owner finds what was acknowledged, and the duplicate is nobody's."""
     met: Counter[str] = Counter()
     for seed in range(80):
         run_simulation(lambda loop, seed=seed: trimmed(seed, fence, met))  # type: ignore[misc]

@@ -1,7 +1,8 @@
-"""The golden buckets, one for each version of a header: they are read for ever, and today's writer still makes the same bytes.
+"""The golden buckets, one for each version of a header: they are read for ever, and today's writer still
+makes the same bytes.
 
-`tests/golden/object_wal_v*.txt` hold their objects, one a line: key and bytes. To make one anew, when the format changes on purpose:
-`python -m tests.wal.object.test_golden 2 > tests/golden/object_wal_v2.txt`.
+`tests/golden/object_wal_v*.txt` hold their objects, one a line: key and bytes. To make one anew, when the
+format changes on purpose: `python -m tests.wal.object.test_golden 2 > tests/golden/object_wal_v2.txt`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from tests.wal.build import owner, payload
 from tests.wal.object.build import copy_of, make_bucket, recover_wal, start_wal, store_on
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden"
-WAL_IDS = {1: NO_WAL_ID, 2: bytes(range(16))}  # by version of the header: what an owner brings for a log without one
+WAL_IDS = {
+    1: NO_WAL_ID,
+    2: bytes(range(16)),
+}  # by version of the header: what an owner brings for a log without one
 STEADY = StoreFaults(latency_ms=(5, 5))
 
 
@@ -31,8 +35,9 @@ def lines_of(version: int) -> list[str]:
 
 
 async def make_bucket_of_owners(version: int) -> tuple[SimBucket, list[bytes]]:
-    """A crash, a trim, an owner by reservation after a close; deletes are refused, so that nothing that was written is missing. In version 2
-    each owner knows metadata as it opens, and later metadata before each record."""
+    """A crash, a trim, an owner by reservation after a close; deletes are refused, so that nothing that was
+    written is missing. In version 2 each owner knows metadata as it opens, and later metadata before each
+    record."""
     bucket, sent = make_bucket(), []
     for epoch, fence in ((3, "conditional"), (4, "conditional"), (7, "reservation")):
         store = store_on(bucket, f"golden {epoch}", STEADY)
@@ -74,14 +79,16 @@ def from_lines(lines: list[str]) -> SimBucket:
 
 @pytest.mark.parametrize("version", WAL_IDS)
 def test_the_writer_makes_the_golden_bucket(version: int) -> None:
-    """The same owners give the same objects as when the version was fixed; without an id, whatever they see, those of version 1."""
+    """The same owners give the same objects as when the version was fixed; without an id, whatever they see,
+    those of version 1."""
     bucket, _ = run_simulation(lambda loop: make_bucket_of_owners(version))
     assert to_lines(bucket) == lines_of(version)
 
 
 @pytest.mark.parametrize("version", WAL_IDS)
 def test_the_golden_bucket_is_read(version: int) -> None:
-    """Its records come back, in order and whole, by either fence, and it names the metadata that was seen last."""
+    """Its records come back, in order and whole, by either fence, and it names the metadata that was seen
+    last."""
 
     async def run() -> None:
         _, expected = await make_bucket_of_owners(version)

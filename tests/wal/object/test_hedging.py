@@ -80,7 +80,8 @@ def test_a_store_that_refused_is_left_alone() -> None:
 
 
 def test_duplicates_that_never_win_are_probes() -> None:
-    """When fewer than one in ten of the last sixty-four won, only one in sixteen is sent; once they win again all are."""
+    """When fewer than one in ten of the last sixty-four won, only one in sixteen is sent; once they win again
+    all are."""
     hedging = hedging_of(100.0)
     for _ in range(OUTCOMES_MAX):
         assert hedging.begin(1, 0.0)
@@ -113,7 +114,8 @@ def test_batches_wait_as_hedging_says() -> None:
 
 
 def test_sparing_is_for_what_is_late() -> None:
-    """A log with a batch interval puts again what takes twice as long as usual, and gathers as its interval says."""
+    """A log with a batch interval puts again what takes twice as long as usual, and gathers as its interval
+    says."""
     hedging = Hedging(is_on=True, is_eager=False)
     for _ in range(SAMPLES_MIN):
         hedging.on_uploaded(60.0)

@@ -1,4 +1,5 @@
-"""An object WAL that is looked at: every object has its kind, damage is found where recovery finds it, and the owner notices nothing."""
+"""An object WAL that is looked at: every object has its kind, damage is found where recovery finds it, and
+the owner notices nothing."""
 
 from __future__ import annotations
 
@@ -57,8 +58,8 @@ async def two_owners(bucket: SimBucket, fence: str = "conditional") -> list[byte
 
 @simulated
 async def test_every_object_has_its_kind() -> None:
-    """Records, marks, the seal between two owners, the root; what is below the head, behind a newer owner's beginning or behind a hole; and keys that
-    no log would have made."""
+    """Records, marks, the seal between two owners, the root; what is below the head, behind a newer owner's
+    beginning or behind a hole; and keys that no log would have made."""
     bucket = make_bucket()
     sent = await two_owners(bucket)
     some = bucket.objects[f"{PREFIX}{2:020}/{0:020}"][0]
@@ -93,7 +94,8 @@ async def test_every_object_has_its_kind() -> None:
 
 @pytest.mark.parametrize("fence", ["conditional", "reservation"])
 def test_a_log_that_was_closed_and_one_that_never_was(fence: str) -> None:
-    """Closed in order is told from cut off; where nobody ever wrote there is nothing, and that is no damage."""
+    """Closed in order is told from cut off; where nobody ever wrote there is nothing, and that is no
+    damage."""
 
     async def run() -> None:
         bucket = make_bucket()
@@ -106,17 +108,21 @@ def test_a_log_that_was_closed_and_one_that_never_was(fence: str) -> None:
         found = await look(bucket)
         assert found.is_closed
         assert found.is_sound
-        assert counts(found) == {"root": 1, "records": 1, "mark": 2} | ({"claim": 1} if fence == "reservation" else {})
+        assert counts(found) == {"root": 1, "records": 1, "mark": 2} | (
+            {"claim": 1} if fence == "reservation" else {}
+        )
         assert await nodes_of(store_on(bucket)) == [(1, "cluster")]
 
     run_simulation(lambda loop: run())
 
 
 @pytest.mark.parametrize("at", [50, HEADER_BYTES + RECORD_HEADER_BYTES + 9, -1])
-@pytest.mark.parametrize("name", [f"{1:020}/{3:020}", f"{1:020}/{4:020}", f"{2:020}/{1:020}", f"{2:020}/{4:020}"])
+@pytest.mark.parametrize(
+    "name", [f"{1:020}/{3:020}", f"{1:020}/{4:020}", f"{2:020}/{1:020}", f"{2:020}/{4:020}"]
+)
 def test_damage_is_found_where_recovery_finds_it(name: str, at: int) -> None:
-    """A byte of a header or of a record, or a whole object, of either owner: the same places as recovery steps over. What is gone is found
-    without reading any object."""
+    """A byte of a header or of a record, or a whole object, of either owner: the same places as recovery
+    steps over. What is gone is found without reading any object."""
 
     async def run() -> None:
         bucket = make_bucket()
@@ -162,8 +168,8 @@ async def test_what_hides_the_whole_log_is_a_fault() -> None:
 
 @pytest.mark.parametrize("fence", ["conditional", "reservation"])
 def test_an_owner_at_work_is_not_disturbed(fence: str) -> None:
-    """While it appends, trims and deletes, and another takes the log from it, it is looked at again and again: always sound, and no owner is
-    fenced by that."""
+    """While it appends, trims and deletes, and another takes the log from it, it is looked at again and
+    again: always sound, and no owner is fenced by that."""
 
     async def run() -> None:
         bucket = make_bucket()
@@ -172,7 +178,9 @@ def test_an_owner_at_work_is_not_disturbed(fence: str) -> None:
 
         async def keep_looking() -> None:
             while not is_over:
-                found = await look(bucket, store_on(bucket, f"look {looks[0]}", StoreFaults(latency_ms=(1, 60))))
+                found = await look(
+                    bucket, store_on(bucket, f"look {looks[0]}", StoreFaults(latency_ms=(1, 60)))
+                )
                 assert found.is_sound, (found.damages, found.faults)
                 looks[0] += 1
                 looks[1] += found.record_count

@@ -30,17 +30,21 @@ from millrace.wal.object.layout import (
 from millrace.wal.record import RECORD_HEADER_BYTES
 
 HEADER = ObjectHeader(
-    Kind.RECORDS, FenceKind.RESERVATION, "cluster-of-22-letters!", 7, 1 << 50, b"12345678", Place(1 << 50, 99), 1 << 60, 4096, 3,
+    Kind.RECORDS, FenceKind.RESERVATION, "cluster-of-22-letters!", 7, 1 << 50, b"12345678", Place(1 << 50,
+    99), 1 << 60, 4096, 3,
     Stamp(98, 1 << 59, Place(5, 2), (1 << 59) - 7), Place(5, 17),
 )  # fmt: skip
-NAMING = replace(HEADER, stamp=replace(HEADER.stamp, mark=MetadataMark((1 << 61) + 5, (1 << 31) - 2)))  # metadata
+NAMING = replace(
+    HEADER, stamp=replace(HEADER.stamp, mark=MetadataMark((1 << 61) + 5, (1 << 31) - 2))
+)  # metadata
 BY_VERSION = {1: HEADER, 2: NAMING}
 
 
 @pytest.mark.parametrize("version", BY_VERSION)
 @pytest.mark.parametrize("link", [None, Place(5, 17)])
 def test_a_header_comes_back(version: int, link: Place | None) -> None:
-    """Each field has its place, in a header of the size that is drawn; one that names no metadata is of version 1."""
+    """Each field has its place, in a header of the size that is drawn; one that names no metadata is of
+    version 1."""
     header = replace(BY_VERSION[version], link=link)
     data = header.encode()
     assert len(data) == HEADER_BYTES
@@ -51,7 +55,8 @@ def test_a_header_comes_back(version: int, link: Place | None) -> None:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_any_kind_can_name_metadata(kind: Kind) -> None:
-    """A seal far above the first slot that is empty, and the first object of an owner with nothing confirmed, too."""
+    """A seal far above the first slot that is empty, and the first object of an owner with nothing confirmed,
+    too."""
     for slot, confirmed_slot in ((0, 0), (1023, 0), ((1 << 40) + 1023, 1 << 40)):
         stamp = replace(NAMING.stamp, confirmed_slot=confirmed_slot)
         header = replace(NAMING, kind=kind, place=Place(3, slot), stamp=stamp)
@@ -60,7 +65,8 @@ def test_any_kind_can_name_metadata(kind: Kind) -> None:
 
 @pytest.mark.parametrize("version", BY_VERSION)
 def test_every_flipped_byte_is_seen(version: int) -> None:
-    """In whatever field the damage is, the header is refused with the place where it was due; so is one that is cut."""
+    """In whatever field the damage is, the header is refused with the place where it was due; so is one that
+    is cut."""
     data = BY_VERSION[version].encode()
     for at in range(196):
         damaged = bytearray(data)
@@ -74,8 +80,9 @@ def test_every_flipped_byte_is_seen(version: int) -> None:
 
 
 def test_a_later_version_is_named() -> None:
-    """A sound header of a version that is not ours is no damage, and a kind that we do not know is. The sum of either version lies where that of
-    a later one will: a build that knows version 1 alone says so of version 2."""
+    """A sound header of a version that is not ours is no damage, and a kind that we do not know is. The sum
+    of either version lies where that of a later one will: a build that knows version 1 alone says so of
+    version 2."""
     data = bytearray(NAMING.encode())
     assert data[192:196] == crc32c(bytes(data[:192])).to_bytes(4, "big")
     data[9] = 3
@@ -102,9 +109,14 @@ def test_a_listing_tells_seals() -> None:
 
 
 def test_what_lies_behind_an_epoch_sorts_behind_it() -> None:
-    """A listing from the end of an epoch on shows everything of later epochs, claims too, and nothing else."""
+    """A listing from the end of an epoch on shows everything of later epochs, claims too, and nothing
+    else."""
     keys = []
     for epoch in (3, 4, 11):
-        keys += [claim_key("p/", epoch), object_key("p/", Place(epoch, 0)), object_key("p/", Place(epoch, 1 << 60))]
+        keys += [
+            claim_key("p/", epoch),
+            object_key("p/", Place(epoch, 0)),
+            object_key("p/", Place(epoch, 1 << 60)),
+        ]
     assert sorted({parse_epoch("p/", key) for key in keys if key > end_of_epoch("p/", 3)}) == [4, 11]
     assert [parse_claim("p/", key) for key in keys] == [3, None, None, 4, None, None, 11, None, None]

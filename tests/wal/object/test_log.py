@@ -1,4 +1,5 @@
-"""What only an object WAL does: when objects go out, what a trim costs, what is deleted, what a store in trouble does to it."""
+"""What only an object WAL does: when objects go out, what a trim costs, what is deleted, what a store in
+trouble does to it."""
 
 from __future__ import annotations
 
@@ -31,16 +32,23 @@ def simulated(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Non
 
 def headers(bucket: SimBucket) -> list[ObjectHeader]:
     """Of every object of the log, in order of key."""
-    return [decode_header(content, 0) for key, (content, _) in sorted(bucket.objects.items()) if "/wal/" in key]
+    return [
+        decode_header(content, 0) for key, (content, _) in sorted(bucket.objects.items()) if "/wal/" in key
+    ]
 
 
 def keys(bucket: SimBucket) -> list[str]:
-    return [f"{int(key.split('/')[3])}:{int(key.split('/')[4])}" for key in sorted(bucket.objects) if "/wal/" in key]
+    return [
+        f"{int(key.split('/')[3])}:{int(key.split('/')[4])}"
+        for key in sorted(bucket.objects)
+        if "/wal/" in key
+    ]
 
 
 @simulated
 async def test_the_first_append_after_idle_goes_out_at_once() -> None:
-    """No timer stands before the upload: it begins on the next turn of the loop, and what one turn appends shares an object."""
+    """No timer stands before the upload: it begins on the next turn of the loop, and what one turn appends
+    shares an object."""
     bucket = make_bucket()
     store = store_on(bucket, faults=STEADY)
     wal, _, journal = await start_wal(bucket, 1, store)
@@ -59,7 +67,8 @@ async def test_the_first_append_after_idle_goes_out_at_once() -> None:
 
 @simulated
 async def test_batches_grow_while_uploads_are_under_way() -> None:
-    """A record every millisecond for a second: far fewer objects than records, several side by side; ten times the latency gives fewer still."""
+    """A record every millisecond for a second: far fewer objects than records, several side by side; ten
+    times the latency gives fewer still."""
     counts = []
     for latency_ms in (60, 600):
         bucket = make_bucket()
@@ -78,8 +87,8 @@ async def test_batches_grow_while_uploads_are_under_way() -> None:
 
 @simulated
 async def test_no_record_waits_longer_than_the_interval() -> None:
-    """With many uploads under way and the interval at 30 ms, each record's upload has begun 30 ms after its append, and no
-    more uploads than the interval allows."""
+    """With many uploads under way and the interval at 30 ms, each record's upload has begun 30 ms after its
+    append, and no more uploads than the interval allows."""
     bucket = make_bucket()
     store = store_on(bucket, faults=StoreFaults(latency_ms=(500, 500)))
     wal, _, journal = await start_wal(bucket, 1, store, batch_interval_ms=30, uploads_max=100)
@@ -96,8 +105,8 @@ async def test_no_record_waits_longer_than_the_interval() -> None:
 
 @simulated
 async def test_an_interval_bounds_requests_whatever_producers_do() -> None:
-    """For ten seconds on a store of 60 ms, an interval of 100: one producer that sends when it was answered, and 120 sends a
-    second, make ten uploads a second; after a second of rest the first goes out at once."""
+    """For ten seconds on a store of 60 ms, an interval of 100: one producer that sends when it was answered,
+    and 120 sends a second, make ten uploads a second; after a second of rest the first goes out at once."""
     loop = asyncio.get_running_loop()
     for is_closed in (True, False):
         bucket = make_bucket()
@@ -117,7 +126,8 @@ async def test_an_interval_bounds_requests_whatever_producers_do() -> None:
 
 @simulated
 async def test_a_batch_is_closed_when_it_is_full() -> None:
-    """Records beyond the size of a batch go out in the next object at once, and a larger record is an object of its own."""
+    """Records beyond the size of a batch go out in the next object at once, and a larger record is an object
+    of its own."""
     bucket = make_bucket()
     store = store_on(bucket, faults=STEADY)
     wal, _, journal = await start_wal(bucket, 1, store, max_record_bytes=80 * KIB)
@@ -132,7 +142,8 @@ async def test_a_batch_is_closed_when_it_is_full() -> None:
 
 @simulated
 async def test_uploads_end_in_any_order_and_are_acknowledged_in_one() -> None:
-    """The first upload is the slowest: nothing is confirmed before it, then everything at once; never more side by side than allowed."""
+    """The first upload is the slowest: nothing is confirmed before it, then everything at once; never more
+    side by side than allowed."""
     bucket = make_bucket()
     store = store_on(bucket, faults=STEADY)
     wal, _, journal = await start_wal(bucket, 1, store, uploads_max=3)
@@ -150,7 +161,8 @@ async def test_uploads_end_in_any_order_and_are_acknowledged_in_one() -> None:
 
 @pytest.mark.parametrize("fence", ["conditional", "reservation"])
 def test_bytes_that_change_between_two_puts_end_the_log(fence: str) -> None:
-    """A put is refused for now and a record changes in memory: the batch is not put again, nothing is confirmed, and its producer is told."""
+    """A put is refused for now and a record changes in memory: the batch is not put again, nothing is
+    confirmed, and its producer is told."""
 
     async def run() -> None:
         bucket = make_bucket()
@@ -175,8 +187,8 @@ def test_bytes_that_change_between_two_puts_end_the_log(fence: str) -> None:
 
 @pytest.mark.parametrize("fence", ["conditional", "reservation"])
 def test_a_store_in_trouble_costs_time_and_nothing_else(fence: str) -> None:
-    """The store refuses, is silent, loses answers, is full and denies for half a minute: no error reaches the log's user, appends stop at
-    the bound and go on after it, all is confirmed in order and recovered."""
+    """The store refuses, is silent, loses answers, is full and denies for half a minute: no error reaches the
+    log's user, appends stop at the bound and go on after it, all is confirmed in order and recovered."""
 
     async def run() -> None:
         bucket = make_bucket()
@@ -184,7 +196,13 @@ def test_a_store_in_trouble_costs_time_and_nothing_else(fence: str) -> None:
         wal, _, journal = await start_wal(bucket, 1, store, fence=fence)
         sent: list[bytes] = []
         store.faults = StoreFaults(
-            refused=200, throttled=100, lost_request=100, lost_answer=100, late=100, latency_ms=(5, 50), timeout_ms=700
+            refused=200,
+            throttled=100,
+            lost_request=100,
+            lost_answer=100,
+            late=100,
+            latency_ms=(5, 50),
+            timeout_ms=700,
         )
         is_full = False
         for number in range(400):
@@ -206,7 +224,15 @@ def test_a_store_in_trouble_costs_time_and_nothing_else(fence: str) -> None:
         assert not journal.failures
         store.faults = StoreFaults()
         await wal.close()
-        assert {"REFUSED", "THROTTLED", "LOST_REQUEST", "LOST_ANSWER", "LATE", "AWAY", "FULL"} <= bucket.hits.keys()
+        assert {
+            "REFUSED",
+            "THROTTLED",
+            "LOST_REQUEST",
+            "LOST_ANSWER",
+            "LATE",
+            "AWAY",
+            "FULL",
+        } <= bucket.hits.keys()
         _, records = await recover_wal(bucket, 2, fence=fence)
         assert [bytes(record.payload) for record in records] == sent
 
@@ -236,7 +262,8 @@ async def test_credentials_that_expire_are_waited_for() -> None:
 
 @simulated
 async def test_an_error_that_time_does_not_mend_ends_the_log() -> None:
-    """What the store was never to raise is told once, nothing is confirmed after it, and appends are refused."""
+    """What the store was never to raise is told once, nothing is confirmed after it, and appends are
+    refused."""
     bucket = make_bucket()
     store = store_on(bucket)
     wal, _, journal = await start_wal(bucket, 1, store)
@@ -273,7 +300,8 @@ async def test_an_acknowledgement_is_one_request() -> None:
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_an_object_that_could_not_be_made_holds_up_nobody(is_first: bool) -> None:
-    """An error before its upload begins, be it of the first or of one that waited for a free slot: told once, and who waits is let go."""
+    """An error before its upload begins, be it of the first or of one that waited for a free slot: told once,
+    and who waits is let go."""
 
     async def scenario() -> None:
         bucket = make_bucket()
@@ -309,7 +337,8 @@ def test_an_object_that_could_not_be_made_holds_up_nobody(is_first: bool) -> Non
 
 @simulated
 async def test_a_replaced_owner_is_told_once_by_whom() -> None:
-    """Another owner takes the log: the next append's upload fails with that owner's epoch, and nothing is confirmed any more."""
+    """Another owner takes the log: the next append's upload fails with that owner's epoch, and nothing is
+    confirmed any more."""
     bucket = make_bucket()
     wal, _, journal = await start_wal(bucket, 1)
     record = wal.append(payload(1))
@@ -343,7 +372,8 @@ async def test_a_replaced_owner_is_fenced_though_the_seal_cannot_be_read() -> No
 
 @simulated
 async def test_a_start_that_is_refused_shuts_nobody_out() -> None:
-    """With the other fence, or where the root is gone, or another cluster's: it leaves no claim; whoever has the log goes on, or starts."""
+    """With the other fence, or where the root is gone, or another cluster's: it leaves no claim; whoever has
+    the log goes on, or starts."""
     bucket = make_bucket()
     wal, _, journal = await start_wal(bucket, 1)
     await journal.reach(wal.append(payload(1)).end)
@@ -384,8 +414,8 @@ async def test_an_owner_replaced_before_it_wrote_is_fenced_at_its_start() -> Non
 @pytest.mark.parametrize("fence", ["conditional", "reservation"])
 @pytest.mark.parametrize("is_rotten", [False, True], ids=["sound", "rotten"])
 def test_an_owner_replaced_while_it_recovers_is_fenced(fence: str, is_rotten: bool) -> None:
-    """A newer owner has trimmed and deleted what a slow one is about to read: that one is fenced, and does not speak of damage; also where what
-    the newer one put into its place cannot be read."""
+    """A newer owner has trimmed and deleted what a slow one is about to read: that one is fenced, and does
+    not speak of damage; also where what the newer one put into its place cannot be read."""
 
     async def run() -> None:
         bucket = make_bucket()
@@ -426,7 +456,8 @@ async def test_a_trim_rides_with_records() -> None:
 
 @simulated
 async def test_a_trim_is_not_taken_for_an_earlier_one() -> None:
-    """A trim that is asked for while an upload carries an earlier one is done when a later object has carried it, not when that upload is."""
+    """A trim that is asked for while an upload carries an earlier one is done when a later object has carried
+    it, not when that upload is."""
     bucket = make_bucket()
     wal, _, journal = await start_wal(bucket, 1, store_on(bucket, faults=STEADY))
     first, second = wal.append(payload(1)), wal.append(payload(2))
@@ -446,7 +477,8 @@ async def test_a_trim_is_not_taken_for_an_earlier_one() -> None:
 
 @simulated
 async def test_trims_of_an_idle_log_share_a_mark() -> None:
-    """Nothing is appended: a hundred trims asked for at once cost one object, and a trim of what is trimmed costs none."""
+    """Nothing is appended: a hundred trims asked for at once cost one object, and a trim of what is trimmed
+    costs none."""
     bucket = make_bucket()
     wal, _, journal = await start_wal(bucket, 1)
     records = [wal.append(payload(number)) for number in range(100)]
@@ -461,8 +493,8 @@ async def test_trims_of_an_idle_log_share_a_mark() -> None:
 
 @simulated
 async def test_objects_below_the_trim_are_deleted() -> None:
-    """After each trim only what it left remains, deleted in bulk; other owners' objects too, once ours carries the trim; a seal over an owner that
-    had not closed stays."""
+    """After each trim only what it left remains, deleted in bulk; other owners' objects too, once ours
+    carries the trim; a seal over an owner that had not closed stays."""
     bucket = make_bucket()
     wal, _, journal = await start_wal(bucket, 1)
     for number in range(10):
@@ -488,7 +520,8 @@ async def test_objects_below_the_trim_are_deleted() -> None:
 
 @simulated
 async def test_deletes_that_fail_are_tried_again() -> None:
-    """The store refuses deletes: nothing else notices; the next trim asks again, and at the latest the next owner deletes what is left."""
+    """The store refuses deletes: nothing else notices; the next trim asks again, and at the latest the next
+    owner deletes what is left."""
     bucket = make_bucket()
     store = store_on(bucket)
     wal, _, journal = await start_wal(bucket, 1, store)
@@ -524,7 +557,8 @@ async def test_room_is_bounded_by_what_is_unflushed() -> None:
 
 @simulated
 async def test_a_close_does_not_wait_for_ever() -> None:
-    """The store is away: a close gives up after its bound; the next owner finds what was confirmed, and perhaps more."""
+    """The store is away: a close gives up after its bound; the next owner finds what was confirmed, and
+    perhaps more."""
     bucket = make_bucket()
     wal, _, journal = await start_wal(bucket, 1, close_wait_ms=3000)
     record = wal.append(payload(1))
@@ -541,8 +575,8 @@ async def test_a_close_does_not_wait_for_ever() -> None:
 
 @simulated
 async def test_damage_is_named_by_its_place() -> None:
-    """A byte flipped in a header or a record, an object cut short, one replaced by another, one gone: WalCorrupt with the position, whichever
-    object it is, and mended everything is read."""
+    """A byte flipped in a header or a record, an object cut short, one replaced by another, one gone:
+    WalCorrupt with the position, whichever object it is, and mended everything is read."""
     bucket = make_bucket()
     wal, _, journal = await start_wal(bucket, 1)
     sent = []
@@ -553,7 +587,11 @@ async def test_damage_is_named_by_its_place() -> None:
     for number, name in enumerate(names[1:]):
         whole = bucket.objects[name]
         position = sent[number].position
-        for at, place in ((20, position - HEADER_BYTES), (HEADER_BYTES + 5, position), (HEADER_BYTES + 300, position)):
+        for at, place in (
+            (20, position - HEADER_BYTES),
+            (HEADER_BYTES + 5, position),
+            (HEADER_BYTES + 300, position),
+        ):
             bucket.rot(name, at)
             assert await damage(bucket) in (place, 0)
             bucket.rot(name, at)
@@ -580,7 +618,8 @@ async def damage(bucket: SimBucket) -> int:
 
 @simulated
 async def test_recovery_reads_ahead_within_its_bound() -> None:
-    """Forty objects of 10 KiB on a store that takes 0.1 s for each: ten side by side where 100 KiB may be ahead, one by one where nothing may."""
+    """Forty objects of 10 KiB on a store that takes 0.1 s for each: ten side by side where 100 KiB may be
+    ahead, one by one where nothing may."""
     bucket = make_bucket()
     wal, _, journal = await start_wal(bucket, 1, store_on(bucket, faults=StoreFaults()))
     for number in range(40):
@@ -605,14 +644,17 @@ async def test_recovery_reads_ahead_within_its_bound() -> None:
 
 @simulated
 async def test_a_listing_goes_on_where_it_was_left() -> None:
-    """Two thousand keys in pages, and the store fails again and again between them: no page is asked for twice once it was given."""
+    """Two thousand keys in pages, and the store fails again and again between them: no page is asked for
+    twice once it was given."""
     bucket = make_bucket()
     wal, _, journal = await start_wal(bucket, 3)
     await journal.reach(wal.append(payload(1)).end)
     for number in range(2200):
         bucket.put(f"cluster/wal/1/{0:020}/{number:020}", b"litter")
     store = store_on(bucket, "listing")
-    store.plan("list", *[StoreFault.REFUSED] * 30, StoreFault.NONE, *[StoreFault.LOST_ANSWER] * 20, StoreFault.NONE)
+    store.plan(
+        "list", *[StoreFault.REFUSED] * 30, StoreFault.NONE, *[StoreFault.LOST_ANSWER] * 20, StoreFault.NONE
+    )
     _, records = await recover_wal(bucket, 4, store)
     assert [bytes(record.payload) for record in records] == [payload(1)]
     assert store.requests["list"] == 30 + 20 + 2 * 3  # it looks once more when it has sealed
@@ -633,8 +675,9 @@ async def test_a_closing_is_the_last_object() -> None:
 
 @pytest.mark.parametrize("is_trimmed", [False, True])
 def test_after_a_reset_nothing_counts_that_arrives_late(is_trimmed: bool) -> None:
-    """A put of an owner that is dead lands behind what the next one read, without a seal to hold it off. That one reset the log, acted on it and died
-    before it wrote: the third finds nothing. (Streams were closed without these records; others of the same object would be taken.)"""
+    """A put of an owner that is dead lands behind what the next one read, without a seal to hold it off. That
+    one reset the log, acted on it and died before it wrote: the third finds nothing. (Streams were closed
+    without these records; others of the same object would be taken.)"""
 
     async def run() -> None:
         bucket = make_bucket()

@@ -41,9 +41,11 @@ class HeldStore(MemoryObjectStore):
 
 
 @pytest.mark.parametrize("run", LOOPS.values(), ids=LOOPS)
-def test_a_wait_below_half_a_millisecond_is_like_any_other(run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-    """An open batch has 0.3 ms left to wait when an earlier upload is confirmed. The batch's age is looked at again then; uvloop has answered so
-    short a wait with a handle that knows no time."""
+def test_a_wait_below_half_a_millisecond_is_like_any_other(
+    run: Callable[[Coroutine[Any, Any, Any]], Any],
+) -> None:
+    """An open batch has 0.3 ms left to wait when an earlier upload is confirmed. The batch's age is looked at
+    again then; uvloop has answered so short a wait with a handle that knows no time."""
 
     async def trial() -> None:
         store = HeldStore()

@@ -1,4 +1,5 @@
-"""Which metadata a log of objects names, by its newest object, seal or claim; and that naming it asks nothing more of the store."""
+"""Which metadata a log of objects names, by its newest object, seal or claim; and that naming it asks nothing
+more of the store."""
 
 from __future__ import annotations
 
@@ -45,13 +46,16 @@ async def looked(bucket: SimBucket, store: SimObjectStore | None = None) -> WalI
 
 @pytest.mark.parametrize("fence", FENCES)
 def test_naming_metadata_costs_no_request(fence: str) -> None:
-    """Two owners, records, trims alone and with records, a close: the same requests with metadata as without."""
+    """Two owners, records, trims alone and with records, a close: the same requests with metadata as
+    without."""
 
     async def requests(wal_id: bytes) -> Counter[str]:
         bucket, asked = make_bucket(), Counter[str]()
         for epoch in (1, 2):
             store = store_on(bucket, f"store {epoch}", STEADY)
-            who = replace(owner(epoch), new_wal_id=wal_id, mark=MetadataMark(5, 1) if wal_id != NO_WAL_ID else NO_MARK)
+            who = replace(
+                owner(epoch), new_wal_id=wal_id, mark=MetadataMark(5, 1) if wal_id != NO_WAL_ID else NO_MARK
+            )
             wal, _, journal = await start_wal(bucket, who, store, fence=fence)
             for number in range(6):
                 wal.see_metadata(MetadataMark(10 * number + 100, epoch))
@@ -104,8 +108,9 @@ def test_an_owner_that_wrote_nothing_is_known_by_its_seal_or_claim(fence: str) -
 
 @pytest.mark.parametrize("fence", FENCES)
 def test_the_last_owner_s_word_counts_alone(fence: str) -> None:
-    """One that was replaced, as by a clone of its node, named later offsets of a fork of the metadata until it was shut out: that keeps nobody from
-    starting again, before the new owner's first object and after it."""
+    """One that was replaced, as by a clone of its node, named later offsets of a fork of the metadata until
+    it was shut out: that keeps nobody from starting again, before the new owner's first object and after
+    it."""
 
     async def scenario() -> None:
         bucket = make_bucket()
@@ -137,7 +142,8 @@ def test_an_owner_that_brings_no_metadata_takes_none_back() -> None:
 
 
 def test_an_object_that_does_not_count_names_metadata_all_the_same() -> None:
-    """What lies behind a hole was never acknowledged, but what its header says of metadata was committed when it was written."""
+    """What lies behind a hole was never acknowledged, but what its header says of metadata was committed when
+    it was written."""
 
     async def scenario() -> None:
         bucket = make_bucket()
@@ -153,7 +159,8 @@ def test_an_object_that_does_not_count_names_metadata_all_the_same() -> None:
 
 
 def test_a_header_that_cannot_be_read_is_left_to_the_opening() -> None:
-    """A look neither guesses nor fails: with the newest header damaged or cut it tells nothing of owner or metadata."""
+    """A look neither guesses nor fails: with the newest header damaged or cut it tells nothing of owner or
+    metadata."""
 
     async def scenario() -> None:
         bucket = make_bucket()
@@ -197,7 +204,8 @@ def test_a_claim_that_goes_between_listing_and_look_is_looked_for_again() -> Non
 
 
 def test_a_log_that_named_none_begins_to() -> None:
-    """After the upgrade to millrace.version 1 the next owner's objects name metadata; those before it are recovered as ever."""
+    """After the upgrade to millrace.version 1 the next owner's objects name metadata; those before it are
+    recovered as ever."""
 
     async def scenario() -> None:
         bucket = make_bucket()
@@ -230,8 +238,8 @@ def test_an_inspection_tells_the_metadata() -> None:
 
 @pytest.mark.parametrize("fence", FENCES)
 def test_who_takes_a_log_is_told_what_it_named(fence: str) -> None:
-    """By its last owner's newest object, also where that was written while the log was being taken; the same again
-    for whoever takes it next, where the one before took it without a mark and wrote nothing."""
+    """By its last owner's newest object, also where that was written while the log was being taken; the same
+    again for whoever takes it next, where the one before took it without a mark and wrote nothing."""
 
     async def scenario() -> None:
         bucket = make_bucket()

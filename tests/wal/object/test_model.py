@@ -1,7 +1,9 @@
-"""Owners by chance, on a store with every fault, against a model that knows who sent what and what was acknowledged.
+"""Owners by chance, on a store with every fault, against a model that knows who sent what and what was
+acknowledged.
 
-Each owner appends and trims for a while. Then it crashes, closes, or lives on as one that does not know that it was replaced; the next
-one opens at any instant. `MILLRACE_WAL_RUNS` makes more of them, `MILLRACE_SEED` others.
+Each owner appends and trims for a while. Then it crashes, closes, or lives on as one that does not know that
+it was replaced; the next one opens at any instant. `MILLRACE_WAL_RUNS` makes more of them, `MILLRACE_SEED`
+others.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ MEETINGS: Counter[str] = Counter()
 
 @dataclass
 class Model:
-    sent: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)  # position -> what was ever appended there
+    sent: dict[int, list[tuple[int, bytes]]] = field(
+        default_factory=dict
+    )  # position -> what was ever appended there
     acknowledged: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     trim_asked: int = 0
     trim_done: int = 0
@@ -51,7 +55,9 @@ class Model:
             "two acknowledgements for one position"
         )
 
-    def check(self, found: list[tuple[int, int, bytes]], before: dict[int, tuple[int, bytes]], trim_done: int) -> None:
+    def check(
+        self, found: list[tuple[int, int, bytes]], before: dict[int, tuple[int, bytes]], trim_done: int
+    ) -> None:
         """`before` and `trim_done` as they were when the owner who found this began to open."""
         places = {position: (end, data) for position, end, data in found}
         assert [position for position, _, _ in found] == sorted(places)
@@ -60,7 +66,9 @@ class Model:
             assert end > trim_done, "what was trimmed came back"
         for position, (end, data) in before.items():
             if end > self.trim_asked:
-                assert places.get(position) == (end, data), f"lost {position} {data[:8]!r} of {sorted(places)}"
+                assert places.get(position) == (end, data), (
+                    f"lost {position} {data[:8]!r} of {sorted(places)}"
+                )
 
 
 class Owner:
@@ -155,8 +163,9 @@ async def history(seed: int, fence: str) -> None:
 
 @pytest.mark.parametrize("fence", ["conditional", "reservation"])
 def test_nothing_acknowledged_is_lost_whoever_owns_the_log(fence: str) -> None:
-    """In every history each owner finds all that was acknowledged before it and is not trimmed, nothing that was trimmed, nothing that nobody
-    sent there; no position is acknowledged twice. Every fault and every fate was met."""
+    """In every history each owner finds all that was acknowledged before it and is not trimmed, nothing that
+    was trimmed, nothing that nobody sent there; no position is acknowledged twice. Every fault and every fate
+    was met."""
     MEETINGS.clear()
     for seed in range(RUNS):
         run_simulation(lambda loop, seed=seed: history(seed, fence))  # type: ignore[misc]

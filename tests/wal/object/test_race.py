@@ -1,5 +1,5 @@
-"""Owners who race for one log: whatever the order in which the store takes their requests, nothing acknowledged is lost and no place in the
-log is acknowledged twice."""
+"""Owners who race for one log: whatever the order in which the store takes their requests, nothing
+acknowledged is lost and no place in the log is acknowledged twice."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class Actor:
 
 
 async def check(bucket: SimBucket, actors: list[Actor], fence: str) -> list[bytes]:
-    """The log as a last owner finds it holds, in order, all that was acknowledged, and no two acknowledged records overlap."""
+    """The log as a last owner finds it holds, in order, all that was acknowledged, and no two acknowledged
+    records overlap."""
     _, records = await recover_wal(bucket, 99, fence=fence)
     found = {(record.position, record.end): bytes(record.payload) for record in records}
     acknowledged = [entry for actor in actors for entry in actor.acknowledged()]
@@ -88,7 +89,9 @@ async def old_and_new(choose: Callable[[int], int], fence: str, uploads: int, se
     seen[f"{count} of {len(new.recovered) - 1}"] = seen.get(f"{count} of {len(new.recovered) - 1}", 0) + 1
 
 
-async def begin(bucket: SimBucket, turnstile: Turnstile, fence: str, seed: bytes) -> tuple[Any, list[bytes], Journal]:
+async def begin(
+    bucket: SimBucket, turnstile: Turnstile, fence: str, seed: bytes
+) -> tuple[Any, list[bytes], Journal]:
     """An owner of epoch 1 with one confirmed record, whose requests pass the turnstile from now on."""
     starting = asyncio.create_task(start_wal(bucket, 1, turnstile.store("old"), fence=fence))  # type: ignore[arg-type]
     choose, turnstile.choose = turnstile.choose, lambda count: 0
@@ -109,8 +112,9 @@ async def begin(bucket: SimBucket, turnstile: Turnstile, fence: str, seed: bytes
     ],
 )
 def test_an_owner_is_replaced_in_every_order(fence: str, uploads: int, outcomes: set[str]) -> None:
-    """Each interleaving of puts under way with all that a new owner does: what the old one acknowledged the new one has, of so many; the old
-    one fails unless all were acknowledged. Every outcome that can be is met, and no other."""
+    """Each interleaving of puts under way with all that a new owner does: what the old one acknowledged the
+    new one has, of so many; the old one fails unless all were acknowledged. Every outcome that can be is met,
+    and no other."""
     seen: dict[str, int] = {}
 
     async def run() -> None:
@@ -127,7 +131,10 @@ async def two_on_nothing(choose: Callable[[int], int], fence: str, outcomes: lis
     turnstile = Turnstile(bucket, choose)
     turnstile.in_order = ("low", "high")
     actors = [Actor(b"low", 2), Actor(b"high", 3)]
-    tasks = [asyncio.create_task(actor.take(bucket, turnstile.store(actor.name.decode()), fence)) for actor in actors]
+    tasks = [
+        asyncio.create_task(actor.take(bucket, turnstile.store(actor.name.decode()), fence))
+        for actor in actors
+    ]
     await turnstile.run(tasks)
     await check(bucket, actors, fence)
     outcomes.append((not actors[0].sent, not actors[1].sent))
@@ -136,8 +143,8 @@ async def two_on_nothing(choose: Callable[[int], int], fence: str, outcomes: lis
 
 
 def test_two_first_owners_in_every_order() -> None:
-    """Two owners on a place where nobody ever was: in every order at least one goes through, the higher epoch always, and the lower is fenced
-    or was there before."""
+    """Two owners on a place where nobody ever was: in every order at least one goes through, the higher epoch
+    always, and the lower is fenced or was there before."""
     outcomes: list[tuple[bool, bool]] = []
 
     async def run() -> None:
@@ -152,8 +159,8 @@ def test_two_first_owners_in_every_order() -> None:
 
 @pytest.mark.parametrize("fence", ["conditional", "reservation"])
 def test_three_owners_in_many_orders(fence: str) -> None:
-    """One owner with uploads under way, two who replace it, in orders drawn by chance: the same holds; the highest epoch always goes through, the
-    lower one sometimes before it."""
+    """One owner with uploads under way, two who replace it, in orders drawn by chance: the same holds; the
+    highest epoch always goes through, the lower one sometimes before it."""
     went_through = [0, 0]
 
     async def run(seed: int) -> None:
@@ -202,9 +209,12 @@ class KeepingStore(TurnstileStore):
 
 
 @pytest.mark.parametrize("old_store", [TurnstileStore, KeepingStore])
-def test_a_seal_that_comes_late_into_a_slot_that_was_deleted_seals_nothing(old_store: type[TurnstileStore]) -> None:
-    """Between a new owner's look and its seal the old one fills the slot, and many more, trims and deletes them; whether the object before is
-    there or not, the new owner looks again, and has all that the old one acknowledges."""
+def test_a_seal_that_comes_late_into_a_slot_that_was_deleted_seals_nothing(
+    old_store: type[TurnstileStore],
+) -> None:
+    """Between a new owner's look and its seal the old one fills the slot, and many more, trims and deletes
+    them; whether the object before is there or not, the new owner looks again, and has all that the old one
+    acknowledges."""
 
     async def run() -> None:
         bucket = make_bucket()
@@ -238,7 +248,8 @@ def test_a_seal_that_comes_late_into_a_slot_that_was_deleted_seals_nothing(old_s
 
 
 def test_an_owner_who_writes_without_pause_is_caught() -> None:
-    """An old owner fills slot after slot as fast as the store takes them; the new one seals ahead of it and ends it."""
+    """An old owner fills slot after slot as fast as the store takes them; the new one seals ahead of it and
+    ends it."""
 
     async def run() -> None:
         bucket = make_bucket()

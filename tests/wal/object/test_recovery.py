@@ -1,4 +1,5 @@
-"""Which objects of a listing count, in tables: late writes of replaced owners, holes, seals, trims, several owners who never got far."""
+"""Which objects of a listing count, in tables: late writes of replaced owners, holes, seals, trims, several
+owners who never got far."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ OBJECT_BYTES = HEADER_BYTES + BODY_BYTES
 
 @dataclass
 class Drawn:
-    """A log drawn by hand. Each object is OBJECT_BYTES; `o(epoch, slot, position in objects, ...)` puts one, `seal` a seal."""
+    """A log drawn by hand. Each object is OBJECT_BYTES; `o(epoch, slot, position in objects, ...)` puts one,
+    `seal` a seal."""
 
     headers: dict[Place, ObjectHeader] = field(default_factory=dict)
     sizes: dict[Place, int] = field(default_factory=dict)
@@ -46,10 +48,13 @@ class Drawn:
         fence: FenceKind = FenceKind.CONDITIONAL,
     ) -> Drawn:
         head_epoch, head_slot, head_number = head or (epoch, slot, number)
-        stamp = Stamp(confirmed, head_number * OBJECT_BYTES, Place(head_epoch, head_slot), head_number * OBJECT_BYTES)
+        stamp = Stamp(
+            confirmed, head_number * OBJECT_BYTES, Place(head_epoch, head_slot), head_number * OBJECT_BYTES
+        )
         place = Place(epoch, slot)
         self.headers[place] = ObjectHeader(
-            kind, fence, "cluster", 1, epoch, b"t%07d" % epoch, place, number * OBJECT_BYTES, BODY_BYTES, 1, stamp,
+            kind, fence, "cluster", 1, epoch, b"t%07d" % epoch, place, number * OBJECT_BYTES, BODY_BYTES, 1,
+            stamp,
             None if link is None else Place(*link),
         )  # fmt: skip
         self.sizes[place] = OBJECT_BYTES
@@ -80,9 +85,13 @@ class Drawn:
         tip = self.answer(find_tip(self.listing(), 1, own, b"t%07d" % own, fence))
         extent = self.answer(find_extent(tip.link, self.listing()))
         runs = " ".join(f"{run.epoch}:{run.start}-{run.end}" for run in extent.segments) or "nothing"
-        garbage = " ".join(f"{place.epoch}:{place.slot}" for place in find_garbage(self.listing(), extent, own))
+        garbage = " ".join(
+            f"{place.epoch}:{place.slot}" for place in find_garbage(self.listing(), extent, own)
+        )
         word = " ours" if tip.is_ours else " closed" if tip.is_closed else ""
-        return f"tip {tip.place.epoch}:{tip.place.slot}{word}, {runs}" + (f", garbage {garbage}" if garbage else "")
+        return f"tip {tip.place.epoch}:{tip.place.slot}{word}, {runs}" + (
+            f", garbage {garbage}" if garbage else ""
+        )
 
 
 START = (1, 0, 0)
@@ -103,7 +112,8 @@ CASES: dict[str, tuple[Drawn, str]] = {
         "tip 1:6, 1:4-6, garbage 1:2",
     ),
     "a seal that came late below the head, and one that counts": (
-        Drawn().seal(1, 2, by=2).o(1, 4, 4).o(1, 5, 5, confirmed=5, head=(1, 4, 4)).seal(1, 6, by=3).seal(1, 7, by=3),
+        Drawn().seal(1, 2, by=2).o(1, 4, 4).o(1, 5, 5, confirmed=5, head=(1, 4, 4)).seal(1, 6, by=3).seal(1,
+        7, by=3),
         "tip 3:0, 1:4-6, garbage 1:2 1:7",
     ),
     "two seals of an epoch that was trimmed: it is not told which of them counts": (
@@ -111,10 +121,12 @@ CASES: dict[str, tuple[Drawn, str]] = {
         "tip 2:4, 2:3-4",
     ),
     "trimmed to the end": (Drawn().o(1, 7, 7, confirmed=7), "tip 1:8, 1:7-8"),
-    "closed in order": (Drawn().o(1, 0, 0).o(1, 1, 1, head=START, kind=Kind.CLOSING), "tip 1:2 closed, 1:0-2"),
+    "closed in order": (Drawn().o(1, 0, 0).o(1, 1, 1, head=START, kind=Kind.CLOSING),
+    "tip 1:2 closed, 1:0-2"),
     # A late write of the old owner lands where the new one began, and further on.
     "late writes of the old owner, all untrimmed": (
-        Drawn().o(1, 0, 0).o(1, 1, 1, head=START).seal(1, 2, by=2).o(1, 3, 3, head=START).o(2, 0, 2, link=(1, 2), head=START)
+        Drawn().o(1, 0, 0).o(1, 1, 1, head=START).seal(1, 2, by=2).o(1, 3, 3, head=START).o(2, 0, 2, link=(1,
+        2), head=START)
         .o(2, 1, 3, link=(1, 2), head=START, confirmed=1),
         "tip 2:2, 1:0-2 2:0-2, garbage 1:3",
     ),
@@ -124,11 +136,13 @@ CASES: dict[str, tuple[Drawn, str]] = {
         "tip 2:2, 1:1-2 2:0-2, garbage 1:3",
     ),
     "late writes of the old owner, all of it trimmed": (
-        Drawn().seal(1, 2, by=2).o(1, 3, 3, head=START).o(2, 0, 2, link=(1, 2)).o(2, 1, 3, link=(1, 2), head=(2, 0, 2)),
+        Drawn().seal(1, 2, by=2).o(1, 3, 3, head=START).o(2, 0, 2, link=(1, 2)).o(2, 1, 3, link=(1, 2),
+        head=(2, 0, 2)),
         "tip 2:2, 2:0-2, garbage 1:3",
     ),
     "late writes from the old owner's beginning on": (
-        Drawn().seal(1, 0, by=2).o(1, 1, 1, head=START).o(2, 0, 0).o(2, 1, 1, head=(2, 0, 0)).o(2, 2, 2, head=(2, 0, 0)),
+        Drawn().seal(1, 0, by=2).o(1, 1, 1, head=START).o(2, 0, 0).o(2, 1, 1, head=(2, 0, 0)).o(2, 2, 2,
+        head=(2, 0, 0)),
         "tip 2:3, 2:0-3, garbage 1:1",
     ),
     "the new owner's first object is behind a hole": (
@@ -143,7 +157,8 @@ CASES: dict[str, tuple[Drawn, str]] = {
         Drawn().o(1, 0, 0).seal(1, 1, by=2).seal(2, 0, by=4).o(4, 0, 1, link=(1, 1), head=START),
         "tip 4:1, 1:0-1 4:0-1",
     ),
-    "our own seal, from an attempt that was lost": (Drawn().o(1, 0, 0).seal(1, 1, by=9), "tip 1:1 ours, 1:0-1"),
+    "our own seal, from an attempt that was lost": (Drawn().o(1, 0, 0).seal(1, 1, by=9),
+    "tip 1:1 ours, 1:0-1"),
     "our own seal, before one who never wrote": (
         Drawn().o(1, 0, 0).seal(1, 1, by=2).seal(2, 0, by=9),
         "tip 2:0 ours, 1:0-1",
@@ -162,7 +177,8 @@ CASES: dict[str, tuple[Drawn, str]] = {
         "tip 2:1, 1:3-4 2:0-1",
     ),
     "three owners' records": (
-        Drawn().o(1, 5, 5, confirmed=5).seal(1, 6, by=2).o(2, 0, 6, link=(1, 6), head=(1, 5, 5)).seal(2, 1, by=3)
+        Drawn().o(1, 5, 5, confirmed=5).seal(1, 6, by=2).o(2, 0, 6, link=(1, 6), head=(1, 5, 5)).seal(2, 1,
+        by=3)
         .o(3, 0, 7, link=(2, 1), head=(1, 5, 5)),
         "tip 3:1, 1:5-6 2:0-1 3:0-1",
     ),
@@ -171,7 +187,8 @@ CASES: dict[str, tuple[Drawn, str]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_counts(name: str) -> None:
-    """Each drawn log is read as the table says: where the next owner seals, which slots count, what may be deleted."""
+    """Each drawn log is read as the table says: where the next owner seals, which slots count, what may be
+    deleted."""
     drawn, expected = CASES[name]
     assert drawn.look() == expected
 
@@ -187,7 +204,8 @@ def test_what_counts(name: str) -> None:
     ],
 )
 def test_an_owner_who_is_not_the_newest_is_fenced(drawn: Drawn, own: int, found: int) -> None:
-    """Whether the newer one wrote or only sealed, it is found and named. A seal of our epoch with another's token is another's."""
+    """Whether the newer one wrote or only sealed, it is found and named. A seal of our epoch with another's
+    token is another's."""
     with pytest.raises(WalFenced) as fenced:
         drawn.answer(find_tip(drawn.listing(), 1, own, b"another!", FenceKind.CONDITIONAL))
     assert (fenced.value.own_epoch, fenced.value.found_epoch) == (own, found)
@@ -218,7 +236,8 @@ def test_a_seal_is_ours_by_epoch_and_token() -> None:
     ],
 )
 def test_a_fence_is_changed_only_after_a_close(drawn: Drawn, own: FenceKind, expected: str) -> None:
-    """An owner that may live by another fence would not feel ours, whether it wrote or only came: the log is refused unless it was closed."""
+    """An owner that may live by another fence would not feel ours, whether it wrote or only came: the log is
+    refused unless it was closed."""
     if expected.startswith("tip"):
         assert drawn.look(fence=own) == expected
         return
@@ -232,7 +251,8 @@ def test_a_fence_is_changed_only_after_a_close(drawn: Drawn, own: FenceKind, exp
 
 
 def test_a_log_without_its_newest_object_is_damage() -> None:
-    """A seal that says there were objects, and none is left: somebody emptied the place, and it is not taken for a new log."""
+    """A seal that says there were objects, and none is left: somebody emptied the place, and it is not taken
+    for a new log."""
     with pytest.raises(WalCorrupt, match="gone"):
         Drawn().seal(1, 3, by=2, run_end=3).look()
     assert Drawn().seal(1, 0, by=2).seal(1, 1, by=2).look() == "tip 2:0, nothing"

@@ -1,10 +1,11 @@
-"""A store whose requests take effect one at a time, in an order that somebody chooses: for walking through every interleaving.
+"""A store whose requests take effect one at a time, in an order that somebody chooses: for walking through
+every interleaving.
 
-Objects of a WAL never change: to read one that is there gives the same at any later time, so such a read takes its turn at once and is no
-choice.
+Objects of a WAL never change: to read one that is there gives the same at any later time, so such a read
+takes its turn at once and is no choice.
 
-`Turnstile` holds the requests of all its stores; `run` lets one through whenever nobody moves any more. `explore` runs a scene again and
-again, each time with the next sequence of choices, until there is none left.
+`Turnstile` holds the requests of all its stores; `run` lets one through whenever nobody moves any more.
+`explore` runs a scene again and again, each time with the next sequence of choices, until there is none left.
 """
 
 from __future__ import annotations
@@ -100,10 +101,14 @@ class TurnstileStore:
 
     async def put_if_absent(self, key: str, parts: Sequence[Buffer]) -> None:
         content = b"".join(parts)
-        await self._pass(f"{self._name} put_if_absent {key[-41:]}", lambda: self._bucket.put_if_absent(key, content))
+        await self._pass(
+            f"{self._name} put_if_absent {key[-41:]}", lambda: self._bucket.put_if_absent(key, content)
+        )
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
-        found: bytes = await self._pass(f"{self._name} get {key[-41:]}", lambda: self._bucket.get(key)[start:end])
+        found: bytes = await self._pass(
+            f"{self._name} get {key[-41:]}", lambda: self._bucket.get(key)[start:end]
+        )
         return found
 
     async def get_into(self, key: str, start: int, end: int, lend: Lend) -> tuple[Sequence[memoryview], int]:

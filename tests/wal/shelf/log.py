@@ -1,4 +1,5 @@
-"""A write-ahead log on a shelf in memory: the contract in as few lines as it takes, to show what a further implementation is."""
+"""A write-ahead log on a shelf in memory: the contract in as few lines as it takes, to show what a further
+implementation is."""
 
 from __future__ import annotations
 
@@ -141,7 +142,9 @@ async def inspect_shelf(place: WalPlace, cluster_id: str, node_id: int, reads_da
     size_bytes = sum(len(payload) for _, _, payload in shelf.records)
     facts = {"records": len(shelf.records), "epoch": shelf.epoch}
     harms = [] if shelf.cluster_id == cluster_id else [f"the shelf is of cluster {shelf.cluster_id}"]
-    return WalReport(facts, [f"epoch {shelf.epoch}"], [("records", len(shelf.records), size_bytes)], [], harms)
+    return WalReport(
+        facts, [f"epoch {shelf.epoch}"], [("records", len(shelf.records), size_bytes)], [], harms
+    )
 
 
 SHELF = WalKind(

@@ -1,8 +1,10 @@
-"""A shard in conversation: what transcripts say to it and how they print what comes back. Nothing is awaited; time is a number.
+"""A shard in conversation: what transcripts say to it and how they print what comes back. Nothing is awaited;
+time is a number.
 
 group delay=3s size=9            a new shard; the group of all commands is `g`
 join NAME [id=ID] [static=X] [v=5] [type=consumer] [protocols=range:a+b,other] [session=10s] [rebalance=60s]
-                                 NAME is the client id; ids given out are NAME-1, NAME-2, ...; metadata lists topics
+                                 NAME is the client id; ids given out are NAME-1, NAME-2, ...; metadata lists
+                                 topics
 sync ID gen=N [static=X] [protocol=P] [A=x B=y]       bytes for members, as the leader says them
 heartbeat ID gen=N [static=X]
 commit [ID] [gen=N] [static=X]   answered with a code; nothing is committed
@@ -42,7 +44,8 @@ GROUP = "g"
 
 
 def metadata_of(text: str) -> tuple[str, bytes]:
-    """`range:a+b` is the protocol range with a consumer's subscription to a and b; `range` alone is opaque."""
+    """`range:a+b` is the protocol range with a consumer's subscription to a and b; `range` alone is
+    opaque."""
     name, _, topics = text.partition(":")
     return name, encode_subscription(ConsumerProtocolSubscription(topics.split("+"))) if topics else b"?"
 
@@ -52,7 +55,9 @@ class Dialogue:
         self.settings = CoordinatorSettings(initial_rebalance_delay_ms=3000)
         self.now_ms = START_MS
         self.log: list[Record] = []
-        self.waiting: list[tuple[int, Reply | GroupStored]] = []  # (length of the log that is waited for, what waits)
+        self.waiting: list[
+            tuple[int, Reply | GroupStored]
+        ] = []  # (length of the log that is waited for, what waits)
         self.is_held = False
         self.ids_count = 0
         self.shard = GroupStateMachine(self.settings, self.new_id)
@@ -122,13 +127,17 @@ class Dialogue:
     def say_commit(self, plain: list[str], values: dict[str, str]) -> Iterator[str]:
         member_id = plain[0] if plain else ""
         yield name_of(
-            self.shard.refusal_of_commit(GROUP, member_id, values.get("static"), int(values.get("gen", -1)), self.now)
+            self.shard.refusal_of_commit(
+                GROUP, member_id, values.get("static"), int(values.get("gen", -1)), self.now
+            )
         )
 
     def say_leave(self, plain: list[str], values: dict[str, str]) -> Iterator[str]:
         leaving = [(member_id, None) for member_id in plain] + [("", text) for text in values.values()]
         codes, decision = self.shard.on_leave(GROUP, leaving, self.now)
-        yield from (f"{each[0] or each[1]}: {name_of(code)}" for each, code in zip(leaving, codes, strict=True))
+        yield from (
+            f"{each[0] or each[1]}: {name_of(code)}" for each, code in zip(leaving, codes, strict=True)
+        )
         yield from self.carry_out(decision)
         yield from self.state()
 
@@ -223,13 +232,20 @@ def shown_reply(reply: Reply) -> str:
         held = f" {answer.member_id}" if isinstance(answer, JoinAnswer) and answer.member_id else ""
         return f"-> {reply.token}: {name_of(answer.error)}{held}"
     if isinstance(answer, SyncAnswer):
-        return f"-> {reply.token}: {answer.protocol_type}/{answer.protocol} holds {answer.assignment.decode() or 'nothing'}"
+        return (
+            f"-> {reply.token}: {answer.protocol_type}/{answer.protocol} holds "
+            f"{answer.assignment.decode() or 'nothing'}"
+        )
     members = ", ".join(
-        f"{member_id}{'' if instance_id is None else f'/{instance_id}'}" for member_id, instance_id, _ in answer.members
+        f"{member_id}{'' if instance_id is None else f'/{instance_id}'}"
+        for member_id, instance_id, _ in answer.members
     )
     listed = f" of [{members}]" if answer.members else ""
     skips = " skip" if answer.skip_assignment else ""
-    return f"-> {reply.token}: {answer.member_id} g{answer.generation} {answer.protocol} led by {answer.leader}{skips}{listed}"
+    return (
+        f"-> {reply.token}: {answer.member_id} g{answer.generation} {answer.protocol} led by "
+        f"{answer.leader}{skips}{listed}"
+    )
 
 
 def shown_record(record: Record) -> str:
@@ -241,4 +257,7 @@ def shown_record(record: Record) -> str:
     value = decode_value(key, record.value)
     assert isinstance(value, GroupMetadataValue)
     members = " ".join(f"{member.member_id}={member.assignment.decode()}" for member in value.members)
-    return f"g{value.generation} {value.protocol_type or '-'}/{value.protocol or '-'} led by {value.leader} [{members}]"
+    return (
+        f"g{value.generation} {value.protocol_type or '-'}/{value.protocol or '-'} led by {value.leader} "
+        f"[{members}]"
+    )

@@ -1,4 +1,5 @@
-"""The coordinator over its shards: which there are, when they load and end, topics that go, a stop, and restarts."""
+"""The coordinator over its shards: which there are, when they load and end, topics that go, a stop, and
+restarts."""
 
 from __future__ import annotations
 
@@ -17,7 +18,14 @@ from millrace.protocol.messages.leave_group import LeaveGroupRequest
 from millrace.protocol.messages.list_groups import ListGroupsRequest
 from millrace.s3stream.damaged_reads import Damage
 from millrace.s3stream.errors import ObjectCorrupt
-from tests.broker.coordinators.build import GroupFixture, commit_request, group_at, join_request, run, snapshot
+from tests.broker.coordinators.build import (
+    GroupFixture,
+    commit_request,
+    group_at,
+    join_request,
+    run,
+    snapshot,
+)
 from tests.s3stream.build import World
 
 # Not run cold, and why.
@@ -77,7 +85,12 @@ def test_the_log_is_what_kafka_would_write() -> None:
         assert (member.client_id, member.client_host, member.session_timeout) == ("c", "/127.0.0.1", 10_000)
         assert (member.rebalance_timeout, member.assignment) == (60_000, b"all")
         commit = values[2]
-        assert (commit.offset, commit.leader_epoch, commit.metadata, commit.commit_timestamp) == (7, 5, "hello", now_ms)
+        assert (commit.offset, commit.leader_epoch, commit.metadata, commit.commit_timestamp) == (
+            7,
+            5,
+            "hello",
+            now_ms,
+        )
         assert (commit.topic_id, commit.expire_timestamp) == (b"t".ljust(16, b"."), -1)
         assert values[3].expire_timestamp == now_ms + 1000
         assert values[4] == GroupMetadataValue("consumer", 2, None, None, now_ms, [])
@@ -87,7 +100,8 @@ def test_the_log_is_what_kafka_would_write() -> None:
 
 
 def test_deleted_topics_take_their_offsets_with_them() -> None:
-    """At once in shards that are loaded, at the load in others; a new topic of the name starts without offsets."""
+    """At once in shards that are loaded, at the load in others; a new topic of the name starts without
+    offsets."""
 
     async def scenario() -> None:
         fixture = await GroupFixture(offsets_partitions=2).start()
@@ -100,7 +114,9 @@ def test_deleted_topics_take_their_offsets_with_them() -> None:
         assert await fixture.fetch_offsets(loaded) == {("u", 0): 2}
         fixture.publish(*_topic_again())
         assert await fixture.fetch_offsets(unloaded) == {("u", 0): 2}
-        assert [key for key, value in await fixture.log(1) if value is None] == [OffsetCommitKey(unloaded, "t", 0)]
+        assert [key for key, value in await fixture.log(1) if value is None] == [
+            OffsetCommitKey(unloaded, "t", 0)
+        ]
         assert await fixture.commit(unloaded, {("t", 0): 5}) == {("t", 0): 0}
         await fixture.crash()
         assert await fixture.fetch_offsets(unloaded) == {("t", 0): 5, ("u", 0): 2}
@@ -121,8 +137,8 @@ def _topic_again() -> list[object]:
 
 
 def test_a_stop_answers_everybody() -> None:
-    """Who waits for others of the group is sent away at once, what is on its way to the log is answered when it is there, and who
-    comes later is sent away too."""
+    """Who waits for others of the group is sent away at once, what is on its way to the log is answered when
+    it is there, and who comes later is sent away too."""
 
     async def scenario() -> None:
         world = World(is_auto=False)
@@ -184,8 +200,8 @@ def test_a_deleted_offsets_topic_ends_its_shards() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_restart_finds_what_was_there(seed: int) -> None:
-    """Random members, commits, departures, deletions and pauses; after a crash the logs say what they said, groups that were stable
-    or empty are so again, and their members go on."""
+    """Random members, commits, departures, deletions and pauses; after a crash the logs say what they said,
+    groups that were stable or empty are so again, and their members go on."""
 
     async def scenario() -> None:
         chance = random.Random(seed)
@@ -197,16 +213,22 @@ def test_a_restart_finds_what_was_there(seed: int) -> None:
                 member_id, generation = members.get(group_id, ("", -1))
                 action = chance.randrange(6)
                 if action == 0 and not member_id:
-                    joined = await fixture.stable_member(group_id, f"c{chance.randrange(3)}", session_timeout_ms=60_000)
+                    joined = await fixture.stable_member(
+                        group_id, f"c{chance.randrange(3)}", session_timeout_ms=60_000
+                    )
                     members[group_id] = joined.member_id, joined.generation_id
                 elif action == 1 and member_id:
                     await fixture.ask_for(13, 2, LeaveGroupRequest(group_id, member_id))
                     del members[group_id]
                 elif action == 2:
-                    code = (await fixture.ask_for(42, 2, DeleteGroupsRequest([group_id]))).results[0].error_code
+                    code = (
+                        (await fixture.ask_for(42, 2, DeleteGroupsRequest([group_id]))).results[0].error_code
+                    )
                     assert code in (0, ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND)
                 else:
-                    places = {(chance.choice("tu"), chance.randrange(4)): chance.randrange(100) for _ in range(3)}
+                    places = {
+                        (chance.choice("tu"), chance.randrange(4)): chance.randrange(100) for _ in range(3)
+                    }
                     own = {"generation": generation, "member_id": member_id}
                     assert set((await fixture.commit(group_id, places, **own)).values()) == {0}
             before = [_state(await fixture.loaded(index)) for index in (0, 1)]
@@ -228,8 +250,8 @@ def _state(shard: GroupStateMachine) -> object:
 def test_a_group_log_that_is_damaged_is_told_as_a_damaged_read(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients ask again every second, each time it is read anew: each read counts, and the broker logs one line of it a minute, not one a
-    load."""
+    """Clients ask again every second, each time it is read anew: each read counts, and the broker logs one
+    line of it a minute, not one a load."""
     told: list[Damage] = []
 
     async def damaged(*_: object) -> None:
@@ -253,7 +275,8 @@ def test_a_group_log_that_is_damaged_is_told_as_a_damaged_read(
 
 
 def test_a_group_log_that_lost_an_object_serves_again_once_it_is_back() -> None:
-    """No checkpoint tells of what the object held, so that the log takes no batch meanwhile: groups wait, and go on without a restart."""
+    """No checkpoint tells of what the object held, so that the log takes no batch meanwhile: groups wait, and
+    go on without a restart."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()

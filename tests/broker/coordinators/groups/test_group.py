@@ -1,4 +1,5 @@
-"""Classic groups, as dialogues in tests/transcripts/groups (transcript.py), by the commands of dialogue.py."""
+"""Classic groups, as dialogues in tests/transcripts/groups (transcript.py), by the commands of
+dialogue.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Memory for groups and offsets: what is charged and given back, who is refused at the bound, what always goes on."""
+"""Memory for groups and offsets: what is charged and given back, who is refused at the bound, what always
+goes on."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ NOT_NOW = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 LIMIT_BYTES = 1 << 20
 
 
-async def commit_from(fixture: GroupFixture, address: str, group_id: str, partition: int = 0, **fields: Any) -> Any:
+async def commit_from(
+    fixture: GroupFixture, address: str, group_id: str, partition: int = 0, **fields: Any
+) -> Any:
     """The response to a commit of one offset by a client at that address."""
     fixture.connection = ConnectionInfo(1, "PLAINTEXT", "127.0.0.1", 9092, address)
     return await fixture.ask_for(8, 9, commit_request(group_id, {("t", partition): 1}, 9, **fields))
@@ -54,8 +57,9 @@ def sizes_of(shard: GroupStateMachine) -> int:
 
 
 def test_whoever_makes_most_groups_is_refused_first() -> None:
-    """One address makes groups until it is refused, with a code that clients take for "ask again" and a time to wait; its
-    groups go on committing, another address makes new ones, and a group that was deleted makes room."""
+    """One address makes groups until it is refused, with a code that clients take for "ask again" and a time
+    to wait; its groups go on committing, another address makes new ones, and a group that was deleted makes
+    room."""
 
     async def scenario() -> None:
         fixture = await GroupFixture(states_bytes=LIMIT_BYTES).start()
@@ -67,9 +71,9 @@ def test_whoever_makes_most_groups_is_refused_first() -> None:
             assert codes_of(await commit_from(fixture, "10.0.0.2", f"modest{number}")) == {("t", 0): 0}
         assert codes_of(await commit_from(fixture, "10.0.0.1", "greedy-more")) == {("t", 0): NOT_NOW}
         names = [f"greedy{number}" for number in range(taken)]
-        assert {result.error_code for result in (await fixture.ask_for(42, 2, DeleteGroupsRequest(names))).results} == {
-            0
-        }
+        assert {
+            result.error_code for result in (await fixture.ask_for(42, 2, DeleteGroupsRequest(names))).results
+        } == {0}
         assert codes_of(await commit_from(fixture, "10.0.0.1", "greedy-more")) == {("t", 0): 0}
         assert fixture.memory.used_bytes == sizes_of(await fixture.loaded())
 
@@ -77,8 +81,8 @@ def test_whoever_makes_most_groups_is_refused_first() -> None:
 
 
 def test_what_exists_grows_further_and_not_without_end() -> None:
-    """Where new groups are refused, groups that are there still take offsets of further partitions for a while, then only those
-    that they have; a commit of both keeps what it may."""
+    """Where new groups are refused, groups that are there still take offsets of further partitions for a
+    while, then only those that they have; a commit of both keeps what it may."""
 
     async def scenario() -> None:
         fixture = await GroupFixture(states_bytes=LIMIT_BYTES).start()
@@ -96,14 +100,16 @@ def test_what_exists_grows_further_and_not_without_end() -> None:
         assert codes_of(both) == {("t", 0): 0, ("t", 3): NOT_NOW}
         assert await fixture.fetch_offsets(last, ("t", 0)) == {("t", 0): 5}
         assert codes_of(await commit_from(fixture, "10.0.0.1", "g0", metadata="m" * 64)) == {("t", 0): 0}
-        assert codes_of(await commit_from(fixture, "10.0.0.1", "g0", metadata="m" * 4000)) == {("t", 0): NOT_NOW}
+        assert codes_of(await commit_from(fixture, "10.0.0.1", "g0", metadata="m" * 4000)) == {
+            ("t", 0): NOT_NOW
+        }
 
     run(scenario())
 
 
 def test_members_are_charged_and_refused() -> None:
-    """Ids that are given out, members with what they bring, and assignments count; at the bound a join is told to ask again,
-    and members that are there join again, sync and leave."""
+    """Ids that are given out, members with what they bring, and assignments count; at the bound a join is
+    told to ask again, and members that are there join again, sync and leave."""
 
     async def scenario() -> None:
         fixture = await GroupFixture(states_bytes=LIMIT_BYTES).start()
@@ -138,8 +144,8 @@ def test_members_are_charged_and_refused() -> None:
 
 
 def test_what_was_accepted_is_loaded_beyond_the_bound() -> None:
-    """After a restart with a quarter of the bound all groups are there and commit; new ones are refused, until enough are gone.
-    Whoever uses a group that was loaded is charged for it."""
+    """After a restart with a quarter of the bound all groups are there and commit; new ones are refused,
+    until enough are gone. Whoever uses a group that was loaded is charged for it."""
 
     async def scenario() -> None:
         fixture = await GroupFixture(states_bytes=LIMIT_BYTES).start()
@@ -154,9 +160,9 @@ def test_what_was_accepted_is_loaded_beyond_the_bound() -> None:
             assert codes_of(await commit_from(fixture, "10.0.0.1", f"g{number}")) == {("t", 0): 0}
         assert fixture.memory.used_bytes == used_bytes == fixture.memory.holder("10.0.0.1").held_bytes
         names = [f"g{number}" for number in range(taken * 9 // 10)]
-        assert {result.error_code for result in (await fixture.ask_for(42, 2, DeleteGroupsRequest(names))).results} == {
-            0
-        }
+        assert {
+            result.error_code for result in (await fixture.ask_for(42, 2, DeleteGroupsRequest(names))).results
+        } == {0}
         assert codes_of(await commit_from(fixture, "10.0.0.2", "new")) == {("t", 0): 0}
 
     run(scenario())
@@ -178,7 +184,8 @@ def test_a_shard_that_ends_gives_everything_back() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_any_history_is_charged_as_counted_anew(seed: int) -> None:
-    """Commits, members that come and go, deletions, expiry and restarts: the charge is always what a fresh count gives."""
+    """Commits, members that come and go, deletions, expiry and restarts: the charge is always what a fresh
+    count gives."""
 
     async def scenario() -> None:
         chance = random.Random(seed)

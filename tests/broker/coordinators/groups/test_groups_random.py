@@ -46,8 +46,9 @@ class Client:
 
 
 class Storm:
-    """Clients, some of them static, that join, sync, leave, stay silent and come back; a log that is durable when it likes, and
-    crashes. `answered` has the tokens that were given an answer; a token is (client's number, serial number)."""
+    """Clients, some of them static, that join, sync, leave, stay silent and come back; a log that is durable
+    when it likes, and crashes. `answered` has the tokens that were given an answer; a token is (client's
+    number, serial number)."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -60,7 +61,9 @@ class Storm:
         self.durable_count = 0
         self.waiting: list[tuple[int, Any]] = []
         self.open_tokens: dict[tuple[int, int], str] = {}  # to the member id that was asked with
-        self.owners: dict[int, dict[bytes, str]] = {}  # generation -> assignment -> who was told that it holds it
+        self.owners: dict[
+            int, dict[bytes, str]
+        ] = {}  # generation -> assignment -> who was told that it holds it
         self.shard = GroupStateMachine(self.settings, self.new_id)
         self.clients = [Client(f"c{number}", f"s{number}" if number < 2 else None) for number in range(5)]
 
@@ -80,7 +83,16 @@ class Storm:
         number = self.chance.randrange(len(self.clients))
         before = -1 if self.group is None else self.group.generation
         action = self.chance.choices(
-            [self.join, self.sync, self.leave, self.beat, self.commit, self.pass_time, self.confirm, self.crash],
+            [
+                self.join,
+                self.sync,
+                self.leave,
+                self.beat,
+                self.commit,
+                self.pass_time,
+                self.confirm,
+                self.crash,
+            ],
             [10, 10, 1, 4, 4, 4, 10, 0.2],
         )[0]
         if action == self.crash:
@@ -113,7 +125,8 @@ class Storm:
         self.carry_out(self.shard.on_join(GROUP, request, self.token(number), self.now))
 
     def sync(self, number: int) -> None:
-        """As the client was told, with assignments that name generation and member; sometimes of a generation that is over."""
+        """As the client was told, with assignments that name generation and member; sometimes of a generation
+        that is over."""
         client = self.clients[number]
         generation = client.generation - (self.chance.random() < 0.1)
         given = {name: f"{generation}:{name}".encode() for name in client.leads}
@@ -132,7 +145,8 @@ class Storm:
             self.group.on_heartbeat(client.member_id, client.instance_id, client.generation, self.now_ms)
 
     def commit(self, number: int) -> None:
-        """Of positions that are not written here: what is decided by then is durable before it is answered."""
+        """Of positions that are not written here: what is decided by then is durable before it is
+        answered."""
         client, group = self.clients[number], self.group
         if group is not None and not group.on_commit(
             client.member_id, client.instance_id, client.generation, self.now_ms
@@ -202,7 +216,8 @@ class Storm:
             assert client.leads == [] or answer.leader == answer.member_id
 
     def take_assignment(self, client: Client, asked_id: str, answer: SyncAnswer) -> None:
-        """One owner a generation: whatever the leader gave to a member is held by that member or its static successor alone."""
+        """One owner a generation: whatever the leader gave to a member is held by that member or its static
+        successor alone."""
         if answer.assignment:
             generation, member_id = answer.assignment.decode().split(":")
             owner = client.instance_id or asked_id
@@ -228,8 +243,9 @@ class Storm:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_storm_breaks_nothing(seed: int) -> None:
-    """Random joins, syncs, departures, silences, late writes and crashes: nothing is answered twice, no generation falls, nobody
-    holds what another holds in the same generation, and when all falls silent and all timers have fired nobody waits."""
+    """Random joins, syncs, departures, silences, late writes and crashes: nothing is answered twice, no
+    generation falls, nobody holds what another holds in the same generation, and when all falls silent and
+    all timers have fired nobody waits."""
     storm = Storm(seed)
     for _ in range(250):
         storm.step()

@@ -21,7 +21,11 @@ def offset(
 
 
 def group_in(
-    state: GroupState, protocol_type: str | None, *, since_ms: int | None = None, subscribed: set[str] | None = None
+    state: GroupState,
+    protocol_type: str | None,
+    *,
+    since_ms: int | None = None,
+    subscribed: set[str] | None = None,
 ) -> Group:
     group = Group("g", initial_delay_ms=0, size_max=9, new_id=str)
     group.state, group.protocol_type, group.state_since_ms = state, protocol_type, since_ms
@@ -41,7 +45,13 @@ def test_the_last_commit_counts_and_a_tombstone_forgets() -> None:
     offsets.apply("h", "u", 5, offset(4))
     assert offsets.of_group("g") == {"t": {0: offset(2, metadata="four"), 1: offset(3)}}
     assert (offsets.count, list(offsets.groups()), offsets.topics()) == (3, ["g", "h"], ["t", "u"])
-    for group_id, topic, partition in [("g", "t", 0), ("g", "t", 1), ("h", "u", 5), ("h", "u", 5), ("x", "y", 1)]:
+    for group_id, topic, partition in [
+        ("g", "t", 0),
+        ("g", "t", 1),
+        ("h", "u", 5),
+        ("h", "u", 5),
+        ("x", "y", 1),
+    ]:
         offsets.apply(group_id, topic, partition, None)
     assert (offsets.count, list(offsets.groups()), offsets.live_bytes) == (0, [], 0)
 
@@ -69,7 +79,10 @@ def test_sizes_never_drift() -> None:
         (group_in(GroupState.EMPTY, None, since_ms=9 * DAY_MS), ["old"]),
         # an empty group: since it became empty, whenever the commit was
         (group_in(GroupState.EMPTY, "consumer", since_ms=3 * DAY_MS, subscribed=set()), []),
-        (group_in(GroupState.EMPTY, "consumer", since_ms=2 * DAY_MS, subscribed=set()), ["old", "read", "new"]),
+        (
+            group_in(GroupState.EMPTY, "consumer", since_ms=2 * DAY_MS, subscribed=set()),
+            ["old", "read", "new"],
+        ),
         (group_in(GroupState.EMPTY, "connect", since_ms=2 * DAY_MS), ["old", "read", "new"]),
         # of one that an old broker wrote without a time: since each commit
         (group_in(GroupState.EMPTY, "consumer", subscribed=set()), ["old"]),
@@ -105,7 +118,8 @@ def test_what_expires(group: Group, expected: list[str]) -> None:
     ids=str,
 )
 def test_an_explicit_retention_goes_first(group: Group, expected: list[int]) -> None:
-    """OffsetCommit up to version 4 may name one: it counts instead of the broker's, wherever offsets expire at all."""
+    """OffsetCommit up to version 4 may name one: it counts instead of the broker's, wherever offsets expire
+    at all."""
     offsets = CommittedOffsets()
     offsets.apply("g", "t", 0, offset(100, expires_ms=100))
     offsets.apply("g", "t", 1, offset(100, expires_ms=101))

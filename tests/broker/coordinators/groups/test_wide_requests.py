@@ -1,4 +1,5 @@
-"""Offsets by the thousands are committed, deleted, read and forgotten some at a time: others have the loop between."""
+"""Offsets by the thousands are committed, deleted, read and forgotten some at a time: others have the loop
+between."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ HOT_ONLY = {
 
 def delete_request(group_id: str) -> OffsetDeleteRequest:
     asked = [OffsetDeleteRequestPartition(partition) for partition in range(WIDE)]
-    return OffsetDeleteRequest(group_id, [OffsetDeleteRequestTopic("w", asked), OffsetDeleteRequestTopic("t")])
+    return OffsetDeleteRequest(
+        group_id, [OffsetDeleteRequestTopic("w", asked), OffsetDeleteRequestTopic("t")]
+    )
 
 
 async def until(shard: GroupStateMachine, count_max: int) -> int:
@@ -43,7 +46,8 @@ async def until(shard: GroupStateMachine, count_max: int) -> int:
 
 
 def test_others_have_the_loop_and_all_is_done() -> None:
-    """A wide commit, a read of all and a wide deletion, each over several turns; partitions that there are not are told as ever."""
+    """A wide commit, a read of all and a wide deletion, each over several turns; partitions that there are
+    not are told as ever."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -95,7 +99,8 @@ def test_a_member_that_loses_its_place_meanwhile() -> None:
 
 
 def test_a_group_of_many_offsets_is_deleted_over_many_turns() -> None:
-    """Whoever commits to it meanwhile, or deletes it, is told to ask again; then it is gone for good, and other groups are as they were."""
+    """Whoever commits to it meanwhile, or deletes it, is told to ask again; then it is gone for good, and
+    other groups are as they were."""
 
     async def scenario() -> None:
         fixture = await GroupFixture(World(is_auto=False)).start()
@@ -124,7 +129,8 @@ def test_a_group_of_many_offsets_is_deleted_over_many_turns() -> None:
 
 
 def test_a_wide_deletion_ends_with_its_shard() -> None:
-    """Whenever the shard is unloaded, before the first part or between two: the client is told to look for the coordinator, and no defect is met."""
+    """Whenever the shard is unloaded, before the first part or between two: the client is told to look for
+    the coordinator, and no defect is met."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -165,7 +171,8 @@ def test_a_group_that_was_deleted_in_part_is_there_with_the_rest() -> None:
 
 
 def test_the_offsets_of_a_wide_group_expire_over_many_turns() -> None:
-    """The group goes with the last of them; a group of a few is not held up behind it, and one that is not due stays."""
+    """The group goes with the last of them; a group of a few is not held up behind it, and one that is not
+    due stays."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -188,7 +195,8 @@ def test_the_offsets_of_a_wide_group_expire_over_many_turns() -> None:
 
 
 def test_a_topic_is_forgotten_over_many_turns() -> None:
-    """With thousands of offsets in several groups; a restart in the midst, and one that finds the topic gone, forget the rest."""
+    """With thousands of offsets in several groups; a restart in the midst, and one that finds the topic gone,
+    forget the rest."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -214,7 +222,8 @@ def test_a_topic_is_forgotten_over_many_turns() -> None:
 
 
 def test_a_topic_that_is_made_again_meanwhile_keeps_its_offsets() -> None:
-    """What is committed for the new topic of the name is not taken for the old one's; a second deletion is not forgotten behind the first."""
+    """What is committed for the new topic of the name is not taken for the old one's; a second deletion is
+    not forgotten behind the first."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -224,7 +233,8 @@ def test_a_topic_that_is_made_again_meanwhile_keeps_its_offsets() -> None:
         fixture.delete_topic("w")
         made = b"another id of w!"
         partitions = [
-            PartitionRecord(index, made, [1], [1], leader=1, leader_epoch=0, partition_epoch=0) for index in range(WIDE)
+            PartitionRecord(index, made, [1], [1], leader=1, leader_epoch=0, partition_epoch=0)
+            for index in range(WIDE)
         ]
         fixture.publish(TopicRecord("w", made), *partitions)
         late = {("w", WIDE - 1): 77}

@@ -1,4 +1,5 @@
-"""A coordinator of counters: the smallest StateMachine that uses all that the runtime gives, and a broker's inside that runs it.
+"""A coordinator of counters: the smallest StateMachine that uses all that the runtime gives, and a broker's
+inside that runs it.
 
     key      int16 type 0 | the counter's name
     value    int64 total
@@ -56,7 +57,9 @@ class Counters:
         """Answered with the total once that is durable."""
         total = self.totals.get(name, 0) + amount
         self._deadlines[name] = now.tick_ms + IDLE_MS
-        decision = Decision(deferred=[Added(name), Reply(token, total)], timers=[(name, self._deadlines[name])])
+        decision = Decision(
+            deferred=[Added(name), Reply(token, total)], timers=[(name, self._deadlines[name])]
+        )
         self._emit(decision, name, total, now)
         return decision
 
@@ -66,7 +69,9 @@ class Counters:
         return Decision(replies=self._satisfied(name))
 
     def _emit(self, decision: Decision, name: str, total: int | None, now: Now) -> None:
-        record = Record(_KEY.pack(TYPE) + name.encode(), None if total is None else _VALUE.pack(total), now.wall_ms)
+        record = Record(
+            _KEY.pack(TYPE) + name.encode(), None if total is None else _VALUE.pack(total), now.wall_ms
+        )
         decision.records.append(record)
         assert self.apply(record)
 
@@ -147,8 +152,12 @@ class CounterFixture(BrokerFixture):
         publisher = super()._successor()
         self.memory = StateMemory()
         room = self.engine.coordinator_room
-        parts = ShardParts(room, self.engine, self.clock, self.judged, CLEANUP_MS, self.memory, self.failures.append)
-        self.runtime = CoordinatorRuntime(TOPIC, self.directory, self.cache, parts, lambda: Counters(self.memory))
+        parts = ShardParts(
+            room, self.engine, self.clock, self.judged, CLEANUP_MS, self.memory, self.failures.append
+        )
+        self.runtime = CoordinatorRuntime(
+            TOPIC, self.directory, self.cache, parts, lambda: Counters(self.memory)
+        )
         publisher.subscribe(lambda delta, image: self.runtime.follow(image))
         return publisher
 

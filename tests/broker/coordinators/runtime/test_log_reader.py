@@ -1,4 +1,5 @@
-"""Reading a log that holds more than our own records: clients may write to the topic, and later Kafkas know more kinds."""
+"""Reading a log that holds more than our own records: clients may write to the topic, and later Kafkas know
+more kinds."""
 
 from __future__ import annotations
 
@@ -65,10 +66,13 @@ def test_values_of_every_version_are_read(version: int) -> None:
 
 
 def test_markers_are_no_records_and_codecs_are_read() -> None:
-    """A control batch says nothing here; a compressed batch is one like others; a batch that cannot be read is stepped over."""
+    """A control batch says nothing here; a compressed batch is one like others; a batch that cannot be read
+    is stepped over."""
 
     async def scenario() -> None:
-        marker = build_end_marker(producer_id=1, producer_epoch=0, is_commit=True, coordinator_epoch=0, timestamp=0)
+        marker = build_end_marker(
+            producer_id=1, producer_epoch=0, is_commit=True, coordinator_epoch=0, timestamp=0
+        )
         broken = bytearray(build_batch([commit(9)], codec=Codec.GZIP))
         broken[61:] = bytes(len(broken) - 61)
         shard, _ = await loaded(

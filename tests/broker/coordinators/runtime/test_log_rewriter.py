@@ -1,4 +1,5 @@
-"""The log of a shard stays a few times what lives in it, and nothing is lost by that, whenever a crash comes."""
+"""The log of a shard stays a few times what lives in it, and nothing is lost by that, whenever a crash
+comes."""
 
 from __future__ import annotations
 
@@ -43,14 +44,21 @@ def test_the_log_does_not_grow_without_bound() -> None:
                 fixture.later(8, 9, commit_request(f"g{n}", {("t", 0): number}, 9, metadata="m" * 4000))
                 for n in range(20)
             ]
-            assert [codes.topics[0].partitions[0].error_code for codes in await asyncio.gather(*futures)] == [0] * 20
+            assert [codes.topics[0].partitions[0].error_code for codes in await asyncio.gather(*futures)] == [
+                0
+            ] * 20
             live_bytes = fixture.shard().machine.live_bytes
             rewriter = fixture.shard()._rewriter
             assert rewriter is not None
-            assert rewriter.log_bytes < max(REWRITE_BYTES_MIN, REWRITE_RATIO * live_bytes) + 3 * live_bytes + 300_000
+            assert (
+                rewriter.log_bytes
+                < max(REWRITE_BYTES_MIN, REWRITE_RATIO * live_bytes) + 3 * live_bytes + 300_000
+            )
         await fixture.settle()
         assert partition.log_start_offset > 900
-        size_bytes = sum(len(e.data) for e in await partition.data.fetch(partition.log_start_offset, 1 << 40, 1 << 30))
+        size_bytes = sum(
+            len(e.data) for e in await partition.data.fetch(partition.log_start_offset, 1 << 40, 1 << 30)
+        )
         assert size_bytes < REWRITE_BYTES_MIN + 4 * live_bytes
         assert await fixture.fetch_offsets("quiet") == {("u", 3): 1}
         before = snapshot(fixture.shard().machine)
@@ -64,7 +72,8 @@ def test_the_log_does_not_grow_without_bound() -> None:
 
 
 def test_a_piece_that_is_split_keeps_all_its_parts() -> None:
-    """A group whose record is larger than a batch is rewritten with its neighbours, and none of them is left below the log start."""
+    """A group whose record is larger than a batch is rewritten with its neighbours, and none of them is left
+    below the log start."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -91,7 +100,8 @@ def test_a_piece_that_is_split_keeps_all_its_parts() -> None:
 
 
 def test_a_record_that_the_log_takes_no_more_stays_where_it_is() -> None:
-    """A group was stored when records of the WAL could be larger: no rewriting can carry it along, so the log start stays, and all goes on."""
+    """A group was stored when records of the WAL could be larger: no rewriting can carry it along, so the log
+    start stays, and all goes on."""
 
     async def scenario() -> None:
         world = World()
@@ -106,7 +116,9 @@ def test_a_record_that_the_log_takes_no_more_stays_where_it_is() -> None:
         for number in range(80):
             commits = (fixture.commit(f"c{n}", offsets, metadata="m" * 4000) for n in range(5))
             async with asyncio.timeout(PATIENCE_S):
-                assert {code for codes in await asyncio.gather(*commits) for code in codes.values()} == {0}, number
+                assert {code for codes in await asyncio.gather(*commits) for code in codes.values()} == {0}, (
+                    number
+                )
         await fixture.settle()
         assert fixture.failures == []
         assert (await fixture.partition(OFFSETS_TOPIC)).log_start_offset == 0
@@ -121,9 +133,12 @@ NOTHING = 0  # and below: a deletion
 
 
 class Rig:
-    """A shard, its queue and its rewriting over a partition, with bounds so small that a rewriting is nearly always under way."""
+    """A shard, its queue and its rewriting over a partition, with bounds so small that a rewriting is nearly
+    always under way."""
 
-    def __init__(self, fixture: Fixture, partition: Partition, read_bytes: int, shard: GroupStateMachine) -> None:
+    def __init__(
+        self, fixture: Fixture, partition: Partition, read_bytes: int, shard: GroupStateMachine
+    ) -> None:
         self.fixture = fixture
         self.shard = shard
         self.partition = partition
@@ -170,7 +185,9 @@ class Rig:
     def commit(self, group_id: str, partition: int, value: int) -> None:
         position = Position("t", partition, CommittedOffset(value, 0, "m" * (value % 40), 0))
         decision = self.shard.commit(group_id, [position], Now(0, 0))
-        self.queue.add(decision.records, [(Callback(lambda _: self.acknowledge(group_id, partition, value)), None)])
+        self.queue.add(
+            decision.records, [(Callback(lambda _: self.acknowledge(group_id, partition, value)), None)]
+        )
 
     def delete(self, group_id: str, value: int = NOTHING) -> None:
         error, decision = self.shard.delete_group(group_id, Now(0, 0))
@@ -210,15 +227,17 @@ def test_a_log_of_nothing_but_tombstones_is_given_up() -> None:
             await asyncio.sleep(0)
             fixture.world.wal.confirm()
         assert rig.shard.live_bytes == 0
-        assert rig.partition.log_end_offset - 20 < rig.partition.log_start_offset <= rig.partition.log_end_offset
+        assert (
+            rig.partition.log_end_offset - 20 < rig.partition.log_start_offset <= rig.partition.log_end_offset
+        )
 
     run(scenario())
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_acknowledged_commit_is_lost_to_a_rewriting(seed: int) -> None:
-    """Commits and deletions among rewritings, confirmed in bits, and crashes at any place between: what was acknowledged is there,
-    or something later of the same place; what was deleted does not come back."""
+    """Commits and deletions among rewritings, confirmed in bits, and crashes at any place between: what was
+    acknowledged is there, or something later of the same place; what was deleted does not come back."""
 
     async def scenario() -> None:
         chance = random.Random(seed)
@@ -226,7 +245,9 @@ def test_no_acknowledged_commit_is_lost_to_a_rewriting(seed: int) -> None:
         value, starts = 0, [0]
         rig = await Rig.opened(fixture)
         for _ in range(6):
-            begun = {place: [found] for place, found in rig.places().items()}  # what a place may hold, the latest last
+            begun = {
+                place: [found] for place, found in rig.places().items()
+            }  # what a place may hold, the latest last
             for _ in range(chance.randrange(400)):
                 value += 1
                 group_id = f"g{chance.randrange(4)}"

@@ -74,7 +74,8 @@ def test_a_commit_is_answered_when_it_is_durable() -> None:
 
 
 def test_commits_share_batches() -> None:
-    """What comes in one turn of the loop is one batch, and what comes while that is on its way is the next."""
+    """What comes in one turn of the loop is one batch, and what comes while that is on its way is the
+    next."""
 
     async def scenario() -> None:
         fixture = await unconfirmed()
@@ -97,7 +98,8 @@ def test_commits_share_batches() -> None:
 
 
 def test_large_decisions_are_split_into_batches() -> None:
-    """A commit of thousands of partitions, and the deletion of their group, go in batches of bounded size, answered at the last."""
+    """A commit of thousands of partitions, and the deletion of their group, go in batches of bounded size,
+    answered at the last."""
 
     async def scenario() -> None:
         fixture = GroupFixture()
@@ -117,8 +119,8 @@ def test_large_decisions_are_split_into_batches() -> None:
 
 
 def test_nothing_is_larger_than_the_log_takes() -> None:
-    """Where a record of the WAL is smaller than a batch or a group may be, batches are smaller, and a group that needs more is refused
-    its generation: it alone, and that one alone."""
+    """Where a record of the WAL is smaller than a batch or a group may be, batches are smaller, and a group
+    that needs more is refused its generation: it alone, and that one alone."""
 
     async def scenario() -> None:
         world = World()
@@ -166,13 +168,16 @@ def test_who_comes_during_a_load_waits_for_it() -> None:
         assert (await read).topics[0].partitions[0].committed_offset == 7
         assert (await commit).topics[0].partitions[0].error_code == 0
         assert (await late).topics[0].partitions[0].committed_offset == 8
-        assert fixture.call(12, 4, HeartbeatRequest("g", 1, "nobody")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert (
+            fixture.call(12, 4, HeartbeatRequest("g", 1, "nobody")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        )
 
     run(scenario())
 
 
 def test_a_load_that_takes_long_is_not_waited_for() -> None:
-    """After ten seconds those who wait are told to try again, as is whoever comes; the load goes on and ends."""
+    """After ten seconds those who wait are told to try again, as is whoever comes; the load goes on and
+    ends."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -209,7 +214,8 @@ def test_a_partition_that_does_not_open_is_tried_again_later() -> None:
 
 
 def test_when_the_log_is_another_nodes_nobody_is_acknowledged() -> None:
-    """A commit whose streams were taken meanwhile is refused, and so is a member that waits; the shard is read again when asked for."""
+    """A commit whose streams were taken meanwhile is refused, and so is a member that waits; the shard is
+    read again when asked for."""
 
     async def scenario() -> None:
         fixture = await unconfirmed()
@@ -225,7 +231,8 @@ def test_when_the_log_is_another_nodes_nobody_is_acknowledged() -> None:
 
 
 def test_a_partition_led_elsewhere_ends_its_shard() -> None:
-    """Who waits there is told at once to look again, whoever comes too; when it comes back its log is read again."""
+    """Who waits there is told at once to look again, whoever comes too; when it comes back its log is read
+    again."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -247,7 +254,8 @@ def test_a_partition_led_elsewhere_ends_its_shard() -> None:
 
 
 def test_an_error_in_a_decision_drops_the_shard() -> None:
-    """What was half decided is not kept: the shard is read again, and only the request that met the error fails."""
+    """What was half decided is not kept: the shard is read again, and only the request that met the error
+    fails."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -285,8 +293,9 @@ def test_commits_wait_for_room() -> None:
 
 
 def test_commits_are_taken_while_producers_wait_for_room() -> None:
-    """The store is away and a producer waits for room: commits are durable at once, as long as what is kept for
-    coordinators lasts; small states have theirs after that still, and all goes on when the store is back."""
+    """The store is away and a producer waits for room: commits are durable at once, as long as what is kept
+    for coordinators lasts; small states have theirs after that still, and all goes on when the store is
+    back."""
 
     async def scenario() -> None:
         world = World(wal_bytes=4 << 20)
@@ -319,8 +328,8 @@ def test_commits_are_taken_while_producers_wait_for_room() -> None:
 
 
 def test_what_waits_is_bounded() -> None:
-    """While nothing gets into the log, commands are taken up to a bound, then told to try again; all that were taken are answered. So is
-    with those who wait for a load."""
+    """While nothing gets into the log, commands are taken up to a bound, then told to try again; all that
+    were taken are answered. So is with those who wait for a load."""
 
     async def scenario() -> None:
         fixture = await GroupFixture(World(is_auto=False)).start()
@@ -424,7 +433,8 @@ def test_a_member_that_joins_first_has_a_session_from_its_heartbeat_on() -> None
 
 
 async def member_of_a_log_that_stops() -> tuple[GroupFixture, str]:
-    """A static member `i` of generation 1, stable, whose session is ten seconds; from now on nothing is durable before the WAL is told."""
+    """A static member `i` of generation 1, stable, whose session is ten seconds; from now on nothing is
+    durable before the WAL is told."""
     fixture = await GroupFixture(World(is_auto=False)).start()
     joining = fixture.later(11, 5, join_request("g", group_instance_id="i"))
     member_id = (await fixture.confirmed(joining)).member_id
@@ -435,8 +445,8 @@ async def member_of_a_log_that_stops() -> tuple[GroupFixture, str]:
 
 
 def test_session_timer_is_paused_while_a_commit_is_in_flight() -> None:
-    """The heartbeats behind a commit on its connection are not handled before it is answered: however long the log takes nothing, the
-    member stays, and has a session from then on, which counts as any other."""
+    """The heartbeats behind a commit on its connection are not handled before it is answered: however long
+    the log takes nothing, the member stays, and has a session from then on, which counts as any other."""
 
     async def scenario() -> None:
         fixture, member_id = await member_of_a_log_that_stops()
@@ -452,17 +462,22 @@ def test_session_timer_is_paused_while_a_commit_is_in_flight() -> None:
         await asyncio.sleep(9)
         assert fixture.call(12, 4, HeartbeatRequest("g", 1, member_id)).error_code == 0
         await asyncio.sleep(11)
-        assert fixture.call(12, 4, HeartbeatRequest("g", 1, member_id)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert (
+            fixture.call(12, 4, HeartbeatRequest("g", 1, member_id)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        )
 
     run(scenario())
 
 
 def test_in_flight_commit_does_not_extend_a_replaced_members_session() -> None:
-    """A static member that comes back while its old self's commit is on its way, and is silent then, is gone after its session."""
+    """A static member that comes back while its old self's commit is on its way, and is silent then, is gone
+    after its session."""
 
     async def scenario() -> None:
         fixture, old_id = await member_of_a_log_that_stops()
-        committing = commit_request("g", {("t", 0): 5}, 7, generation=1, member_id=old_id, group_instance_id="i")
+        committing = commit_request(
+            "g", {("t", 0): 5}, 7, generation=1, member_id=old_id, group_instance_id="i"
+        )
         commit = fixture.later(8, 7, committing)
         back = fixture.later(11, 5, join_request("g", group_instance_id="i"))
         await asyncio.sleep(0)
@@ -533,7 +548,10 @@ def test_a_log_that_cannot_be_read_is_tried_again_later() -> None:
         assert await fixture.commit("g", {("t", 0): 8}) == away
         asked = len(fixture.world.store.calls)
         assert await fixture.commit("g", {("t", 0): 8}) == away
-        assert fixture.call(12, 4, HeartbeatRequest("g", 1, "m")).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (
+            fixture.call(12, 4, HeartbeatRequest("g", 1, "m")).error_code
+            == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        )
         assert len(fixture.world.store.calls) == asked
         fixture.world.store.fault = lambda operation, key: None
         await asyncio.sleep(1.1)

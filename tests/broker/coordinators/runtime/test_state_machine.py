@@ -1,5 +1,6 @@
-"""The coordinator runtime under a state machine that is no group: a coordinator of counters loads, appends, confirms, times, deletes, is
-rewritten, killed and fenced as groups are, without a line of the runtime that knows of it."""
+"""The coordinator runtime under a state machine that is no group: a coordinator of counters loads, appends,
+confirms, times, deletes, is rewritten, killed and fenced as groups are, without a line of the runtime that
+knows of it."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ async def confirmed(fixture: CounterFixture, asking: asyncio.Future[int]) -> int
 
 
 def test_a_counter_is_answered_when_it_is_durable() -> None:
-    """Answers, and who waits for a total, come in the order of the decisions, when the log has them; decisions of one turn share a batch."""
+    """Answers, and who waits for a total, come in the order of the decisions, when the log has them;
+    decisions of one turn share a batch."""
 
     async def scenario() -> None:
         fixture = await CounterFixture(World(is_auto=False)).start()
@@ -56,7 +58,8 @@ def test_a_counter_is_answered_when_it_is_durable() -> None:
 
 
 def test_an_idle_counter_is_deleted_without_being_asked() -> None:
-    """By its timer: an addition moves it, and after a kill the time begins anew. Its tombstone is in the log."""
+    """By its timer: an addition moves it, and after a kill the time begins anew. Its tombstone is in the
+    log."""
 
     async def scenario() -> None:
         fixture = await CounterFixture().start()
@@ -101,7 +104,8 @@ def test_what_has_expired_is_deleted_step_by_step() -> None:
 
 
 def test_a_counters_log_is_rewritten() -> None:
-    """The log start follows what lives, which is there after a kill, and so is what the state machine does not know."""
+    """The log start follows what lives, which is there after a kill, and so is what the state machine does
+    not know."""
 
     async def scenario() -> None:
         fixture = await CounterFixture().start()
@@ -122,7 +126,8 @@ def test_a_counters_log_is_rewritten() -> None:
 
 
 def test_a_fenced_shard_answers_nobody_with_what_it_decided() -> None:
-    """Another owner has the log: what is in flight fails, whoever waits for anything else is sent away, and memory is given back."""
+    """Another owner has the log: what is in flight fails, whoever waits for anything else is sent away, and
+    memory is given back."""
 
     async def scenario() -> None:
         fixture = await CounterFixture(World(is_auto=False)).start()
@@ -140,8 +145,11 @@ def test_a_fenced_shard_answers_nobody_with_what_it_decided() -> None:
     run(scenario())
 
 
-def test_a_failed_append_unloads_the_shard(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is undone: what was decided is not answered as if it were durable, and the next load finds what the log has."""
+def test_a_failed_append_unloads_the_shard(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is undone: what was decided is not answered as if it were durable, and the next load finds what
+    the log has."""
 
     def refused(*_: object) -> int:
         raise Exhausted("no room")
@@ -167,7 +175,9 @@ def test_a_partition_that_moves_away_and_back_is_read_again() -> None:
 
     async def scenario() -> None:
         fixture = await CounterFixture(partitions=3).start()
-        names = {index: name for name in "abcdefgh" if (index := fixture.runtime.partition_of(name)) is not None}
+        names = {
+            index: name for name in "abcdefgh" if (index := fixture.runtime.partition_of(name)) is not None
+        }
         assert sorted(names) == [0, 1, 2]
         for index, name in names.items():
             await fixture.add(name, index + 1)
@@ -203,7 +213,8 @@ def test_a_defect_in_a_command_unloads_the_shard(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_acknowledged_addition_is_lost_or_counted_twice(seed: int) -> None:
-    """Additions, confirmed in bits, and kills at any place between: a total is what was acknowledged, or more of what was asked for."""
+    """Additions, confirmed in bits, and kills at any place between: a total is what was acknowledged, or more
+    of what was asked for."""
 
     async def scenario() -> None:
         chance = random.Random(seed)

@@ -32,7 +32,8 @@ def test_at_most_so_many_at_once() -> None:
 
 
 def test_no_timer_is_later_than_its_deadline() -> None:
-    """Random deadlines: whoever is asked for at its timer, and tells the new one, is never asked late; the heap stays small."""
+    """Random deadlines: whoever is asked for at its timer, and tells the new one, is never asked late; the
+    heap stays small."""
     chance = random.Random(3)
     timers, deadlines, now = Timers(), {}, 0
     for _ in range(5000):

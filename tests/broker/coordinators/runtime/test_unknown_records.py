@@ -1,4 +1,5 @@
-"""Records of types that this release does not know: a rewrite of the log carries them along, byte for byte."""
+"""Records of types that this release does not know: a rewrite of the log carries them along, byte for
+byte."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from millrace.protocol.coordinator_records import OffsetCommitKey, encode_key
 from millrace.protocol.records import Record, iter_records
 from tests.broker.coordinators.build import GroupFixture, commit_request, run
 
-# Kafka's ConsumerGroupMetadata (3) and ConsumerGroupTargetAssignmentMetadata (6) of a group `new`, and a type that nobody has yet.
+# Kafka's ConsumerGroupMetadata (3) and ConsumerGroupTargetAssignmentMetadata (6) of a group `new`, and a type
+# that nobody has yet.
 NEWER = (
     Record(b"\x00\x03\x00\x03new", b"\x00\x00\x00\x00\x00\x07\x00", 1_600_000_000_123),
     Record(b"\x00\x06\x00\x03new", b"\x00\x00\x00\x00\x00\x07\x00", 1_600_000_000_124),
@@ -56,7 +58,9 @@ async def rewritten(fixture: GroupFixture) -> None:
     partition = await fixture.partition(OFFSETS_TOPIC)
     start = partition.log_start_offset
     for number in range(200):
-        commits = (commit_request(f"filler{n}", {("t", 0): number}, 9, metadata="m" * 4000) for n in range(20))
+        commits = (
+            commit_request(f"filler{n}", {("t", 0): number}, 9, metadata="m" * 4000) for n in range(20)
+        )
         await asyncio.gather(*(fixture.later(8, 9, commit) for commit in commits))
         if partition.log_start_offset > start:
             await fixture.settle()
@@ -64,13 +68,15 @@ async def rewritten(fixture: GroupFixture) -> None:
     raise AssertionError("the log was never rewritten")
 
 
-def as_read(*records: Record) -> list[tuple[bytes | None, bytes | None, int, list[tuple[bytes, bytes | None]]]]:
+def as_read(
+    *records: Record,
+) -> list[tuple[bytes | None, bytes | None, int, list[tuple[bytes, bytes | None]]]]:
     return [(record.key, record.value, record.timestamp, list(record.headers)) for record in records]
 
 
 def test_records_of_unknown_types_survive_rewrites_and_kills(caplog: pytest.LogCaptureFixture) -> None:
-    """The latest of each key, with value, timestamp and headers; of a known type with a later version, too. What was deleted is gone, and the log
-    tells of them once a load, by their types."""
+    """The latest of each key, with value, timestamp and headers; of a known type with a later version, too.
+    What was deleted is gone, and the log tells of them once a load, by their types."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -88,14 +94,16 @@ def test_records_of_unknown_types_survive_rewrites_and_kills(caplog: pytest.LogC
     run(scenario())
     told = [record.getMessage() for record in caplog.records if "unknown types" in record.getMessage()]
     assert told == 3 * [
-        "coordinator shard __consumer_offsets-0 loaded: 3 records of unknown types kept for the release that wrote them:"
+        "coordinator shard __consumer_offsets-0 loaded: 3 records of unknown types kept for the release that "
+        "wrote them:"
         " type 1 (1), type 3 (1), type 31337 (1)"
     ]
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_known_record_replaces_unknown_one_of_its_key(is_killed: bool) -> None:
-    """A commit here, behind one that a newer release wrote: the older one does not come back with a rewrite, nor after a kill."""
+    """A commit here, behind one that a newer release wrote: the older one does not come back with a rewrite,
+    nor after a kill."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -133,7 +141,8 @@ def test_unknown_record_is_later_than_known_one_of_its_key() -> None:
 
 
 def test_unknown_records_are_charged_to_memory() -> None:
-    """As restored from a log; given back when a tombstone, or a record that is known, removes them, and with the shard."""
+    """As restored from a log; given back when a tombstone, or a record that is known, removes them, and with
+    the shard."""
     memory = StateMemory()
     unknown = UnknownRecords(memory)
     for record in (*NEWER, LATER_VALUE):
