@@ -63,6 +63,7 @@ RETIRED_WORDS = re.compile(r"doom|harvest|shelf|shelves", re.IGNORECASE)
 # A log that is an example of one that others write: it has the name to itself.
 OTHERS_WORDS = ("tests/wal/shelf/", "tests/wal/test_contract.py", "tests/broker/test_third_wal.py")
 
+COLUMNS = 110
 COMMITS = 20
 SUBJECT_LENGTH_MAX = 72
 SUBJECT = re.compile(r"[a-z0-9_./-]+(, [a-z0-9_./-]+)*: [a-z]\S* \S.*[^.\s]")
@@ -453,6 +454,31 @@ def test_a_retired_word_is_seen(source: str) -> None:
 def test_other_words_pass(source: str) -> None:
     """What only looks like one, a test's sentence, and prose."""
     assert not retired(ast.parse(source))
+
+
+def test_prose_has_110_columns() -> None:
+    """As code has; tables and what is shown as code are as wide as they are."""
+    faults = []
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tests").rglob("*.md")]:
+        for number, line in enumerate(prose_of(path.read_text(encoding="utf-8")), 1):
+            if len(line) > COLUMNS:
+                faults.append(f"{path.relative_to(ROOT)}:{number}: {len(line)} columns")
+    assert not faults, "\n".join(faults)
+
+
+def prose_of(page: str) -> Iterator[str]:
+    """Lines of a page in Markdown, in the place of tables and code empty ones."""
+    is_code = False
+    for line in page.splitlines():
+        is_fence = line.lstrip().startswith("```")
+        is_code ^= is_fence
+        yield "" if is_code or is_fence or line.startswith(("|", "    ")) else line
+
+
+def test_prose_is_told_from_tables_and_code() -> None:
+    """What is judged is what is read as sentences."""
+    page = "one\n| a | table |\n```sh\ncode\n```\n    shown\ntwo"
+    assert list(prose_of(page)) == ["one", "", "", "", "", "", "two"]
 
 
 def test_commits_have_subjects() -> None:
