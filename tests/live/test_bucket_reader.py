@@ -63,9 +63,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dic
 
 
 def test_it_is_short_and_needs_nothing() -> None:
-    """Six score lines, and imports of the standard library."""
+    """Seven score lines, and imports of the standard library."""
     lines = READER.read_text().splitlines()
-    assert len(lines) <= 120
+    assert len(lines) <= 140
     imported = {line.split()[1] for line in lines if line.startswith(("import ", "from "))}
     assert imported <= set(sys.stdlib_module_names)
 
