@@ -766,22 +766,23 @@ class Hunted:
     took_s: float
 
 
-def find_bug(name: str, seeds_max: int, workers: int = 1) -> Hunted:
-    """Seeds are run in order; with several workers a few more than were needed."""
+def find_bug(name: str, seeds: Sequence[int], workers: int = 1) -> Hunted:
+    """Seeds are run in order, none twice; with several workers a few more than were needed."""
     began, bug = time.monotonic(), BUGS[name]
-    plans = [bug.where(drawn_plan(number)) for number in range(seeds_max)]
+    order = {seed: index for index, seed in enumerate(dict.fromkeys(seeds))}
+    plans = [bug.where(drawn_plan(seed)) for seed in order]
     found: dict[int, Outcome] = {}
-    owed = dict.fromkeys(range(seeds_max))
+    pending = dict.fromkeys(range(len(plans)))
     with bug.planted(), contextlib.closing(run_all(plans, workers)) as outcomes:
         for outcome in outcomes:
-            number = int(outcome.plan.seed)
-            del owed[number]
+            index = order[int(outcome.plan.seed)]
+            del pending[index]
             if bug.is_shown_by(outcome):
-                found[number] = outcome
-            first = min(found, default=seeds_max)
-            if next(iter(owed), seeds_max) > first:  # none before it is under way
+                found[index] = outcome
+            first = min(found, default=len(plans))
+            if next(iter(pending), len(plans)) > first:  # none before it is under way
                 return Hunted(name, first + 1, found[first], time.monotonic() - began)
-    return Hunted(name, seeds_max, None, time.monotonic() - began)
+    return Hunted(name, len(plans), None, time.monotonic() - began)
 
 
 def hunt_bugs(names: Sequence[str], seeds_max: int, workers: int) -> int:
@@ -789,7 +790,7 @@ def hunt_bugs(names: Sequence[str], seeds_max: int, workers: int) -> int:
     chosen = list(names) or list(BUGS)
     missed = []
     for name in chosen:
-        bug, hunted = BUGS[name], find_bug(name, seeds_max, workers)
+        bug, hunted = BUGS[name], find_bug(name, range(seeds_max), workers)
         print(f"{name} (invariant {bug.invariant}: {bug.what})")
         if hunted.outcome is None:
             missed.append(name)
