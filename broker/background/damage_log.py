@@ -59,6 +59,10 @@ class DamageLog:
         return len({(stream.topic_id, stream.partition) for stream in streams if stream is not None})
 
     def _on_damage(self, damage: Damage, now_s: float) -> None:
+        """Says so, but of a stream that was deleted while it was read: metadata names no object for it."""
+        if self._image().streams.get(damage.stream_id) is None:
+            self._damaged.forget(damage)
+            return
         log.error(
             "damaged data: %s cannot be read: %s; %s", self._text(damage), damage.cause, self._remedy(damage)
         )

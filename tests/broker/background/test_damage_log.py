@@ -146,3 +146,14 @@ def test_more_damages_than_are_remembered_do_not_fill_the_log(caplog: pytest.Log
     for number in range(DAMAGES_MAX + 50):
         told.damaged.note_failed(2, number, ObjectMissing(f"c/objects/{number}"), SAY_EVERY_S)
     assert len(caplog.records) == DAMAGES_MAX
+
+
+def test_a_topic_that_is_deleted_while_it_is_read_is_no_damage(caplog: pytest.LogCaptureFixture) -> None:
+    """Metadata names no object for its streams any more; its partition, which is read, is about to hear of
+    it."""
+    told = Told()
+    told.image = image_of()
+    told.damaged.note_failed(2, 12, ObjectMissing("(stream 2, offset 12)"), 0)
+    assert not caplog.records
+    assert not told.damaged
+    assert told.figures == (0, 1)
