@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millrace.broker.identity.binding import MARKER_KEY, BindingRefused
-from millrace.protocol.batches import iter_headers
+from millrace.protocol.batches import is_intact, iter_headers
+from millrace.protocol.errors import WireError
 from millrace.wal.block.layout import BLOCK_BYTES, RING_START, DeviceHeader, choose_device_header
 from millrace.wal.config import ObjectWalSettings
 from millrace.wal.errors import WalCorrupt, WalOutdated
@@ -309,10 +311,13 @@ def wal_header(file: SimFile | None) -> DeviceHeader | None:
 
 
 def log_end(files: Files) -> int:
-    """The offset at which a copied metadata log ends."""
-    segments = sorted(path for path in files if path.endswith(".log"))
-    ends = [
-        header.last_offset + 1 for path in segments for _, header in iter_headers(bytes(files[path].visible))
-    ]
-    bases = [int(path.rpartition("/")[2].removesuffix(".log")) for path in segments]
-    return max([*ends, *bases], default=0)
+    """The offset at which a copied metadata log ends; what a power cut tore does not count."""
+    ends = [0]
+    for path in sorted(path for path in files if path.endswith(".log")):
+        ends.append(int(path.rpartition("/")[2].removesuffix(".log")))
+        data = memoryview(bytes(files[path].visible))
+        with suppress(WireError):
+            for position, header in iter_headers(data):
+                if is_intact(data[position : position + header.size_bytes], header):
+                    ends.append(header.last_offset + 1)
+    return max(ends)

@@ -347,6 +347,18 @@ def test_a_place_that_is_not_the_nodes_own_is_refused(words: str, what: str) -> 
     assert outcome.hits[what]
 
 
+def test_a_log_directory_is_compared_up_to_what_a_power_cut_tore() -> None:
+    """The metadata log ends with bytes that are no batch, as the power cut left them, when a WAL is found."""
+    words = (
+        "seed=872830 weather=strict store+found wal fate=tear batches=8 "
+        "cast=idempotent+burst+doubler+reader+rereader+member+churner+gremlin "
+        "kill@crowd19 cut@again4 cut@write166 cut@write186 kill@write220 cut@write248 kill@change71"
+    )
+    outcome = run_plan(parse_plan(words))
+    assert not outcome.findings, outcome.findings[:3]
+    assert outcome.hits["torn"]
+
+
 def test_a_former_wal_that_was_copied_early_is_judged_as_it_was_copied() -> None:
     """The copy was taken before the log's last object was put; whoever goes on with it counts what it has,
     and that is no wrong link."""
