@@ -1,9 +1,9 @@
 """BrokerSettings: all that a node is told at start, as values, composed of every package's own settings.
 
-`load` makes them of what was given (config_source.py) by the table (config_table.py): it parses each key
-(config_values.py), checks keys against one another (config_checks.py), and reports all mistakes at once.
-Nothing reads the environment, arguments or files here; they arrive as texts. `reference` prints the table:
-docs/settings.md is its output, and a test keeps it so.
+`load` makes them of what was given (broker/settings/source.py) by the table (broker/settings/table.py): it
+parses each key (broker/settings/values.py), checks keys against one another (broker/settings/checks.py), and
+reports all mistakes at once. Nothing reads the environment, arguments or files here; they arrive as texts.
+`reference` prints the table: docs/settings.md is its output, and a test keeps it so.
 """
 
 from __future__ import annotations
@@ -347,7 +347,7 @@ def _group_settings(values: Values) -> GroupSettings:
 
 _REFERENCE_HEAD = """# Broker settings
 
-Printed by `millrace settings` from the table the broker itself reads; edit `broker/config_*.py`, not this
+Printed by `millrace settings` from the table the broker itself reads; edit `broker/settings/`, not this
 page.
 
 A key comes from, the strongest first: `--override KEY=VALUE`, the environment (`KAFKA_` + the key, where `_`

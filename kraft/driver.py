@@ -2,10 +2,10 @@
 at a time.
 
 What is proposed while a group is being written waits and makes the next group: one batch, one sync, however
-many commands. Not here: decisions of the quorum (raft.py), meaning of records (controller.py), the network:
-`send` is given messages and whoever runs it calls `step`. Kept true: nothing is sent or called committed
-before it is durable; groups are written in order, never two at once; an error that is not a full disk ends
-the loop and is told to `on_failed`, once.
+many commands. Not here: decisions of the quorum (kraft/raft/core.py), meaning of records (controller.py), the
+network: `send` is given messages and whoever runs it calls `step`. Kept true: nothing is sent or called
+committed before it is durable; groups are written in order, never two at once; an error that is not a full
+disk ends the loop and is told to `on_failed`, once.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 What is written is in the system's page cache on return, so a killed process loses nothing; a machine that
 loses power loses everything. Of the interfaces of disk.py only the durability is left out: order, locks and
-errors are the real disk's (disk_posix.py). `UnsyncedCalls` is the same for a directory of objects. Not here:
-who may ask for it (broker/test_mode.py).
+errors are the real disk's (runtime/disk/posix.py). `UnsyncedCalls` is the same for a directory of objects.
+Not here: who may ask for it (broker/test_mode.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ missing, what must it be allowed.
 
 Works under a prefix of its own, which it removes, with the folders that it made. Exit codes: 0 usable
 (perhaps with something done another way), 1 not usable or not reachable, 2 for a mistake in the address. Not
-here: the probes (runtime/objectstore/probe.py, objectstore_s3_probe.py).
+here: the probes (runtime/objectstore/probe.py, runtime/objectstore/s3_probe.py).
 """
 
 from __future__ import annotations

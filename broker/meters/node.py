@@ -3,8 +3,8 @@ Kafka's JMX and of kafka_exporter.
 
 What only grows is a counter and its name ends in `_total`, so that `rate` and `increase` may be asked of it;
 what goes up and down is a gauge. Both read the parts when they are printed; nothing here is on a request's
-path but the store's own meter. What has a series for each topic or group is in topic_meters.py, the process
-in process_meters.py.
+path but the store's own meter. What has a series for each topic or group is in topics.py, the process
+in process.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ A topic's first traffic decides whether it has series of its own: the first TOPI
 deleted, and what the others moved is added up under the topic OTHERS for good. So a series does not come and
 go with another topic, and none becomes smaller, which a rate would take for a new start. A topic that is
 itself called OTHERS is one of them: Prometheus wants no series twice. Not here: groups and their lags
-(group_meters.py).
+(groups.py).
 """
 
 from __future__ import annotations

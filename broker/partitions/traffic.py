@@ -1,5 +1,5 @@
 """What clients wrote to and read from a topic, or all topics, since the start: counted on the hot path, shown
-by topic_meters.py."""
+by broker/meters/topics.py."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 unless it only verifies.
 
     marker -> metadata (kraft/bucket) -> claims -> objects listed -> write-ahead logs looked at
-        -> lifted (restore_plan.py) -> directory written
+        -> lifted (plan.py) -> directory written
 
 Not here: arguments and words for people (cli/restore.py). Kept true: the bucket and the write-ahead logs are
 not changed; nothing is written locally before all that can refuse has been asked.

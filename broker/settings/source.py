@@ -5,7 +5,7 @@ one wins. Pure.
     env        KAFKA_ + key: `_` is `.`, `__` is `_`, `___` is `-`, upper case is folded; and CLUSTER_ID
     file       Java's properties syntax, read as Java reads it but for UTF-8
 
-Only texts: what a text means is config_key.py's.
+Only texts: what a text means is key.py's.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 sentence. Pure.
 
 One line a key: name, kind, default (`-` for none, `""` for the empty one) and, where Kafka has them, bounds.
-Kept true: each key that a Kafka broker knows has a row here, in config_table.py or in config_refused.py, so
+Kept true: each key that a Kafka broker knows has a row here, in table.py or in refused.py, so
 that a server.properties from a Kafka cluster starts without a warning about a key that Kafka knows. A key
-moves to config_table.py with the change that obeys it.
+moves to table.py with the change that obeys it.
 """
 
 from __future__ import annotations

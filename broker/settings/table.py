@@ -1,7 +1,7 @@
 """The settings that this broker obeys, one row each, and the whole table put together. Pure: rows only.
 
-Not here: what the texts become (config_key.py), the settings made of them (config.py). The rows of what is
-stored and of what is refused stand in config_stored.py and config_refused.py, so that every broker key of
+Not here: what the texts become (key.py), the settings made of them (config.py). The rows of what is
+stored and of what is refused stand in stored.py and refused.py, so that every broker key of
 Kafka 4.4 has one row somewhere. Kept true: an obeyed key changes a field of BrokerSettings, and each field
 has a reader (both tested); names are unique.
 """

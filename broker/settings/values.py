@@ -1,6 +1,6 @@
 """The given texts turned into values, one key at a time, with every mistake and warning collected. Pure.
 
-Not here: what keys mean together (config_checks.py). Kept true: after a mistake the key has its default, so
+Not here: what keys mean together (checks.py). Kept true: after a mistake the key has its default, so
 that later checks can go on and the operator learns of all mistakes at once. Secrets show in no mistake and no
 warning.
 """

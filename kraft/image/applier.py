@@ -6,9 +6,9 @@ Everything that reaches the published image passes here: what a restart replays,
 are committed, the outcome that a leader has decided on already (the same records, folded before they were
 written, so nothing is folded twice), and a snapshot of the leader's that takes the place of a log.
 
-Not here: what is committed (raft.py), reading batches (log_store.py), what a record does (delta.py). Kept
-true: the image's offset only grows, batch by batch or decision by decision; subscribers see every change
-once, in log order.
+Not here: what is committed (kraft/raft/core.py), reading batches (log_store.py), what a record does
+(delta.py). Kept true: the image's offset only grows, batch by batch or decision by decision; subscribers see
+every change once, in log order.
 """
 
 from __future__ import annotations

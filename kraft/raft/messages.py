@@ -2,7 +2,7 @@
 RPCs.
 
 Every message carries its sender's epoch; every reply says in addition who leads that epoch, as far as the
-sender knows (-1: nobody). Not here: what is done on one (raft.py). `__repr__` is what transcripts print.
+sender knows (-1: nobody). Not here: what is done on one (core.py). `__repr__` is what transcripts print.
 """
 
 from __future__ import annotations

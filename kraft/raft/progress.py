@@ -1,7 +1,7 @@
 """What a leader knows of one replica: how far it fetched, and when it last did. Followers pull, so this is
 all.
 
-Not here: when that means a new high watermark, or a lost quorum (raft.py).
+Not here: when that means a new high watermark, or a lost quorum (core.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arithmetic of majorities. Not here: who votes for whom (raft.py)."""
+"""Arithmetic of majorities. Not here: who votes for whom (core.py)."""
 
 from __future__ import annotations
 

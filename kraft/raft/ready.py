@@ -1,7 +1,7 @@
 """What goes in and out of the core beside messages: the state that survives, the epoch's first record, what
 is to be done.
 
-Not here: who produces them (raft.py) and who carries them out (driver.py).
+Not here: who produces them (core.py) and who carries them out (driver.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LeaderChange:
 
 @dataclass(slots=True)
 class Ready:
-    """What is to be done, in the order of the fields; raft.py says why."""
+    """What is to be done, in the order of the fields; core.py says why."""
 
     state: QuorumState | None = None
     truncate_to: int | None = None

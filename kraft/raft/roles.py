@@ -11,7 +11,7 @@ A higher epoch, wherever it is heard, makes any of them Unattached in it, or Fol
 leader. Prospective asks in its own epoch, so that a replica that is cut off does not push the others' epoch
 up (pre-vote).
 
-Not here: transitions (raft.py). Times are ticks.
+Not here: transitions (core.py). Times are ticks.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ deletion what it empties in the same commit, without looking at anything else: a
 one that is alone with a stream's range, at once; those that share ranges when the last of these is trimmed,
 or when compaction ends them.
 
-Not here: changes (objects_edit.py), commands (object_commands.py, compaction_commands.py). Kept true: an id
-is in exactly one state; a committed object is named by at least one range; ids are given once.
+Not here: changes (objects_edit.py), commands (kraft/commands/objects.py, kraft/commands/compaction.py). Kept
+true: an id is in exactly one state; a committed object is named by at least one range; ids are given once.
 """
 
 from __future__ import annotations

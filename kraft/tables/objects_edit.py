@@ -1,7 +1,7 @@
 """ObjectsEdit: records applied to the tables of objects, groups and ranges (objects.py).
 
-Not here: decisions (object_commands.py, compaction_commands.py). Kept true: what is said in objects.py and
-stream_set_groups.py, after every record.
+Not here: decisions (kraft/commands/objects.py, kraft/commands/compaction.py). Kept true: what is said in
+objects.py and stream_set_groups.py, after every record.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Streams: which partition's, who owns them at which epoch, where they start and where what is committed
 ends.
 
-Not here: which objects hold them (objects.py), commands (stream_commands.py). Kept true: at most one stream a
-role of a partition, one owner a stream, epochs and starts and ends only grow, start <= end.
+Not here: which objects hold them (objects.py), commands (kraft/commands/streams.py). Kept true: at most one
+stream a role of a partition, one owner a stream, epochs and starts and ends only grow, start <= end.
 """
 
 from __future__ import annotations

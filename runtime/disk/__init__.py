@@ -1,7 +1,7 @@
 """Disk as the broker sees it: block files for the WAL, log files for metadata, small files, folders and a
 lock.
 
-Interfaces only. `disk_uring.py` and `disk_thread.py` implement BlockFile, `disk_posix.py` the rest,
+Interfaces only. `uring_file.py` and `thread.py` implement BlockFile, `posix.py` the rest,
 `tests/sim/disk.py` all of it with faults. Writes raise OSError subclasses wrapped as `DiskFull` (Exhausted)
 or `DiskFailed` (Unavailable); after DiskFailed the outcome of the write is unknown.
 """
@@ -79,7 +79,7 @@ class BlockFile(Protocol):
 
     async def reserve(self, key: int, old_key: int) -> bool:
         """Makes the device refuse the writes of every other machine, if it can; whether it does. `old_key`:
-        see disk_reserve.py. Held until `close`, or until another takes it over: then our writes fail. Raises
+        see reserve.py. Held until `close`, or until another takes it over: then our writes fail. Raises
         DiskLocked. A file has its lock alone: False."""
         ...
 

@@ -1,6 +1,6 @@
 """What block files have in common, whichever way their writes go: cold calls off the loop, and one close.
 
-Not here: writes (disk_uring.py, disk_thread.py).
+Not here: writes (uring_file.py, thread.py).
 """
 
 from __future__ import annotations

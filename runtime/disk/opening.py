@@ -1,7 +1,7 @@
 """Opens the descriptor under a block file: direct where that works, preallocated, locked, checked by a first
 read.
 
-Blocking system calls only; `disk_posix.py` runs this off the loop. What the descriptor promises: a write that
+Blocking system calls only; `posix.py` runs this off the loop. What the descriptor promises: a write that
 returns is durable (O_DSYNC; on macOS the writer adds F_FULLFSYNC), and no other process has the file open
 here. Direct I/O is given up, unless required, where the file system refuses it with EINVAL or where it means
 nothing (tmpfs takes the flag and is memory).

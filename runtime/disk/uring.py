@@ -3,7 +3,7 @@ when.
 
 Layout and numbers are the kernel's ABI (include/uapi/linux/io_uring.h), equal on every architecture. It uses
 no binding: PyPI's `liburing` takes only `bytes` for a write, and its Iovec never releases the export of a
-memoryview, so that no arena could ever be seen free again. It knows no files and no futures; `disk_uring.py`
+memoryview, so that no arena could ever be seen free again. It knows no files and no futures; `uring_file.py`
 does.
 
 Memory order: this thread writes an entry and enters the kernel itself, so submission needs no barrier.

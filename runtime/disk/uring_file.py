@@ -1,7 +1,7 @@
 """Block file over io_uring: a write is one system call on the loop's thread, its completion one eventfd
 wake-up.
 
-Chosen at open where the kernel allows it; `disk_thread.py` is the fallback with the same promises. Durability
+Chosen at open where the kernel allows it; `thread.py` is the fallback with the same promises. Durability
 is the descriptor's (O_DSYNC). A buffer is held here until its write has completed.
 """
 

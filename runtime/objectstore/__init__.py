@@ -17,7 +17,7 @@ from millrace.runtime.errors import Corrupt, Exhausted, Fenced, MillraceError, U
 
 
 class SaidByStore(Exception):
-    """What a store said. `store` is its name, "" where nobody gave it one (objectstore_watched.py does)."""
+    """What a store said. `store` is its name, "" where nobody gave it one (watched.py does)."""
 
     store = ""
 

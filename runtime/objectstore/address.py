@@ -6,7 +6,7 @@
 The number is the bucket's id (only 0 for now). A scheme names an implementation: a third one is one line of
 OPENERS. The WAL's addresses have the same shape and are parsed here too, opened in wal. Values are
 percent-decoded; `+` stands for itself, since secret keys contain it. Secrets never show in a repr or an error
-(addresswords.py). Not here: wrappers (retry, meter), which the caller puts around what it opens.
+(address_words.py). Not here: wrappers (retry, meter), which the caller puts around what it opens.
 """
 
 from __future__ import annotations

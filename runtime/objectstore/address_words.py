@@ -3,7 +3,7 @@ mistyped.
 
 Shown whole: numbers, the words of the options in PLAIN, where a server listens, a bucket's name, a path. Of
 all else its beginning, as far as it is of that kind, or nothing. Not here: what an address means
-(storeaddress.py).
+(address.py).
 """
 
 from __future__ import annotations

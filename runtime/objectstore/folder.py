@@ -13,7 +13,7 @@ call returned.
 Unfinished files lie in one folder, not beside their target, so that a start looks at them and not at every
 object.
 
-Not here: how bytes get into a file (objectfolder_write.py).
+Not here: how bytes get into a file (folder_write.py).
 """
 
 from __future__ import annotations

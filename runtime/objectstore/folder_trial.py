@@ -1,7 +1,7 @@
 """A folder that a store is tried in, so that it is afterwards as it was: what was there is noted before, and
 what was made is removed after.
 
-The store removes its objects; folders it keeps, since a later put may need them (objectfolder.py). Here those
+The store removes its objects; folders it keeps, since a later put may need them (folder.py). Here those
 go that were not there before: of the trial's keys, with what a call that was cancelled put there after all,
 of unfinished files, and the folder itself with what above it was made for it. One that somebody has put
 something into meanwhile stays. Blocking.

@@ -1,7 +1,7 @@
 """The object store over a directory, for one machine: each key a file. Blocking work runs in a few threads of
 its own.
 
-Not here: how a file becomes durable, what a full disk keeps (objectfolder.py), retries. Several processes may
+Not here: how a file becomes durable, what a full disk keeps (folder.py), retries. Several processes may
 share a directory. What it keeps true: `put` returns when the object survives a power cut; a reader sees an
 object whole or not at all; after an error other than StoreFull at the first byte the outcome is unknown. A
 cancelled call goes on in its thread, and its outcome is unknown too.

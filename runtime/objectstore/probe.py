@@ -1,7 +1,7 @@
 """What a store really does, asked with throw-away objects: can its conditional puts be relied on, do its
 verbs keep what they promise, how fast is it. For the doctor, and for a start that relies on conditions.
 
-Works on any ObjectStore through its verbs alone; what only S3 has is asked in objectstore_s3_probe.py. Every
+Works on any ObjectStore through its verbs alone; what only S3 has is asked in s3_probe.py. Every
 probe keeps below the prefix it is given and leaves nothing there when it succeeds; `sweep` removes the rest.
 """
 

@@ -7,7 +7,7 @@ and `put_if_absent` knows by content an object that an earlier attempt of ours h
 when it loses), so a writer that must be told from others puts something of its own into the bytes. Buffers
 must not change before the call returns, for they may be sent again: their sum is known before the first
 attempt, every attempt goes out under it, and one that would send other bytes ends in BytesChanged instead
-(objectstore_body.py). A part of a multipart upload is repeated under its own number; of a delete, only the
+(body.py). A part of a multipart upload is repeated under its own number; of a delete, only the
 keys that were refused. A gate, where there is one, is passed before each attempt. Not here: what a store's
 errors mean (each store maps its own).
 """

@@ -9,7 +9,7 @@ the store says is.
 
 The first rounds follow at once, for a race that was lost is looked at again without delay; later ones wait
 ever longer. A race is decided within a few of them: who is not through by the last one stands before a store
-that says one thing to a put and another to a read. Not here: what does not answer (objectstore_retry.py),
+that says one thing to a put and another to a read. Not here: what does not answer (retry.py),
 what is put (its callers).
 """
 

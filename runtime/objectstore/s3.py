@@ -1,14 +1,14 @@
 """The object store over S3 and what speaks like it. Imported only when an address names it: it costs half a
 second.
 
-Puts, parts and gets go through objectstore_s3_http.py; lists, deletions, multipart's beginning and end
+Puts, parts and gets go through s3_http.py; lists, deletions, multipart's beginning and end
 through aiobotocore, which also finds credentials and the bucket's address. One call is one request:
 botocore's own retries are off, since the retry wrapper above knows which outcomes may be repeated. (aiohttp
 may still resend a request on a connection that the server had closed; `put_if_absent` bears that like any
 repeat, by comparing what it finds.) Bodies are sent as views with our own CRC32C, which the store checks
-before it acknowledges; a put that is repeated keeps the sum of its first attempt (objectstore_body.py). What
-a store lacks is found by asking it once: checksum headers, deleting many at once (objectstore_s3_delete.py).
-Not here: waiting, counting, what an error means (objectstore_s3_errors.py). Cancelled, an outcome is unknown.
+before it acknowledges; a put that is repeated keeps the sum of its first attempt (body.py). What
+a store lacks is found by asking it once: checksum headers, deleting many at once (s3_delete.py).
+Not here: waiting, counting, what an error means (s3_errors.py). Cancelled, an outcome is unknown.
 """
 
 from __future__ import annotations
@@ -485,7 +485,7 @@ def _client_config(settings: S3Settings) -> AioConfig:
         read_timeout=settings.read_timeout_ms / 1000,
         retries={"total_max_attempts": 1, "mode": "standard"},
         # Sums of our own go along with what we put; the client computes one only where the call demands it
-        # (objectstore_s3_delete.py).
+        # (s3_delete.py).
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={"addressing_style": style, "payload_signing_enabled": False},

@@ -13,7 +13,7 @@ the others, one read a turn of the loop (steps.py).
 
 A refusal is read as far as it tells something, a body without its length not at all, and the connection
 closed. A connection that the store had closed while it was idle costs one more attempt on a new one. Not
-here: signing, proxies, what a refusal means (objectstore_s3_http.py), retries. Cancelled, the connection is
+here: signing, proxies, what a refusal means (s3_http.py), retries. Cancelled, the connection is
 closed, and nothing more is written into the views.
 """
 

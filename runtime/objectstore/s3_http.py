@@ -5,7 +5,7 @@ The client library spends most of its time on a request in hooks, copies of para
 (lists, deletions, multipart's beginning and end) stay with it, and so does finding credentials and the
 bucket's address. One call is one request. What goes out is signed without its body (UNSIGNED-PAYLOAD): over
 TLS the connection guards it, over plain HTTP the CRC32C in a signed header does; a body that has neither is
-hashed and signed. Not here: what an error means (objectstore_s3_errors.py), retries. Cancelled, an outcome is
+hashed and signed. Not here: what an error means (s3_errors.py), retries. Cancelled, an outcome is
 unknown; the connection is closed, never reused.
 """
 

@@ -2,7 +2,7 @@
 remedies. Deleting many at once alone is asked as the broker asks it, remedies included.
 
 Conditions on ETags, checksum headers, pages of a listing, bulk deletion, the server's clock. The findings
-have the form of objectstore_probe.py.
+have the form of probe.py.
 """
 
 from __future__ import annotations
