@@ -12,9 +12,8 @@ import sys
 
 from millrace.broker.interrupts import INTERRUPTED, end_on_interrupt, raise_on_interrupt
 
-TYPE_CHECKING = (
-    False  # nothing is loaded that takes time before `end_on_interrupt`: not `typing`, not `signal`
-)
+# nothing is loaded that takes time before `end_on_interrupt`: not `typing`, not `signal`
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any

@@ -48,20 +48,17 @@ class ControllerSettings:
     segment_bytes: int = 64 << 20  # metadata.log.segment.bytes: a segment is full then
     snapshot_bytes: int = 20 << 20  # metadata.log.max.record.bytes.between.snapshots
     snapshot_records: int = 100_000  # a restart replays no more than about this many
-    snapshot_records_at_close: int = (
-        10_000  # a clean shutdown makes a snapshot when the restart would replay more
-    )
+    # a clean shutdown makes a snapshot when the restart would replay more
+    snapshot_records_at_close: int = 10_000
     reserve_bytes: int = (
         8 << 20
     )  # room given up when the disk is full, so that deletions can still be written
     tick_ms: int = 100  # of a quorum of several: the unit of RaftSettings
     expiry_interval_ms: int = 1_000  # prepared objects past their deadline are looked for this often
-    wall_jump_max_ms: int = (
-        60_000  # how far the wall clock may run ahead of the loop's before deadlines stop following it
-    )
+    # how far the wall clock may run ahead of the loop's before deadlines stop following it
+    wall_jump_max_ms: int = 60_000
     static_configs: Mapping[str, str] = field(
         default_factory=lambda: NO_STATIC
     )  # server.properties, for effective values
-    endpoints: tuple[
-        tuple[str, str, int], ...
-    ] = ()  # controller listeners (name, host, port), shown by DescribeQuorum
+    # controller listeners (name, host, port), shown by DescribeQuorum
+    endpoints: tuple[tuple[str, str, int], ...] = ()

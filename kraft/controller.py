@@ -52,9 +52,8 @@ from millrace.runtime.stepped import Steps
 
 log = logging.getLogger(__name__)
 PENDING_MAX: Final = 10_000  # commands that wait for their commit; the next one is refused
-LINE_A_TURN: Final = (
-    20  # commands that are decided in one turn of the loop when the one they stood behind is done
-)
+# commands that are decided in one turn of the loop when the one they stood behind is done
+LINE_A_TURN: Final = 20
 LONG_TRIES_MAX: Final = 5  # decisions in steps that others outran; the next is made at once
 FULL = "The disk of the metadata log is full: only deletions are taken until there is room."
 
@@ -109,9 +108,8 @@ class Controller:
         self._is_open = False  # the last group takes more commands
         self._pending_count = 0
         self._deciding: dict[asyncio.Task[None], None] = {}
-        self._stepping: asyncio.Task[None] | None = (
-            None  # one command in steps: the head is its own until it is done
-        )
+        # one command in steps: the head is its own until it is done
+        self._stepping: asyncio.Task[None] | None = None
         self._line: deque[Callable[[], None]] = deque()  # behind it
         self._head = publisher.image
         self._epoch = -1  # that this node leads; -1: none

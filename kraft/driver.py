@@ -119,9 +119,8 @@ class Driver:
         self.leading_epoch = -1  # the epoch that the machine was told of
         self._is_closing = False
         self.on_group: Callable[[], None] | None = None  # between groups, with everything durable
-        self.before_commit: Callable[[], Awaitable[None]] | None = (
-            None  # of what is durable; ControllerNode.commit_after says more
-        )
+        # of what is durable; ControllerNode.commit_after says more
+        self.before_commit: Callable[[], Awaitable[None]] | None = None
 
     def start(self, machine: StateMachine) -> None:
         self._machine = machine

@@ -26,9 +26,8 @@ class Runtime:
     disk: Disk
     net: Net
     open_store: StoreOpener  # bare: retries and meters are put around it by who opens
-    line: Callable[[], StepLine] = (
-        StepLine  # in which a node's steps stand: a new one, where its loop is not its own
-    )
+    # in which a node's steps stand: a new one, where its loop is not its own
+    line: Callable[[], StepLine] = StepLine
     offload: Callable[[], Offload] = InlineOffload  # for what would hold the loop
 
 

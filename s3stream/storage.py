@@ -149,9 +149,8 @@ class Storage:
         self.coordinator_room = KeptRoom(self, (self._states,), self._make_room)
         self._coordinators = self.coordinator_room.queue
         self._kept_bytes = 0  # for states and coordinators
-        self._wal_room_end = (
-            0  # the WAL had room up to here when last asked: a lower bound, trims only add to it
-        )
+        # the WAL had room up to here when last asked: a lower bound, trims only add to it
+        self._wal_room_end = 0
         self._confirmed = asyncio.Event()
         self._uploaded = asyncio.Event()
         self._age_timer: asyncio.TimerHandle | None = None

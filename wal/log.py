@@ -32,9 +32,8 @@ class WalOwner:
     cluster_id: str
     node_id: int
     epoch: int
-    new_wal_id: bytes = (
-        NO_WAL_ID  # for a log that has no id yet; NO_WAL_ID leaves it without (millrace.version 0)
-    )
+    # for a log that has no id yet; NO_WAL_ID leaves it without (millrace.version 0)
+    new_wal_id: bytes = NO_WAL_ID
     committed_end: int = (
         -1
     )  # metadata says that the log was committed up to there: one that ends before is an older copy

@@ -33,9 +33,8 @@ class DamageLog:
     def __init__(self, damaged: DamagedReads, image: Callable[[], MetadataImage]) -> None:
         self._damaged = damaged
         self._image = image
-        self._names: dict[
-            int, str
-        ] = {}  # of damaged streams, by id: what they were called when they were there
+        # of damaged streams, by id: what they were called when they were there
+        self._names: dict[int, str] = {}
         damaged.on_damage = self._on_damage
         damaged.on_repaired = self._on_repaired
 

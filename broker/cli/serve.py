@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 DEFAULT_DATA_DIR = "./millrace-data"
-OWN_FILES = (
-    300  # twice the connections to a store, threads over a directory of objects, logs, the admin listener's
-)
+# twice the connections to a store, threads over a directory of objects, logs, the admin listener's
+OWN_FILES = 300
 STOP_BROKEN_S = 60.0
 ABOUT = """\
 Run a node, broker and controller, until a signal ends it (Ctrl-C or SIGTERM; a second one ends it at once).

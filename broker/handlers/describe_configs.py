@@ -76,9 +76,8 @@ class DescribeConfigs:
         self._lookup = lookup
         self._shown = shown
         self._broker_wide: tuple[Values, Values] | None = None  # that `_plain` was made of
-        self._plain: dict[
-            Form, dict[str, DescribeConfigsResourceResult]
-        ] = {}  # of a topic without values of its own
+        # of a topic without values of its own
+        self._plain: dict[Form, dict[str, DescribeConfigsResourceResult]] = {}
         self._plain_group: dict[Form, list[DescribeConfigsResourceResult]] = {}  # likewise
 
     def handle(

@@ -29,9 +29,8 @@ class WalBinding:
 
     is_lost: bool = False  # and the loss was accepted
     is_foreign: bool = False  # another one, or as an earlier owner left it: what it may hold is not recovered
-    is_older: bool = (
-        False  # as an earlier owner left it: who opens it is its last owner, and it looks like any other then
-    )
+    # as an earlier owner left it: who opens it is its last owner, and it looks like any other then
+    is_older: bool = False
     committed_end: int = -1
 
 

@@ -48,9 +48,8 @@ class Arrival:
         self._unread_bytes = unread_bytes
         self._who = who
         self._memory: RequestMemory | None = None
-        self._overrun_end = (
-            0  # the connection's position where the frame ends for which it may overrun its memory
-        )
+        # the connection's position where the frame ends for which it may overrun its memory
+        self._overrun_end = 0
         self.held_bytes = 0
 
     @property

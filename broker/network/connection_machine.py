@@ -32,9 +32,8 @@ class ConnectionState(IntEnum):
 
 
 class ConnectionEvent(IntEnum):
-    HELD = (
-        0  # a frame cannot be begun: too many are unfinished, one of them is a barrier, or replies are unread
-    )
+    # a frame cannot be begun: too many are unfinished, one of them is a barrier, or replies are unread
+    HELD = 0
     FREE = 1  # nothing of that any more
     FRAMES_LEFT = 2  # behind as many as one turn begins
     TURN = 3

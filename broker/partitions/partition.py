@@ -140,16 +140,14 @@ class Partition:
         self._save_lock = asyncio.Lock()
         self._save_at_bytes = CHECKPOINT_BYTES
         self._trim_lock = asyncio.Lock()
-        self._start_moved: asyncio.Future[None] | None = (
-            None  # made by who waits: an idle partition costs memory
-        )
+        # made by who waits: an idle partition costs memory
+        self._start_moved: asyncio.Future[None] | None = None
         self._settings = settings
         self._life_ms = 0
         self._is_cooling = False
         self._is_looking = False
-        self.on_readable: Callable[[], None] = (
-            _ignore  # what was damaged can be read: the partition is to be opened anew
-        )
+        # what was damaged can be read: the partition is to be opened anew
+        self.on_readable: Callable[[], None] = _ignore
         self._lookups: Lookups | None = None
         state.producers.on_crowded = self._on_crowded
         self.settings = settings

@@ -105,9 +105,8 @@ class PartitionState:
         self._is_cold_indexed = False  # an index of cold producers is stored
         # what is stored tells of more than there is: to be written anew before anything is appended
         self.is_cut = False
-        self.doubts: list[
-            tuple[int, int]
-        ] = []  # [start, end) that could not be read, and might tell of producers
+        # [start, end) that could not be read, and might tell of producers
+        self.doubts: list[tuple[int, int]] = []
 
     # -- while it is open
 

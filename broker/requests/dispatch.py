@@ -213,9 +213,8 @@ class Dispatcher:
         self._gates = gates
         self._routes: dict[int, Route] = {}
         self._start_task = start_task
-        self.on_route: Callable[[Route], None] | None = (
-            None  # told of each API that is asked for the first time
-        )
+        # told of each API that is asked for the first time
+        self.on_route: Callable[[Route], None] | None = None
 
     @property
     def routes(self) -> Mapping[int, Route]:

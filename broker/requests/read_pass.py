@@ -101,9 +101,8 @@ class ReadPass:
         self.counted_bytes = 0
         self.remote: list[tuple[FetchItem, Partition, int, int]] = []
         self.openings: list[asyncio.Future[Partition]] = []
-        self._postponed: list[
-            tuple[FetchItem, Partition, int]
-        ] = []  # for want of room beside the shares of `remote`
+        # for want of room beside the shares of `remote`
+        self._postponed: list[tuple[FetchItem, Partition, int]] = []
         self._is_oversize_allowed = True  # a batch above the limits may be taken: none was yet (KIP-74)
         self._is_remote_over = False  # nothing is read from objects any more
 

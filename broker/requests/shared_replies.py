@@ -21,9 +21,8 @@ Source = tuple[object, ...]
 
 class SharedReplies:
     def __init__(self) -> None:
-        self._kept: dict[
-            Hashable, tuple[Source, int, list[Buffer]]
-        ] = {}  # the one that was made last at the end
+        # the one that was made last at the end
+        self._kept: dict[Hashable, tuple[Source, int, list[Buffer]]] = {}
 
     def find(self, key: Hashable, source: Source, correlation_id: int) -> Encoded | None:
         kept = self._kept.get(key)

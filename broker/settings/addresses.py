@@ -22,9 +22,8 @@ from millrace.protocol.errors import KafkaError
 WILDCARDS = ("", "0.0.0.0", "::")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SPOKEN = "PLAINTEXT"  # in this release
-LISTENERS_MAX = (
-    32  # each takes up to two of the process's open files, and is bound before a change is answered
-)
+# each takes up to two of the process's open files, and is bound before a change is answered
+LISTENERS_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)

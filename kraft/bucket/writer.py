@@ -140,9 +140,8 @@ class MetadataBackup:
         self._snapshotting: asyncio.Task[None] | None = None
         self.blocked_reason = ""
         self._is_full = asyncio.Event()  # the bucket refused the last put for want of room
-        self.on_full: Callable[[], None] = (
-            _nobody  # called when it begins to: somebody may be able to make some
-        )
+        # called when it begins to: somebody may be able to make some
+        self.on_full: Callable[[], None] = _nobody
         self.pieces_put = 0
         self.snapshots_put = 0
         self.bytes_put = 0

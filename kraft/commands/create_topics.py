@@ -125,9 +125,8 @@ class Creation:
         self._rules = rules
         self._brokers = [broker for broker in image.brokers if broker.is_usable]
         self._taken: dict[str, str] = {}  # collision key -> name
-        self._plain: list[CreatableTopicConfigs] | None = (
-            None  # what holds for a topic that says nothing itself
-        )
+        # what holds for a topic that says nothing itself
+        self._plain: list[CreatableTopicConfigs] | None = None
 
     def create_in_steps(self, topic: CreatableTopic) -> Steps[tuple[CreatableTopicResult, list[Any]]]:
         name = topic.name

@@ -98,9 +98,8 @@ class LogStore:
         self._recent_bytes = 0
         # Held by who reads a segment, and by who closes, cuts or removes one.
         self._files = asyncio.Lock()
-        self._epoch = (
-            0  # of the last batch that was read; no checksum covers it, so that it never falls is checked
-        )
+        # of the last batch that was read; no checksum covers it, so that it never falls is checked
+        self._epoch = 0
 
     @property
     def start(self) -> int:

@@ -77,9 +77,8 @@ class Raft:
         self._messages: list[Message] = []
         self._truncate_to: int | None = None
         self._snapshot: tuple[int, int] | None = None
-        self._wanted: tuple[object, ...] | None = (
-            None  # a snapshot, and the log that it is to take the place of
-        )
+        # a snapshot, and the log that it is to take the place of
+        self._wanted: tuple[object, ...] | None = None
         self.role: Role
         if state.leader == self.node_id:
             self.role = Resigned(state.epoch, self._election_due())

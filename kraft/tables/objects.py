@@ -55,9 +55,8 @@ class StoredObject(NamedTuple):
     order_id: int = 0
     group_id: int = -1
     slot: int = 0
-    writer: int = (
-        0  # token of the incarnation that wrote it, which its footer names; 0: written at millrace.version 0
-    )
+    # token of the incarnation that wrote it, which its footer names; 0: written at millrace.version 0
+    writer: int = 0
 
     def of_stream(self, stream_id: int, start: int, end: int) -> StoredObject:
         return self._replace(stream_id=stream_id, start=start, end=end)

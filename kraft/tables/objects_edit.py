@@ -281,9 +281,8 @@ class ObjectsEdit:
         """Gives those that fewer ranges name, and the streams that are made. Counted once for all, since
         thousands of ranges change and a few sources are named by them."""
         changes: dict[Holder, int] = {}
-        spans: dict[
-            int, list[Span]
-        ] = {}  # by stream: a range may be cut by objects that are made for several parts of it
+        # by stream: a range may be cut by objects that are made for several parts of it
+        spans: dict[int, list[Span]] = {}
         for number, made in enumerate(record.made):
             if not number % STEP_COUNT:
                 yield

@@ -49,9 +49,8 @@ class CreatableTopicConfigs:
 class CreatableTopicResult:
     name: str = ""
     topic_id: Uuid = wire(NO_UUID, since=7, ignorable=True)
-    error_code: Int16 = (
-        0  # TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG, ...
-    )
+    # TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_CONFIG, ...
+    error_code: Int16 = 0
     error_message: str | None = ""
     topic_config_error_code: Int16 = wire(
         0, since=5, tag=0, ignorable=True

@@ -23,9 +23,8 @@ class TopicData:
 class TransactionState:
     error_code: Int16 = 0
     transactional_id: str = ""
-    transaction_state: str = (
-        ""  # Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, ...
-    )
+    # Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, ...
+    transaction_state: str = ""
     transaction_timeout_ms: Int32 = 0
     transaction_start_time_ms: Int64 = 0  # -1: none is open
     producer_id: Int64 = 0

@@ -119,9 +119,8 @@ class AbortedTransaction:
 @dataclass(slots=True)
 class PartitionData:
     partition_index: Int32 = 0
-    error_code: Int16 = (
-        0  # OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, ...
-    )
+    # OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, ...
+    error_code: Int16 = 0
     high_watermark: Int64 = 0
     last_stable_offset: Int64 = -1  # below it every transaction is decided
     log_start_offset: Int64 = wire(-1, since=5, ignorable=True)

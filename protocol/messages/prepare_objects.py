@@ -15,17 +15,15 @@ class PrepareObjectsRequest:
     broker_epoch: Int64 = -1
     object_count: Int32 = 0
     ttl_ms: Int64 = 0  # what is not committed by then is deleted from the store
-    writer: Int64 = (
-        0  # token of the incarnation that will write them: the registered one's; 0 at millrace.version 0
-    )
+    # token of the incarnation that will write them: the registered one's; 0 at millrace.version 0
+    writer: Int64 = 0
 
 
 @dataclass(slots=True)
 class PrepareObjectsResponse:
     VERSIONS = Versions(0, 0, flexible=0)
 
-    error_code: Int16 = (
-        0  # STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED, INVALID_REQUEST, KAFKA_STORAGE_ERROR
-    )
+    # STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED, INVALID_REQUEST, KAFKA_STORAGE_ERROR
+    error_code: Int16 = 0
     error_message: str | None = None
     first_object_id: Int64 = -1

@@ -20,7 +20,6 @@ class RemoveObjectsRequest:
 class RemoveObjectsResponse:
     VERSIONS = Versions(0, 0, flexible=0)
 
-    error_code: Int16 = (
-        0  # STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED; INVALID_RECORD_STATE: one is not pending deletion
-    )
+    # STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED; INVALID_RECORD_STATE: one is not pending deletion
+    error_code: Int16 = 0
     error_message: str | None = None

@@ -26,9 +26,8 @@ class TrimStreamsRequest:
 @dataclass(slots=True)
 class TrimmedStream:
     stream_id: Int64 = 0
-    error_code: Int16 = (
-        0  # RESOURCE_NOT_FOUND: no such stream; FENCED_LEADER_EPOCH: not the owner, or not open
-    )
+    # RESOURCE_NOT_FOUND: no such stream; FENCED_LEADER_EPOCH: not the owner, or not open
+    error_code: Int16 = 0
 
 
 @dataclass(slots=True)

@@ -118,9 +118,8 @@ class Uring:
             code = ctypes.get_errno()
             if code not in (errno.EINTR, errno.EAGAIN, errno.EBUSY):
                 break
-        words[self._submit_tail] = (
-            tail  # the kernel took nothing, and never shall: the caller may let go of the memory
-        )
+        # the kernel took nothing, and never shall: the caller may let go of the memory
+        words[self._submit_tail] = tail
         raise OSError(code, os.strerror(code))
 
     def reap(self) -> list[tuple[int, int]]:

@@ -34,9 +34,8 @@ class AgedLook:
     def __init__(self, settings: CompactionSettings) -> None:
         self._settings = settings
         self._ended_ms: int | None = None
-        self._passed: int | None = (
-            None  # the order id of the newest object that this look has passed; None: no look
-        )
+        # the order id of the newest object that this look has passed; None: no look
+        self._passed: int | None = None
         self._is_wanted = True
 
     def on_round(self) -> None:

@@ -67,9 +67,8 @@ class ObjectReader:
         self.size_bytes = size_bytes
         self._store = store
         self._index = index
-        self._whole: memoryview | None = (
-            None  # an object no larger than the tail guess arrives whole with its index
-        )
+        # an object no larger than the tail guess arrives whole with its index
+        self._whole: memoryview | None = None
         self._loading: asyncio.Task[ObjectIndex] | None = None
         # Whoever comes with the index has seen the footer.
         self._is_writer_known = not writer or index is not None
@@ -163,9 +162,8 @@ class ObjectReader:
             for _ in block.scan(ref):
                 await pause()
         except ObjectCorrupt as error:
-            self._whole = (
-                None  # what came may have been damaged on its way: whoever asks again asks the store
-            )
+            # what came may have been damaged on its way: whoever asks again asks the store
+            self._whole = None
             named = self._named(error, ref.position)
             named.offsets = ref.start, ref.end
             raise named from None

@@ -35,9 +35,8 @@ class Crowd(Background):
         self._target = ("127.0.0.1", broker.port)
         self._count = count
         self._addresses = addresses
-        self._window_bytes = (
-            window_bytes  # what their systems take of what they do not read; 0 for as much as they like
-        )
+        # what their systems take of what they do not read; 0 for as much as they like
+        self._window_bytes = window_bytes
         self._made_count = 0
         self.cut_count = 0
 

@@ -46,9 +46,8 @@ from tests.kraft.test_replay import Machine
 UPLOAD_BYTES = 500 << 20
 RARE_EVERY = 8  # uploads between two of a time index or a partition's state
 SETS_A_ROUND = 16
-EXACT_RANGE_BYTES = (
-    48  # what one range of one upload takes when it stands with the object and with the stream
-)
+# what one range of one upload takes when it stands with the object and with the stream
+EXACT_RANGE_BYTES = 48
 GIB = 1 << 30
 IMAGE_PPM_MAX = 100.0  # of what is stored
 RECORDS_A_GIB_MAX = 16_384  # bytes, of a snapshot, and of the log between two stages

@@ -32,9 +32,8 @@ from tests.live.bucket import Bucket
 MIB = 1 << 20
 TARGET_S_PER_GIB = 5.0
 START_S = 3.0  # beside recovery: the interpreter, the metadata log, listeners
-FULL_SHARE_MIN = (
-    0.9  # an append is refused where the rest would not hold the headers and padding of what is under way
-)
+# an append is refused where the rest would not hold the headers and padding of what is under way
+FULL_SHARE_MIN = 0.9
 FULL_AFTER_S = 3.0  # without one byte more
 DEFAULT_MEMORY_MIB = 1024
 PHASES = ("open", "read", "flush", "close")

@@ -91,9 +91,8 @@ class Loaded:
         self.ring_bytes = Geometry.of(capacity_bytes).ring_bytes
         self.topics: list[TopicStory] = []
         self.sent: dict[Place, list[bytes]] = {}
-        self.acknowledged: list[
-            tuple[int, Place, int, list[bytes]]
-        ] = []  # durable with the log below the first number
+        # durable with the log below the first number
+        self.acknowledged: list[tuple[int, Place, int, list[bytes]]] = []
         self.blocks: list[Block] = []  # once the power went: those that recovery begins with, and on
 
     async def start(self) -> None:

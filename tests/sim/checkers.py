@@ -296,9 +296,8 @@ class ObjectsMatch:
             if key.startswith(objects_prefix(found.cluster_id)):
                 object_id = parse_object_key(found.cluster_id, key)
                 if object_id is not None and object_id in found.image.objects.by_id:
-                    sizes[object_id] = (
-                        size_bytes  # linked or not: a composite that was put need not be committed
-                    )
+                    # linked or not: a composite that was put need not be committed
+                    sizes[object_id] = size_bytes
                 elif object_id is None or (object_id not in linked and object_id not in found.orphans):
                     lines.append(f"orphan-object: {key}")
         for object_id, stored in found.image.objects.by_id.items():

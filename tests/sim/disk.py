@@ -200,9 +200,8 @@ class SimDisk:
         self._locked: dict[str, str] = {}
         self._open_blocks: dict[str, None] = {}
         self._half_done: list[Callable[[SimDisk], None]] = []  # namespace changes under way
-        self._loose: list[
-            dict[str, SimFile | None]
-        ] = []  # done, not synced: a kill came between; what was before
+        # done, not synced: a kill came between; what was before
+        self._loose: list[dict[str, SimFile | None]] = []
         self.on_event: Callable[..., None] = lambda *words: None  # told of every write and fault
         self.on_cut: Callable[[], None] = lambda: None  # called in the instant the power goes
         # Told of every block write as it begins and as it is durable: path, place, bytes.

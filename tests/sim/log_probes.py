@@ -233,9 +233,8 @@ class ObjectSlots:
         self.links: dict[int, Slot | None] = {}  # by epoch
         self._ends: dict[int, int] = {}  # by epoch: all slots below were put
         self._counted: dict[int, int] = {}  # by epoch: what lies behind is void, says a later owner
-        self._joined: dict[
-            int, int
-        ] = {}  # by epoch: what had come without a hole when somebody claimed the log
+        # by epoch: what had come without a hole when somebody claimed the log
+        self._joined: dict[int, int] = {}
 
     def on_put(self, header: ObjectHeader) -> None:
         if header.kind is Kind.ROOT:

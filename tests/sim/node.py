@@ -221,9 +221,8 @@ class SimNode:
         self.life_count = 0
         self.life: Life | None = None
         self.broker: SimBroker | None = None
-        self.stores: list[
-            SimObjectStore
-        ] = []  # of the running process: one for data, others for a log of objects
+        # of the running process: one for data, others for a log of objects
+        self.stores: list[SimObjectStore] = []
         self.failures: list[BaseException] = []  # why processes ended by themselves
         self.gone: asyncio.Future[None] = world.loop.create_future()
         self._ready: asyncio.Future[None] = world.loop.create_future()
@@ -246,21 +245,18 @@ class SimNode:
         self._heads = (0, 0)  # of the log: before the last trim, and after it
         self.on_strike: Callable[[], None] = lambda: None
         self.on_restart: Callable[[], None] = lambda: None  # the same as on_start, but for the first
-        self.rotten: tuple[int, int] | None = (
-            None  # where a byte of the log was made wrong, at one start, and what it was
-        )
+        # where a byte of the log was made wrong, at one start, and what it was
+        self.rotten: tuple[int, int] | None = None
         # The same of an object of the log: key, position, and the object as it was left.
         self.rotten_object: tuple[str, int, tuple[bytes, int]] | None = None
         self.replaced: Replaced | None = None
-        self.cloned: Cloned | None = (
-            None  # the story of it, where the process that was replaced has a disk of its own
-        )
+        # the story of it, where the process that was replaced has a disk of its own
+        self.cloned: Cloned | None = None
         self.begin_clone: Callable[[Rand], None] = lambda rand: None  # as begin_salvage
         self.strange: StrangePlace | None = None  # a place that is not its own, which a start is to find
         self.salvage: Salvage | None = None  # damage to the log, which a start is to find
-        self.given_up: dict[
-            tuple[int, int], None
-        ] = {}  # stream and end of entries of the log that an operator gave up
+        # stream and end of entries of the log that an operator gave up
+        self.given_up: dict[tuple[int, int], None] = {}
         self.begin_salvage: Callable[[Rand], None] = lambda rand: None  # the run knows whose history it is
         self.lost_log: LostLog | None = None  # the log directory goes at a start, and is restored
         # As begin_salvage; with a copy of the bucket to restore from, or None.

@@ -107,9 +107,8 @@ class SimBucket:
         self._clock = clock
         self.objects: dict[str, tuple[bytes, int]] = {}  # key -> content, wall time of the put
         self.uploads: list[SimUpload] = []
-        self.late: dict[
-            tuple[float, str], None
-        ] = {}  # what the dead sent and is still to come: when, and what
+        # what the dead sent and is still to come: when, and what
+        self.late: dict[tuple[float, str], None] = {}
         self.is_away = False
         self.tells_date = False  # in its answers
         self.rotten: dict[str, None] = {}  # keys of objects that are damaged for a while

@@ -102,13 +102,11 @@ class DeviceHeader:
     filled_bytes: int  # this much of the ring was written at least once
     closed_end: int  # the end of the log when it was closed in order; -1 while it is in use
     sequence: int  # grows with each write of a copy; the higher of two sound copies holds
-    earlier: tuple[
-        Reign, ...
-    ] = ()  # owners before this one whose blocks may be needed still, oldest first, REIGNS_MAX at most
+    # owners before this one whose blocks may be needed still, oldest first, REIGNS_MAX at most
+    earlier: tuple[Reign, ...] = ()
     wal_id: bytes = NO_WAL_ID  # drawn at format; without one the copy is written in version 1
-    mark: MetadataMark = (
-        NO_MARK  # the highest committed metadata offset that the owner knew when it wrote this copy
-    )
+    # the highest committed metadata offset that the owner knew when it wrote this copy
+    mark: MetadataMark = NO_MARK
 
     def reign_at(self, position: int) -> Reign | None:
         """The owner whose block may lie there. None: one that was before all who are known."""

@@ -79,9 +79,8 @@ class Stamp:
     trim: int  # a position
     head: Place  # the first object that holds something above the trim, or this one
     head_position: int
-    mark: MetadataMark = (
-        NO_MARK  # the highest committed metadata offset that it knew; without one the header is of version 1
-    )
+    # the highest committed metadata offset that it knew; without one the header is of version 1
+    mark: MetadataMark = NO_MARK
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,12 +109,10 @@ class Tip:
     link: Place | None  # None: nothing was ever written
     is_closed: bool  # that owner said that it writes no more
     is_ours: bool  # our own seal stands there already
-    passed: tuple[
-        Place, ...
-    ] = ()  # objects of the anchor's owner behind the end of its log, whose headers cannot be read
-    mark: MetadataMark = (
-        NO_MARK  # the metadata that the last owner on the way named, who knew what those before it did
-    )
+    # objects of the anchor's owner behind the end of its log, whose headers cannot be read
+    passed: tuple[Place, ...] = ()
+    # the metadata that the last owner on the way named, who knew what those before it did
+    mark: MetadataMark = NO_MARK
 
 
 def find_tip(
@@ -223,9 +221,8 @@ class Extent:
     end: int  # where the last one ends
     segments: tuple[Segment, ...]
     is_head_certain: bool = True  # else what it begins with may be trimmed and gone
-    behind: tuple[
-        tuple[Place, int], ...
-    ] = ()  # objects and their sizes that may have counted, and nobody can say whether they did
+    # objects and their sizes that may have counted, and nobody can say whether they did
+    behind: tuple[tuple[Place, int], ...] = ()
 
     def places(self) -> Iterable[Place]:
         return (Place(run.epoch, slot) for run in self.segments for slot in range(run.start, run.end))

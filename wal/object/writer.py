@@ -47,9 +47,8 @@ class Upload:
         self.size_bytes = HEADER_BYTES + batch.body_bytes
         self.is_done = False
         self.is_hedged = False
-        self.hedge_now: asyncio.Future[None] | None = (
-            None  # while it is late for whoever would wait behind it, and nobody does
-        )
+        # while it is late for whoever would wait behind it, and nobody does
+        self.hedge_now: asyncio.Future[None] | None = None
         self.task: asyncio.Task[None] | None = None
 
 

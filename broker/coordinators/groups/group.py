@@ -35,12 +35,10 @@ from millrace.protocol.error_codes import ErrorCode
 
 CONSUMER = "consumer"  # the protocol type of consumers
 NEW_MEMBER_JOIN_MS = 300_000  # a new member whose JoinGroup waits longer is dropped: its client may be gone
-AWAY_MS_MIN = (
-    1000  # a rebalance timeout of zero or less, which members may say, would have it looked for all the time
-)
-PENDING_MAX = (
-    10_000  # ids given out and not used yet; beyond it the oldest is forgotten, its client asks for another
-)
+# a rebalance timeout of zero or less, which members may say, would have it looked for all the time
+AWAY_MS_MIN = 1000
+# ids given out and not used yet; beyond it the oldest is forgotten, its client asks for another
+PENDING_MAX = 10_000
 
 
 # What a group takes in memory beside its members, offsets and record, and an id that was given out.
@@ -86,12 +84,10 @@ class Group:
         self.protocol: str | None = None
         self.membership = Membership()
         self.members = self.membership.members
-        self.subscribed: frozenset[str] | None = (
-            None  # topics of the current generation's consumers; None: not known
-        )
-        self.state_since_ms: int | None = (
-            None  # wall clock; written by the state machine, which is told the time
-        )
+        # topics of the current generation's consumers; None: not known
+        self.subscribed: frozenset[str] | None = None
+        # wall clock; written by the state machine, which is told the time
+        self.state_since_ms: int | None = None
         self._pending: dict[str, int] = {}  # member ids given out (MEMBER_ID_REQUIRED) -> deadline
         self._unsynced: dict[str, None] = {}  # members of this generation that have not sent SyncGroup yet
         self._phase_deadline_ms = NEVER_MS

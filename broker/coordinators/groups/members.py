@@ -40,9 +40,8 @@ class Member:
     is_new: bool = False  # has never had an answer to JoinGroup: it cannot send heartbeats yet
     join_token: Any = None
     sync_token: Any = None
-    in_flight_writes: int = (
-        0  # commits, and a static member's return, that are not durable yet: they pause its session timer
-    )
+    # commits, and a static member's return, that are not durable yet: they pause its session timer
+    in_flight_writes: int = 0
 
     @property
     def is_waiting(self) -> bool:

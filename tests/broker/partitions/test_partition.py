@@ -646,9 +646,8 @@ def test_index_entries_that_the_wal_is_too_small_for_are_given_up() -> None:
         partition = await fixture.open(settings=settings)
         for number in range(900):
             await fixture.produce(partition, batch(1, timestamp=START_MS + number))
-        fixture.world.wal.max_record_bytes = (
-            14_000  # of which the checkpoint's own bound is 12,500, and the entries 10,800
-        )
+        # of which the checkpoint's own bound is 12,500, and the entries 10,800
+        fixture.world.wal.max_record_bytes = 14_000
         assert partition.state.checkpoint_bytes > 14_000
         await partition.save()
         assert (partition.meta.stream.next_offset, partition.time.next_offset) == (1, 0)

@@ -28,9 +28,8 @@ class Turnstile:
     def __init__(self, bucket: SimBucket, choose: Callable[[int], int]) -> None:
         self.bucket = bucket
         self.waiting: list[tuple[str, Callable[[], Any], asyncio.Future[Any]]] = []
-        self.in_order: tuple[
-            str, ...
-        ] = ()  # actors whose requests under way at once are taken in the order of their coming
+        # actors whose requests under way at once are taken in the order of their coming
+        self.in_order: tuple[str, ...] = ()
         self.choose = choose
 
     def store(self, name: str) -> TurnstileStore:

@@ -55,9 +55,8 @@ class Dialogue:
         self.settings = CoordinatorSettings(initial_rebalance_delay_ms=3000)
         self.now_ms = START_MS
         self.log: list[Record] = []
-        self.waiting: list[
-            tuple[int, Reply | GroupStored]
-        ] = []  # (length of the log that is waited for, what waits)
+        # (length of the log that is waited for, what waits)
+        self.waiting: list[tuple[int, Reply | GroupStored]] = []
         self.is_held = False
         self.ids_count = 0
         self.shard = GroupStateMachine(self.settings, self.new_id)

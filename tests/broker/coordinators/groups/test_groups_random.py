@@ -61,9 +61,8 @@ class Storm:
         self.durable_count = 0
         self.waiting: list[tuple[int, Any]] = []
         self.open_tokens: dict[tuple[int, int], str] = {}  # to the member id that was asked with
-        self.owners: dict[
-            int, dict[bytes, str]
-        ] = {}  # generation -> assignment -> who was told that it holds it
+        # generation -> assignment -> who was told that it holds it
+        self.owners: dict[int, dict[bytes, str]] = {}
         self.shard = GroupStateMachine(self.settings, self.new_id)
         self.clients = [Client(f"c{number}", f"s{number}" if number < 2 else None) for number in range(5)]
 
