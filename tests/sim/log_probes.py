@@ -87,7 +87,7 @@ class ToldIsDurable(LogProbe):
             return True
         wal, bucket = self.node.disk.files.get(WAL_FILE), self.node.world.bucket
         return (wal is not None and value in wal.durable) or any(
-            value in data for data, _ in bucket.objects.values()
+            value in data for _, data in bucket.sound_contents()
         )
 
 
@@ -203,9 +203,8 @@ class OwnerAcknowledges(LogProbe):
         return piece.is_owned and piece.is_joined
 
     def _is_committed(self, value: bytes) -> bool:
-        return any(
-            value in data for key, (data, _) in self.node.world.bucket.objects.items() if "/wal/" not in key
-        )
+        contents = self.node.world.bucket.sound_contents()
+        return any(value in data for key, data in contents if "/wal/" not in key)
 
 
 @dataclass(eq=False)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
@@ -111,7 +111,7 @@ class SimBucket:
         self.late: dict[tuple[float, str], None] = {}
         self.is_away = False
         self.tells_date = False  # in its answers
-        self.rotten: dict[str, None] = {}  # keys of objects that are damaged for a while
+        self.rotten: dict[str, bytes] = {}  # objects that are damaged for a while, and what they were
         self.rotted: set[str] = set()  # keys of objects that ever were
         self.capacity_bytes: int | None = None
         self.hits: Counter[str] = Counter()
@@ -215,6 +215,11 @@ class SimBucket:
     def neglected_uploads(self) -> list[str]:
         """... though whoever began them could have ended them."""
         return [upload.key for upload in self.uploads if upload.state == "open" and not upload.is_stray]
+
+    def sound_contents(self) -> Iterator[tuple[str, bytes]]:
+        """Of all objects, by key: those that are damaged for a while as they were before and will be."""
+        for key, (content, _) in self.objects.items():
+            yield key, self.rotten.get(key, content)
 
     def rot(self, key: str, position: int, mask: int = 1) -> None:
         """Flips bits of one stored byte."""

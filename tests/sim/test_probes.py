@@ -231,6 +231,15 @@ def take_blocks(scene: Scene) -> None:
     tell(scene, 2, b"third")
 
 
+def repeat_from_a_rotten_object(scene: Scene) -> None:
+    """A repeat is acknowledged whose original lies in an object that is damaged for a while."""
+    scene.head(1)
+    bucket, key = scene.world.bucket, scene.put(0)
+    bucket.rotten[key] = bucket.objects[key][0]
+    bucket.rot(key, 1)
+    tell(scene, 0, b"abc")
+
+
 def take_slots(scene: Scene) -> None:
     """The same of a log of objects with seals: one of epoch 1, one of epoch 2 that writes nothing, one of
     epoch 3."""
@@ -336,6 +345,7 @@ def set_the_clock_back(scene: Scene) -> None:
         (take_claims, ("reserved object wal",), ["ToldIsDurable", "OwnerAcknowledges", "SlotsLead"]),
         (fill_a_hole_late, ("reserved object wal",), []),
         (keep_objects, (), ["ObjectsLive"]),
+        (repeat_from_a_rotten_object, (), ["ToldIsDurable"]),
         (set_the_clock_back, (), ["ObjectsLive"]),
     ],
 )

@@ -149,11 +149,12 @@ async def rot(world: World, node: SimNode, rand: Rand) -> None:
         bucket = world.bucket
         spots = []
         for key in [key for key in bucket.objects if is_settled(key, node) and rand.below(3) == 0]:
-            position = rand.below(max(1, len(bucket.objects[key][0])))
-            if bucket.objects[key][0]:
+            content = bucket.objects[key][0]
+            position = rand.below(max(1, len(content)))
+            if content:
                 bucket.rot(key, position)
                 spots.append((key, position, bucket.objects[key]))
-                bucket.rotten[key] = None
+                bucket.rotten[key] = content
         await asyncio.sleep(LASTS_S / 4)
         bucket.rotten.clear()
         for key, position, damaged in spots:
