@@ -147,9 +147,9 @@ class ControllerNode:
         self.newest_ms = (
             recovery.newest_ms
         )  # the latest time in the log as it was found, by the clocks of then
-        self._disk = disk
+        self.disk = disk
+        self.settings = settings
         self._clock = clock
-        self._settings = settings
         self._lock = lock
         self._store = store
         self._snapshot_size_bytes = (
@@ -258,11 +258,11 @@ class ControllerNode:
         if self._snapshot_task is not None:
             await asyncio.wait([self._snapshot_task])
         await self._tasks.stop()
-        if self.publisher.image.offset - self._snapshot_offset > self._settings.snapshot_records_at_close:
+        if self.publisher.image.offset - self._snapshot_offset > self.settings.snapshot_records_at_close:
             await self._snapshot(self.publisher.image)
         await self._store.close()
         if is_discarded and self.is_new:
-            await remove_made(self._disk, self._settings.log_dir, self._names_before)
+            await remove_made(self.disk, self.settings.log_dir, self._names_before)
         self._lock.release()
 
     async def snapshot(self) -> None:
@@ -280,7 +280,7 @@ class ControllerNode:
     def describe_quorum(self, request: Any, now_ms: int) -> Decision:
         from millrace.kraft.raft.describe_quorum import QuorumView  # asked for by people, seldom
 
-        view = QuorumView(self.driver.raft, self._settings, self.meta.directory_id, self._settings.tick_ms)
+        view = QuorumView(self.driver.raft, self.settings, self.meta.directory_id, self.settings.tick_ms)
         return view.decide(request, now_ms)
 
     # Background work.
@@ -288,7 +288,7 @@ class ControllerNode:
     async def _expire(self) -> None:
         """Also where the reserve is made anew once there is room."""
         while True:
-            await asyncio.sleep(self._settings.expiry_interval_ms / 1000)
+            await asyncio.sleep(self.settings.expiry_interval_ms / 1000)
             try:
                 await self.driver.reserve.hold_again()
             except DiskFailed as error:
@@ -301,7 +301,7 @@ class ControllerNode:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.tick_ms / 1000)
+            await asyncio.sleep(self.settings.tick_ms / 1000)
             self.driver.tick()
 
     def _on_group(self) -> None:
@@ -310,7 +310,7 @@ class ControllerNode:
         grown_bytes = self._store.size_bytes - self._snapshot_size_bytes
         grown_records = self.publisher.image.offset - self._snapshot_offset
         is_due = (
-            grown_bytes >= self._settings.snapshot_bytes or grown_records >= self._settings.snapshot_records
+            grown_bytes >= self.settings.snapshot_bytes or grown_records >= self.settings.snapshot_records
         )
         if is_due and (self._snapshot_task is None or self._snapshot_task.done()) and not self._is_closed:
             self._begin_snapshot()
@@ -333,7 +333,7 @@ class ControllerNode:
         """Writes one and removes what two snapshots make superfluous: behind the first, the log is kept from
         its beginning. A disk that will not have it is tried again later."""
         try:
-            snapshot = await write_snapshot(self._disk, self._store.folder, image, self._clock.wall_ms())
+            snapshot = await write_snapshot(self.disk, self._store.folder, image, self._clock.wall_ms())
             self._snapshot_offset = image.offset
             known = await self._store.snapshots()
             size_bytes = self._store.size_bytes

@@ -108,6 +108,9 @@ class ConnectFailed(Unavailable):
         self.port = port
         self.reason = reason
 
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}: {self.reason}"
+
 
 class Listener(Protocol):
     """An address that accepts. `host` is as asked for, `port` the real one (the system's choice when 0 was

@@ -114,6 +114,7 @@ PURE = (
     "kraft/commands/decision.py",
     "kraft/commands/folding.py",
     "kraft/image/delta.py",
+    "kraft/peers/wire.py",
     "kraft/raft/describe_quorum.py",
     "kraft/image/image.py",
     "kraft/raft/log_view.py",

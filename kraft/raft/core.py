@@ -70,7 +70,7 @@ class Raft:
         self.log = log
         self.high_watermark = log.snapshot[0] if log.snapshot else 0
         self.now = 0  # ticks
-        self._settings = settings
+        self.settings = settings
         self._random_below = random_below
         self._saved = state
         self._given = log.end  # entries below were given to the caller
@@ -235,7 +235,7 @@ class Raft:
         for progress in self._parked(before) if isinstance(before, Leader) else ():
             message, progress.parked = progress.parked, None
             if message is not None:
-                self._send(FetchReply(self.node_id, message.source, self.epoch, self.leader))
+                self._send_reply(message, FetchReply(self.node_id, message.source, self.epoch, self.leader))
 
     def _become_unattached(self, epoch: int, voted: int = NOBODY) -> None:
         self._step_down(Unattached(epoch, self._election_due(), voted))
@@ -243,7 +243,7 @@ class Raft:
     def _become_follower(self, epoch: int, leader: int) -> None:
         voted = voted_in(self.role, self.node_id) if epoch == self.epoch else NOBODY
         assert not (isinstance(self.role, Leader) and epoch == self.epoch), (self.role, leader)
-        role = Follower(epoch, leader, self.now + self._settings.fetch_ticks, voted)
+        role = Follower(epoch, leader, self.now + self.settings.fetch_ticks, voted)
         self._step_down(role)
         self._send_fetch(role)
 
@@ -274,7 +274,7 @@ class Raft:
             self._resend_votes(role, at_once=True)
 
     def _resend_votes(self, role: Prospective | Candidate, at_once: bool = False) -> None:
-        if not at_once and (role.due - self.now) % self._settings.retry_ticks:
+        if not at_once and (role.due - self.now) % self.settings.retry_ticks:
             return
         is_pre_vote = isinstance(role, Prospective)
         for voter in self.voters:
@@ -295,7 +295,7 @@ class Raft:
             else:
                 self._become_follower(role.epoch, role.leader)
         elif result is VoteResult.LOST:
-            role.due = min(role.due, self.now + 1 + self._random_below(self._settings.backoff_ticks_max))
+            role.due = min(role.due, self.now + 1 + self._random_below(self.settings.backoff_ticks_max))
 
     def _on_vote(self, message: Vote) -> None:
         if message.epoch > self.epoch:
@@ -306,7 +306,7 @@ class Raft:
         reply = VoteReply(
             self.node_id, message.source, self.epoch, self.leader, is_granted, message.is_pre_vote
         )
-        self._send(reply)
+        self._send_reply(message, reply)
 
     def _would_grant(self, message: Vote) -> bool:
         """In the same epoch. A candidate's log must hold all that ours does; who knows a live leader helps
@@ -322,7 +322,7 @@ class Raft:
 
     def _on_begin_epoch(self, message: BeginEpoch) -> None:
         self._observe(message.epoch, message.source, message.source)
-        self._send(BeginEpochReply(self.node_id, message.source, self.epoch, self.leader))
+        self._send_reply(message, BeginEpochReply(self.node_id, message.source, self.epoch, self.leader))
 
     def _on_end_epoch(self, message: EndEpoch) -> None:
         """The further back in the leader's list, the later one stands, so that the first usually wins
@@ -335,7 +335,7 @@ class Raft:
             message.preferred.index(self.node_id) if self.node_id in message.preferred else len(self.voters)
         )
         role.has_fetched = False
-        role.due = self.now + place * self._settings.retry_ticks
+        role.due = self.now + place * self.settings.retry_ticks
         if place == 0:
             self._become_prospective()
 
@@ -370,14 +370,14 @@ class Raft:
 
     def _tick_leader(self, role: Leader) -> None:
         self._answer_parked(role, only_due=True)
-        horizon = self.now - self._settings.fetch_ticks * 3 // 2
+        horizon = self.now - self.settings.fetch_ticks * 3 // 2
         alive = sum(
             voter == self.node_id or max(p.fetched_at, role.since) > horizon
             for voter, p in role.voters.items()
         )
         if alive < majority(len(self.voters)):
             self.resign()
-        elif (self.now - role.since) % self._settings.retry_ticks == 0:
+        elif (self.now - role.since) % self.settings.retry_ticks == 0:
             self._announce(role)
 
     def _announce(self, role: Leader) -> None:
@@ -390,7 +390,7 @@ class Raft:
             self._become_unattached(message.epoch)
         role = self.role
         if not isinstance(role, Leader) or message.epoch < self.epoch:
-            self._send(FetchReply(self.node_id, message.source, self.epoch, self.leader))
+            self._send_reply(message, FetchReply(self.node_id, message.source, self.epoch, self.leader))
             return
         progress = role.voters.get(message.source) or role.observers.setdefault(message.source, Progress())
         answer = self.log.check_fetch(message.offset, message.last_epoch)
@@ -412,7 +412,7 @@ class Raft:
             reply.diverging = answer
         else:
             reply.snapshot = self.log.snapshot
-        self._send(reply)
+        self._send_reply(message, reply)
 
     def _advance(self, role: Leader) -> None:
         """Raises the high watermark to what a majority holds, once that includes the epoch's first record."""
@@ -430,7 +430,7 @@ class Raft:
 
     def _answer_parked(self, role: Leader, only_due: bool) -> None:
         for progress in self._parked(role):
-            if not only_due or self.now - progress.parked_at >= self._settings.park_ticks:
+            if not only_due or self.now - progress.parked_at >= self.settings.park_ticks:
                 self._answer(progress)
 
     def _answer(self, progress: Progress) -> None:
@@ -438,14 +438,16 @@ class Raft:
         if message is not None:
             end = max(self.log.stable_end, message.offset)
             answer = message.offset, message.last_epoch, end, self.high_watermark
-            self._send(FetchReply(self.node_id, message.source, self.epoch, self.node_id, *answer))
+            self._send_reply(
+                message, FetchReply(self.node_id, message.source, self.epoch, self.node_id, *answer)
+            )
 
     # Replication: the follower's side.
 
     def _on_fetch_reply(self, role: Follower, message: FetchReply) -> None:
         if message.leader != message.source:
             return  # it leads no more, or not yet; asked again after a while
-        role.due = self.now + self._settings.fetch_ticks
+        role.due = self.now + self.settings.fetch_ticks
         role.has_fetched = True
         if (message.offset, message.last_epoch) != (self.log.end, self.log.last_epoch):
             return  # late, or twice: it says nothing of the log as it is now
@@ -484,11 +486,15 @@ class Raft:
         return Fetch(self.node_id, self.node_id, self.epoch, self.log.stable_end)
 
     def _fetch_retry_ticks(self) -> int:
-        return self._settings.park_ticks + self._settings.retry_ticks
+        return self.settings.park_ticks + self.settings.retry_ticks
 
     def _election_due(self) -> int:
-        ticks = self._settings.election_ticks
+        ticks = self.settings.election_ticks
         return self.now + ticks + self._random_below(ticks)
+
+    def _send_reply(self, message: Message, reply: Reply) -> None:
+        reply.request_id = message.request_id
+        self._send(reply)
 
     def _send(self, message: Message) -> None:
         self._messages.append(message)

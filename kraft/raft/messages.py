@@ -8,6 +8,7 @@ sender knows (-1: nobody). Not here: what is done on one (core.py). `__repr__` i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from millrace.protocol.dataclass import dataclass
@@ -23,6 +24,7 @@ class Message:
     source: int
     target: int
     epoch: int
+    request_id: int = field(default=0, kw_only=True)  # the transport's: a reply has that of its request
 
     def words(self) -> str:
         return ""

@@ -565,7 +565,7 @@ def test_a_log_that_another_start_made_before_the_lock_stays(monkeypatch: pytest
 
     async def main() -> None:
         other = await open_node(sim_disk())
-        made = dict(other._disk.files)  # type: ignore[attr-defined]
+        made = dict(other.disk.files)  # type: ignore[attr-defined]
         await other.close()
         disk = sim_disk()
         lock = SimDisk.lock

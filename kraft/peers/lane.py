@@ -1,0 +1,97 @@
+"""Lane: requests of one kind to one peer, one at a time, over a connection of its own.
+
+The core sends a request again when it is not answered for a while, and what it sends says all that there is
+to say now. So the lane keeps the newest message that waits, and forgets those before it; what cannot be
+delivered is dropped. Fetches, which a leader keeps for half a second, stand in a lane apart from votes.
+
+Not here: what messages are as bytes (wire.py). Kept true: at most one request is under way and one waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from millrace.kraft.peers.connection import PeerConnection
+from millrace.kraft.peers.wire import Member, for_version, reply_of, request_of
+from millrace.kraft.raft.messages import Message, Reply
+from millrace.protocol.errors import KafkaError, WireError
+from millrace.runtime.errors import Unavailable, in_words
+
+log = logging.getLogger(__name__)
+BACKOFF_MIN_S: Final = 0.05  # after a failure, doubled with each
+BACKOFF_MAX_S: Final = 1.0
+
+
+class Lane:
+    """`connect` opens a connection to the peer, `on_reply` is told its answers."""
+
+    def __init__(
+        self,
+        peer_id: int,
+        member: Member,
+        connect: Callable[[], Awaitable[PeerConnection]],
+        on_reply: Callable[[Reply], None],
+        timeout_s: float,
+    ) -> None:
+        self._peer_id = peer_id
+        self._member = member
+        self._connect = connect
+        self._on_reply = on_reply
+        self._timeout_s = timeout_s
+        self._message: Message | None = None
+        self._has_message = asyncio.Event()
+        self._connection: PeerConnection | None = None
+        self._failure = ""  # the last one that was logged; "" while the peer answers
+
+    def post(self, message: Message) -> None:
+        self._message = message
+        self._has_message.set()
+
+    async def run(self) -> None:
+        """For ever; cancelled, it closes its connection."""
+        backoff_s = BACKOFF_MIN_S
+        try:
+            while True:
+                await self._has_message.wait()
+                self._has_message.clear()
+                message, self._message = self._message, None
+                if message is not None and await self._ask(message):
+                    backoff_s = BACKOFF_MIN_S
+                elif message is not None:
+                    await asyncio.sleep(backoff_s)
+                    backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+        finally:
+            self._close()
+
+    async def _ask(self, message: Message) -> bool:
+        """Whether the peer answered."""
+        try:
+            if self._connection is None or not self._connection.is_open:
+                self._connection = await self._connect()
+            request = request_of(message, self._member)
+            response = await self._connection.ask(request, self._timeout_s, for_version)
+            reply = reply_of(message, response)
+        except (Unavailable, WireError, KafkaError) as error:
+            self._close()
+            self._on_failure(in_words(error))
+            return False
+        if self._failure:
+            log.info("quorum: node %d answers again", self._peer_id)
+            self._failure = ""
+        if reply is not None:
+            self._on_reply(reply)
+        return True
+
+    def _on_failure(self, failure: str) -> None:
+        """Logged once for as long as it stays the same."""
+        if failure != self._failure:
+            log.warning("quorum: no answer from node %d: %s", self._peer_id, failure)
+            self._failure = failure
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

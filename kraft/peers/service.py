@@ -1,0 +1,80 @@
+"""QuorumService: answers what other members of the quorum ask of this one.
+
+    Vote (key 52), versions 0 to 2; BeginQuorumEpoch (53), 0 to 1; EndQuorumEpoch (54), 0 to 1;
+    Fetch (1) of the metadata log, 4 to 18, from replicas; FetchSnapshot (59), 0 to 1
+    Ignored: a fetch's wait and sizes (a leader's own hold), endpoints and ids of directories that a request
+    names.
+
+A request becomes a message for the core; its answer comes back by the request's number, at once, or for a
+fetch that finds nothing when there is something.
+
+Not here: the core (kraft/raft/core.py), connections (broker/network). Kept true: what is answered was said by
+the core after what it says was durable; a request whose connection is gone is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from millrace.kraft.peers.snapshots import SnapshotPieces
+from millrace.kraft.peers.wire import Member, message_of, refusal_of, response_of
+from millrace.kraft.raft.messages import EndEpoch, Message, Reply
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest
+
+ANSWER_S: Final = 30.0  # a fetch that another of the same replica took the place of is given up then
+
+
+class QuorumService:
+    """`step` takes a message to the core; `now` is the epoch that it is in and who leads it."""
+
+    def __init__(
+        self,
+        member: Member,
+        pieces: SnapshotPieces,
+        step: Callable[[Message], None],
+        now: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._member = member
+        self._pieces = pieces
+        self._step = step
+        self._now = now
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._request_id = 0
+
+    async def answer(self, request: Any) -> Any:
+        """The response, for any request of the quorum. Cancelled, it forgets the request. Raises TimeoutError
+        for one that will not be answered: the connection is to be closed."""
+        if isinstance(request, FetchSnapshotRequest):
+            return await self._pieces.answer(request, *self._now())
+        try:
+            message = message_of(request, self._member)
+        except KafkaError as error:
+            return refusal_of(request, error.code)
+        if isinstance(message, EndEpoch):
+            self._step(message)
+            epoch, leader = self._now()
+            return response_of(
+                request, message, Reply(self._member.node_id, message.source, epoch, leader=leader)
+            )
+        return response_of(request, message, await self._reply(message))
+
+    async def _reply(self, message: Message) -> Reply:
+        self._request_id += 1
+        message.request_id = number = self._request_id
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        try:
+            self._step(message)
+            async with asyncio.timeout(ANSWER_S):
+                return await answer
+        finally:
+            del self._waiting[number]
+
+    def deliver(self, reply: Reply) -> None:
+        """What the core answers; a request that nobody waits for any more is none."""
+        answer = self._waiting.get(reply.request_id)
+        if answer is not None and not answer.done():
+            answer.set_result(reply)

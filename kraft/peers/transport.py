@@ -1,0 +1,101 @@
+"""QuorumTransport: joins the core of one node with the other members of the quorum.
+
+    transport = QuorumTransport(net, {1: ("a", 9093), 2: ("b", 9093), 3: ("c", 9093)})
+    node = await ControllerNode.open(..., send=transport.send, snapshots=transport)
+    transport.start(node)                   before `node.start()`, which lets the core speak
+    response = await transport.answer(request)      of the controller listener
+    await transport.close()
+
+Where the members are is given (controller.quorum.voters). Not here: the listener.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+from millrace.kraft.log.log_store import SnapshotId
+from millrace.kraft.node import ControllerNode
+from millrace.kraft.peers.connection import PeerConnection
+from millrace.kraft.peers.lane import Lane
+from millrace.kraft.peers.service import QuorumService
+from millrace.kraft.peers.snapshots import SnapshotFetcher, SnapshotPieces
+from millrace.kraft.peers.wire import Member
+from millrace.kraft.raft.messages import Fetch, Message, Reply
+from millrace.protocol.ids import uuid_bytes
+from millrace.runtime.errors import Unavailable
+from millrace.runtime.net import Net
+from millrace.runtime.tasks import Tasks
+
+REQUEST_S: Final = 2.0  # controller.quorum.request.timeout.ms
+Endpoints = Mapping[int, tuple[str, int]]  # host and port by node id
+
+
+class QuorumTransport:
+    def __init__(self, net: Net, endpoints: Endpoints, request_s: float = REQUEST_S) -> None:
+        self._net = net
+        self._endpoints = endpoints
+        self._request_s = request_s
+        self._tasks = Tasks()
+        self._lanes: dict[tuple[int, bool], Lane] = {}  # of a peer, for fetches and for what is not one
+        self._node: ControllerNode
+        self._member: Member
+        self._service: QuorumService
+        self._fetcher: SnapshotFetcher
+
+    def start(self, node: ControllerNode) -> None:
+        settings, raft = node.settings, node.driver.raft
+        self._node = node
+        self._member = Member(
+            node.cluster_id,
+            settings.node_id,
+            uuid_bytes(node.meta.directory_id),
+            raft.settings.park_ticks * settings.tick_ms,
+        )
+        pieces = SnapshotPieces(self._member, node.disk, node.log)
+        self._service = QuorumService(
+            self._member, pieces, node.driver.step, lambda: (raft.epoch, raft.leader)
+        )
+        self._fetcher = SnapshotFetcher(self._member, self._connect, lambda: raft.epoch, self._request_s)
+
+    def send(self, message: Message) -> None:
+        """What the core says: a request goes to its peer, an answer to who waits for it."""
+        if isinstance(message, Reply):
+            self._service.deliver(message)
+        elif message.target in self._endpoints:
+            self._lane(message.target, isinstance(message, Fetch)).post(message)
+
+    async def answer(self, request: Any) -> Any:
+        """The response to what another member asks. Raises TimeoutError for what will not be answered."""
+        return await self._service.answer(request)
+
+    def fetch(self, leader: int, snapshot: SnapshotId) -> AsyncIterator[bytes]:
+        """The leader's snapshot, in pieces (SnapshotSource). Raises Unavailable, as the iterator does."""
+        return self._fetcher.fetch(leader, snapshot)
+
+    async def close(self) -> None:
+        """Connections to peers are closed; what they were asked is not answered."""
+        await self._tasks.stop()
+
+    def _lane(self, peer_id: int, is_fetch: bool) -> Lane:
+        lane = self._lanes.get((peer_id, is_fetch))
+        if lane is None:
+            lane = Lane(
+                peer_id,
+                self._member,
+                partial(self._connect, peer_id),
+                self._node.driver.step,
+                self._request_s,
+            )
+            self._lanes[peer_id, is_fetch] = lane
+            self._tasks.start(f"quorum requests to node {peer_id}", lane.run)
+        return lane
+
+    async def _connect(self, peer_id: int) -> PeerConnection:
+        """Raises ConnectFailed, PeerLost."""
+        if peer_id not in self._endpoints:
+            raise Unavailable(f"nobody knows where node {peer_id} of the quorum is")
+        host, port = self._endpoints[peer_id]
+        client_id = f"quorum node {self._member.node_id}"
+        return await PeerConnection.open(self._net, host, port, client_id)

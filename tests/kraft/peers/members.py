@@ -1,0 +1,118 @@
+"""Members of a quorum that talk over a simulated network, each with a disk of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.node import ControllerNode
+from millrace.kraft.peers.transport import QuorumTransport
+from millrace.protocol.messages.api_versions import ApiVersionsResponse
+from millrace.runtime.rand import Rand
+from tests.kraft.build import NODE, SETTINGS, Broker, HandClock, create_topic
+from tests.kraft.peers.listener import MemberConnection
+from tests.sim.disk import SimDisk
+from tests.sim.loop import Life, SimLoop
+from tests.sim.net import SimNet
+
+CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
+PORT = 9093
+
+
+class Member:
+    """One process at a time."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.disk = SimDisk(Rand(b"disk %d" % node_id), hops=0)
+        self.life: Life | None = None
+        self.node: ControllerNode
+        self.transport: QuorumTransport
+
+
+class Members:
+    def __init__(
+        self, loop: SimLoop, voters: tuple[int, ...] = (1, 2, 3), observers: tuple[int, ...] = ()
+    ) -> None:
+        self.loop = loop
+        self.net = SimNet(loop, Rand(b"net"), lambda *words: None)
+        self.voters = voters
+        self.all = {node_id: Member(node_id) for node_id in (*voters, *observers)}
+        self.versions: ApiVersionsResponse | None = None  # that members serve; None: all
+        self.asked: list[Any] = []  # requests, in the order of arrival
+
+    async def start(self, *node_ids: int, **settings: Any) -> None:
+        for node_id in node_ids or tuple(self.all):
+            member = self.all[node_id]
+            host = self.net.host(name(node_id))
+            voters = {voter: (name(voter), PORT) for voter in self.voters}
+            member.transport = QuorumTransport(host, voters)
+            own = replace(
+                SETTINGS, node_id=node_id, voters=self.voters, cluster_id=CLUSTER, tick_ms=20, **settings
+            )
+            member.node = await ControllerNode.open(
+                member.disk,
+                HandClock(),
+                Rand(b"node %d" % node_id),
+                own,
+                send=member.transport.send,
+                snapshots=member.transport,
+            )
+            member.transport.start(member.node)
+            await host.listen(
+                lambda one=member: MemberConnection(self.answer_of(one), self.versions), "", PORT
+            )  # type: ignore[misc]
+            await member.node.start()
+
+    def answer_of(self, member: Member) -> Any:
+        async def answer(request: Any) -> Any:
+            self.asked.append(request)
+            return await member.transport.answer(request)
+
+        return answer
+
+    async def create(self, topic: str, partitions: int = 1) -> None:
+        """By whoever leads; the first one registers a broker for it."""
+        node = (await self.leader()).node
+        if not node.publisher.image.brokers.get(NODE):
+            await Broker.register(node)
+        response = await create_topic(node, topic, partitions)
+        assert response.topics[0].error_code == 0, response
+
+    def leading(self) -> Member | None:
+        """Who takes commands."""
+        for member in self.all.values():
+            driver = getattr(getattr(member, "node", None), "driver", None)
+            if driver is not None and driver.leading_epoch >= 0 and driver.raft.is_leader:
+                return member
+        return None
+
+    async def leader(self) -> Member:
+        """Once there is one."""
+        await self.until(lambda: self.leading() is not None)
+        found = self.leading()
+        assert found is not None
+        return found
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        while True:
+            if is_so():
+                return
+            await asyncio.sleep(0.005)
+
+    async def agree(self) -> MetadataImage:
+        """Returns when everybody has applied all that the leader has."""
+        while True:
+            end = (await self.leader()).node.driver.raft.log.end
+            images = [member.node.publisher.image for member in self.all.values()]
+            if all(image.offset == end for image in images):
+                assert all(image == images[0] for image in images), "equal offset, unequal image"
+                return images[0]
+            await asyncio.sleep(0.01)
+
+
+def name(node_id: int) -> str:
+    return f"controller-{node_id}"

@@ -1,0 +1,161 @@
+"""A quorum whose members reach one another over a network: elections, replication, snapshots, and what
+becomes of them when connections break, addresses are wrong or peers are strangers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.fetch import FetchRequest
+from millrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest
+from millrace.protocol.messages.vote import VoteRequest
+from tests.kraft.peers.listener import served
+from tests.kraft.peers.members import Members, name
+from tests.sim.loop import SimLoop, run_simulation
+
+
+def with_members(
+    work: Callable[[Members], Coroutine[Any, Any, None]], **options: Any
+) -> Callable[[SimLoop], Coroutine[Any, Any, None]]:
+    async def main(loop: SimLoop) -> None:
+        await work(Members(loop, **options))
+
+    return main
+
+
+def test_members_elect_a_leader_and_follow_it() -> None:
+    async def work(members: Members) -> None:
+        await members.start()
+        await members.create("t", 3)
+        image = await members.agree()
+        assert image.topics.by_name("t") is not None
+
+    run_simulation(with_members(work, observers=(9,)))
+
+
+def test_followers_elect_another_when_the_leader_is_cut_off() -> None:
+    async def work(members: Members) -> None:
+        await members.start()
+        first = await members.leader()
+        await members.create("before")
+        for other in members.all:
+            if other != first.node_id:
+                members.net.sever(name(first.node_id), name(other))
+                members.net.sever(name(other), name(first.node_id))
+        await members.until(lambda: not first.node.driver.raft.is_leader)  # no majority fetches
+        second = await members.leader()
+        assert second is not first
+        await members.create("after")
+        members.net.heal()
+        image = await members.agree()
+        assert image.topics.by_name("before") is not None
+        assert image.topics.by_name("after") is not None
+
+    run_simulation(with_members(work))
+
+
+def test_a_member_that_was_away_gets_a_snapshot() -> None:
+    """In pieces, and the log behind it."""
+
+    async def work(members: Members) -> None:
+        await members.start(1, 2)
+        leader = await members.leader()
+        for number in range(6):
+            await members.create(f"t{number}", 1_500)
+            await leader.node.snapshot()
+        assert leader.node.log.start > 0
+        await members.start(3)
+        image = await members.agree()
+        assert len(image.topics.by_name("t5").partitions) == 1_500  # type: ignore[union-attr]
+        asked = [one for one in members.asked if isinstance(one, FetchSnapshotRequest)]
+        assert len({one.topics[0].partitions[0].position for one in asked}) == len(asked) >= 1
+
+    run_simulation(with_members(work))
+
+
+def test_a_leader_that_resigns_tells_the_others() -> None:
+    async def work(members: Members) -> None:
+        await members.start()
+        first = await members.leader()
+        await members.create("t")
+        await members.agree()
+        began_s = members.loop.time()
+        first.node.driver.raft.resign()
+        first.node.driver.tick()
+        await members.until(lambda: members.leading() not in (None, first))
+        settings = first.node.driver.raft.settings
+        assert members.loop.time() - began_s < settings.election_ticks * first.node.settings.tick_ms / 1000
+
+    run_simulation(with_members(work))
+
+
+def test_older_peers_are_asked_in_their_versions() -> None:
+    """Their fetches name the topic and the replica in the older way."""
+
+    async def work(members: Members) -> None:
+        members.versions = served(Fetch=12)
+        await members.start()
+        await members.create("t")
+        assert (await members.agree()).topics.by_name("t") is not None
+        fetches = [one for one in members.asked if isinstance(one, FetchRequest)]
+        assert fetches
+        assert all(one.replica_id > 0 for one in fetches)
+
+    run_simulation(with_members(work))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code"),
+    [
+        (lambda request: setattr(request, "cluster_id", "BBBBBBBBBBBBBBBBBBBBBQ"), "INCONSISTENT_CLUSTER_ID"),
+        (lambda request: setattr(request, "voter_id", 7), "INVALID_VOTER_KEY"),
+        (lambda request: setattr(request.topics[0], "topic_name", "t"), "UNKNOWN_TOPIC_OR_PARTITION"),
+        (
+            lambda request: setattr(request.topics[0].partitions[0], "partition_index", 1),
+            "UNKNOWN_TOPIC_OR_PARTITION",
+        ),
+        (lambda request: setattr(request, "topics", []), "INVALID_REQUEST"),
+        (
+            lambda request: setattr(request.topics[0].partitions[0], "replica_id", request.voter_id),
+            "INVALID_REQUEST",
+        ),
+        (lambda request: setattr(request.topics[0].partitions[0], "replica_epoch", -1), "INVALID_REQUEST"),
+    ],
+)
+def test_what_no_sound_peer_asks_is_refused(spoil: Callable[[Any], None], code: str) -> None:
+    """And changes nothing at whom it is asked."""
+
+    async def work(members: Members) -> None:
+        await members.start()
+        await members.leader()
+        request = next(one for one in members.asked if isinstance(one, VoteRequest))
+        asked = members.all[request.voter_id]
+        request.topics[0].partitions[0].replica_epoch += 5
+        spoil(request)
+        epoch = asked.node.driver.raft.epoch
+        response = await asked.transport.answer(request)
+        assert response.error_code == ErrorCode[code]
+        assert asked.node.driver.raft.epoch == epoch
+
+    run_simulation(with_members(work))
+
+
+def test_a_peer_that_is_away_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="millrace.kraft.peers")
+
+    async def work(members: Members) -> None:
+        await members.start(1, 2)
+        await members.leader()
+        await asyncio.sleep(20)
+        lines = [record.getMessage() for record in caplog.records]
+        away = [line for line in lines if line.startswith("quorum: no answer from node 3")]
+        assert 1 <= len(away) <= 2, lines  # from each of the two
+        await members.start(3)
+        await members.agree()
+
+    run_simulation(with_members(work))

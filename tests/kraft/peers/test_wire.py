@@ -1,0 +1,189 @@
+"""Messages of the quorum through Kafka's requests and back, and what a peer may not send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from millrace.kraft.image.records import Proposal, encode_batch
+from millrace.kraft.peers.wire import (
+    Member,
+    entries_of,
+    for_version,
+    message_of,
+    reply_of,
+    request_of,
+    response_of,
+)
+from millrace.kraft.raft.log_view import Entry
+from millrace.kraft.raft.messages import (
+    NOBODY,
+    BeginEpoch,
+    BeginEpochReply,
+    EndEpoch,
+    Fetch,
+    FetchReply,
+    Message,
+    Reply,
+    Vote,
+    VoteReply,
+)
+from millrace.protocol.apis import api_of
+from millrace.protocol.codec import decode_request, decode_response, encode_request, encode_response
+from millrace.protocol.errors import KafkaError, WireError
+from millrace.protocol.header import decode_request_header
+from millrace.protocol.messages.fetch import ReplicaState
+
+CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
+ONE, TWO = (Member(CLUSTER, node_id, bytes(15) + bytes([node_id])) for node_id in (1, 2))
+BATCHES = [
+    encode_batch([Proposal([b"\x01\x14\x00\x00"], 1)], 7, 3),
+    encode_batch([Proposal([b"\x01\x14\x00\x00"] * 2, 1)], 8, 4),
+]
+ENTRIES = [Entry(7, 1, 3, BATCHES[0], False), Entry(8, 2, 4, BATCHES[1], False)]
+FETCH = Fetch(1, 2, 5, 7, 3, 6)
+
+
+def asked(message: Message, version: int | None = None) -> tuple[Any, Message]:
+    """What node 2 gets of node 1's message, as request and as message."""
+    request = request_of(message, ONE)
+    api = api_of(request)
+    version = api.max_stable_version if version is None else version
+    frame = encode_request(api, version, 9, "node 1", for_version(request, version))[4:]
+    _, position = decode_request_header(frame)
+    arrived = decode_request(api, version, frame, position)
+    return arrived, message_of(arrived, TWO)
+
+
+def answered(message: Message, reply: Reply, version: int | None = None) -> Reply | None:
+    """What node 1 gets of node 2's reply."""
+    request, arrived = asked(message, version)
+    api = api_of(request)
+    version = api.max_stable_version if version is None else version
+    frame = b"".join(encode_response(api, version, 9, response_of(request, arrived, reply)))[4:]
+    return reply_of(message, decode_response(api, version, frame)[1])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Vote(1, 2, 5, 4, 100),
+        Vote(1, 2, 5, 4, 100, is_pre_vote=True),
+        BeginEpoch(1, 2, 5),
+        EndEpoch(1, 2, 5, (3, 2)),
+        FETCH,
+    ],
+)
+def test_a_message_arrives_as_it_was(message: Message) -> None:
+    assert asked(message)[1] == message
+
+
+@pytest.mark.parametrize("version", range(12, 19))
+def test_a_fetch_arrives_in_each_version(version: int) -> None:
+    """Before version 18 nobody says how much is known to be committed: the leader does not answer for that
+    alone."""
+    arrived = asked(FETCH, version)[1]
+    assert isinstance(arrived, Fetch)
+    assert arrived.high_watermark == (6 if version >= 18 else (1 << 63) - 1)
+    arrived.high_watermark = 6
+    assert arrived == FETCH
+
+
+@pytest.mark.parametrize("version", range(12, 19))
+@pytest.mark.parametrize(
+    "reply",
+    [
+        FetchReply(2, 1, 5, 2, 7, 3, 10, 8, entries=ENTRIES),
+        FetchReply(2, 1, 5, 2, 7, 3, 7, 8, entries=[]),
+        FetchReply(2, 1, 5, 2, 7, 3, 7, 8, diverging=(2, 4)),
+        FetchReply(2, 1, 5, 2, 7, 3, 7, 8, snapshot=(90, 4)),
+        FetchReply(2, 1, 6, 3, 7, 3, 7, 0),
+        FetchReply(2, 1, 5, NOBODY, 7, 3, 7, 0),
+        FetchReply(2, 1, 4, NOBODY, 7, 3, 7, 0),
+    ],
+)
+def test_an_answer_to_a_fetch_arrives_as_it_was(reply: FetchReply, version: int) -> None:
+    found = answered(FETCH, reply, version)
+    assert isinstance(found, FetchReply)
+    assert (repr(found), list(found.entries)) == (repr(reply), list(reply.entries))
+
+
+@pytest.mark.parametrize(
+    ("message", "reply"),
+    [
+        (Vote(1, 2, 5, 4, 100), VoteReply(2, 1, 5, NOBODY, True)),
+        (Vote(1, 2, 5, 4, 100), VoteReply(2, 1, 6, 3, False)),
+        (Vote(1, 2, 5, 4, 100, is_pre_vote=True), VoteReply(2, 1, 5, 3, False, True)),
+        (BeginEpoch(1, 2, 5), BeginEpochReply(2, 1, 5, 1)),
+        (BeginEpoch(1, 2, 5), BeginEpochReply(2, 1, 7, 3)),
+    ],
+)
+def test_an_answer_arrives_as_it_was(message: Message, reply: Reply) -> None:
+    assert answered(message, reply) == reply
+
+
+def test_an_epochs_end_is_told_and_not_asked() -> None:
+    assert answered(EndEpoch(1, 2, 5, (2,)), Reply(2, 1, 5)) is None
+
+
+def test_a_pre_vote_is_not_asked_of_who_knows_none() -> None:
+    """It would be taken for a vote, and raise an epoch."""
+    with pytest.raises(WireError, match="pre-vote"):
+        asked(Vote(1, 2, 5, 4, 100, is_pre_vote=True), 1)
+
+
+def test_a_batch_that_is_cut_off_is_left_out() -> None:
+    whole = b"".join(BATCHES)
+    for size_bytes in range(len(BATCHES[0]), len(whole)):
+        assert entries_of(whole[:size_bytes], FETCH, 5) == ENTRIES[:1], size_bytes
+    assert entries_of(whole, FETCH, 5) == ENTRIES
+    assert entries_of(b"", FETCH, 5) == []
+
+
+@pytest.mark.parametrize(
+    ("records", "message", "epoch"),
+    [
+        (b"".join(BATCHES), Fetch(1, 2, 5, 6, 3), 5),  # not what was asked for
+        (b"".join(BATCHES), Fetch(1, 2, 5, 7, 4), 5),  # of an earlier epoch than what is there
+        (b"".join(BATCHES), FETCH, 3),  # of a later epoch than the leader's
+        (BATCHES[1] + BATCHES[0], FETCH, 5),  # out of order
+        (BATCHES[0] + BATCHES[0], FETCH, 5),  # twice
+        (b"\0" * 100, FETCH, 5),
+        (b"\xff" * 100, FETCH, 5),
+    ],
+)
+def test_batches_that_do_not_follow_are_refused(records: bytes, message: Fetch, epoch: int) -> None:
+    with pytest.raises(WireError):
+        entries_of(records, message, epoch)
+
+
+def test_a_damaged_batch_is_refused() -> None:
+    """Whatever its byte, but for those outside the checksum that make it another batch, or a longer one."""
+    for position in range(21, len(BATCHES[0])):
+        damaged = bytearray(BATCHES[0])
+        damaged[position] ^= 1
+        with pytest.raises(WireError):
+            entries_of(bytes(damaged), FETCH, 5)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code"),
+    [
+        (lambda request: setattr(request.topics[0].partitions[0], "fetch_offset", -1), "INVALID_REQUEST"),
+        (
+            lambda request: setattr(request.topics[0].partitions[0], "last_fetched_epoch", -1),
+            "INVALID_REQUEST",
+        ),
+        (lambda request: setattr(request.topics[0], "topic_id", bytes(16)), "UNKNOWN_TOPIC_OR_PARTITION"),
+        (lambda request: setattr(request, "topics", request.topics * 2), "INVALID_REQUEST"),
+        (lambda request: setattr(request, "replica_state", ReplicaState(-1)), "INVALID_REQUEST"),
+    ],
+)
+def test_a_fetch_that_no_replica_sends_is_refused(spoil: Callable[[Any], None], code: str) -> None:
+    request = request_of(FETCH, ONE)
+    spoil(request)
+    with pytest.raises(KafkaError) as refused:
+        message_of(request, TWO)
+    assert refused.value.code.name == code
