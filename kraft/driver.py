@@ -188,7 +188,8 @@ class Driver:
                 break
             await self._apply(self.raft.commit_end)
         for message in ready.messages:
-            self._send(await self._filled(message))
+            if self.raft.may_send(message):
+                self._send(await self._filled(message))
         await self._apply(self.raft.commit_end)
         if is_work and self.on_group is not None and not self.raft.log.unstable:
             self.on_group()
@@ -249,13 +250,14 @@ class Driver:
         return message
 
     async def _persist(self, group: Sequence[Entry]) -> bool:
-        """Makes a group durable. False when there was no room for it, and nothing of it, or proposed after
-        it, remains."""
+        """Makes a group durable. False when there was no room for it, and nothing of it, or of what came
+        after it, remains: a follower asks for it again later."""
         batch, end = await self._encode(group), group[-1].end
         try:
             await self.reserve.at_need(partial(self._store.append, batch, end))
         except DiskFull as error:
-            if any(entry.is_control for entry in self.raft.log.unstable):
+            is_alone = len(self.raft.voters) == 1
+            if is_alone and any(entry.is_control for entry in self.raft.log.unstable):
                 raise
             log.error("no room for %d bytes of metadata: %s", len(batch), in_words(error))
             self.raft.drop_unstable()

@@ -10,7 +10,7 @@ The caller's loop:
         cut the log at ready.truncate_to             (a follower whose log diverged)
         append ready.entries, sync
         raft.on_persisted(entries); raft.ready() again   (a quorum of one commits here)
-        send ready.messages                          (a fetch says that all below its offset is durable)
+        send ready.messages, if raft.may_send        (a fetch says that all below its offset is durable)
         apply what is committed, up to ready.commit_end
 
 Persisting may take its time: messages may be stepped, and a later Ready taken, meanwhile. What is said to be
@@ -127,12 +127,19 @@ class Raft:
         return entry
 
     def drop_unstable(self) -> None:
-        """The disk has no room for what was proposed: nobody has seen it, so it never was."""
-        assert all(not entry.is_control for entry in self.log.unstable), (
-            "the epoch's own record cannot be given up"
-        )
+        """The disk has no room for what was proposed or fetched: nobody has heard that it is here, so it
+        never was. Who leads and cannot write the epoch's own record leads no more."""
+        if isinstance(self.role, Leader) and any(entry.is_control for entry in self.log.unstable):
+            self.resign()
         self.log.truncate(self.log.stable_end)
         self._given = self.log.end
+
+    def may_send(self, message: Message) -> bool:
+        """Whether what the message says of our log is durable: it is once the entries of its Ready are, and
+        is not where they were dropped."""
+        if isinstance(message, Fetch):
+            return message.offset <= self.log.stable_end
+        return not isinstance(message, Vote) or message.end <= self.log.stable_end
 
     def on_persisted(self, entries: Sequence[Entry]) -> None:
         """These entries of a Ready are durable, and all that were given before them; told in the order of
