@@ -149,8 +149,7 @@ class Controller:
         here."""
         passed_ms = self._passed_ms()
         if (
-            self._epoch < 0
-            or self._end is not None
+            self._why_not_now() is not None
             or self._is_busy
             or not self._head.objects.prepared_before(passed_ms, 1)
         ):

@@ -25,6 +25,7 @@ class Quorum:
         self.voters = voters
         self.node_ids = (*voters, *observers)
         self.disks = {node_id: SimDisk(Rand(b"disk %d" % node_id), hops=hops) for node_id in self.node_ids}
+        self.clocks = {node_id: HandClock() for node_id in self.node_ids}
         self.nodes: dict[int, ControllerNode] = {}
         self.images: dict[int, list[MetadataImage]] = {node_id: [] for node_id in self.node_ids}
         self.installed = 0
@@ -37,7 +38,7 @@ class Quorum:
             )
             node = await ControllerNode.open(
                 self.disks[node_id],
-                HandClock(),
+                self.clocks[node_id],
                 Rand(b"node %d" % node_id),
                 own,
                 send=self.deliver,

@@ -10,7 +10,8 @@ from millrace.kraft.raft.log_view import LogView
 from millrace.kraft.raft.messages import EndEpoch, Fetch, Message, VoteReply
 from millrace.kraft.raft.ready import QuorumState
 from millrace.kraft.raft.roles import Resigned
-from tests.kraft.build import Broker, create_topic, run
+from millrace.protocol.messages.prepare_objects import PrepareObjectsRequest
+from tests.kraft.build import NODE, Broker, create_topic, run
 from tests.kraft.quorum import Quorum
 
 
@@ -59,3 +60,22 @@ def test_a_leader_that_cannot_write_its_own_record_leads_no_more() -> None:
     raft.drop_unstable()
     assert (raft.log.end, isinstance(raft.role, Resigned)) == (0, True)
     assert [message.target for message in raft.ready().messages if isinstance(message, EndEpoch)] == [2, 3]
+
+
+def test_who_leads_no_more_expires_nothing() -> None:
+    """Between the moment that a leader is deposed and the one that its controller hears of it."""
+
+    async def main() -> None:
+        quorum = Quorum((1, 2, 3))
+        await quorum.start(expiry_interval_ms=60_000)
+        leader = await quorum.leader()
+        broker = await Broker.register(leader)
+        prepared = await leader.channel.send(PrepareObjectsRequest(NODE, broker.epoch, 1, 1))
+        assert prepared.error_code == 0
+        await quorum.agree()
+        quorum.clocks[leader.meta.node_id].now_ms += 1_000
+        leader.driver.raft.resign()
+        assert leader.controller.expire() is None
+        await quorum.stop()
+
+    run(main())
