@@ -23,7 +23,7 @@ from millrace.kraft.commands.decision import BrokerConfigCheck, Decision, OtherC
 from millrace.kraft.config import ControllerSettings, RaftSettings
 from millrace.kraft.controller import Controller
 from millrace.kraft.driver import Driver, SnapshotSource
-from millrace.kraft.errors import LogCorrupt, LogMismatch, SnapshotCorrupt
+from millrace.kraft.errors import LogCorrupt, LogMismatch, ProposalDropped, SnapshotCorrupt
 from millrace.kraft.image.applier import Applier, Folding
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.image.publisher import MetadataPublisher
@@ -247,14 +247,15 @@ class ControllerNode:
         self.driver.before_commit = before_commit
 
     async def close(self, *, is_discarded: bool = False) -> None:
-        """Writes what is pending, and a snapshot where the next start would otherwise replay much.
-        Idempotent. `is_discarded`: of a log that was made by this start and that nobody knows of: it is
-        removed, and all that was made with it."""
+        """Writes what is pending, and a snapshot where the next start would otherwise replay much; who waits
+        for a majority until then is told ProposalDropped. Idempotent. `is_discarded`: of a log that was made
+        by this start and that nobody knows of: it is removed, and all that was made with it."""
         if self._is_closed:
             return
         self._is_closed = True
         self.controller.end(Closed("the controller"))
         await self.driver.close()
+        self.controller.on_dropped(self.publisher.image.offset, ProposalDropped(self.driver.raft.leader))
         if self._snapshot_task is not None:
             await asyncio.wait([self._snapshot_task])
         await self._tasks.stop()

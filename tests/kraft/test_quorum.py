@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from millrace.kraft.config import RaftSettings
+from millrace.kraft.errors import ProposalDropped
 from millrace.kraft.raft.core import Raft
 from millrace.kraft.raft.log_view import LogView
 from millrace.kraft.raft.messages import EndEpoch, Fetch, Message, VoteReply
@@ -76,6 +79,26 @@ def test_who_leads_no_more_expires_nothing() -> None:
         quorum.clocks[leader.meta.node_id].now_ms += 1_000
         leader.driver.raft.resign()
         assert leader.controller.expire() is None
+        await quorum.stop()
+
+    run(main())
+
+
+def test_a_node_that_closes_tells_whoever_waits() -> None:
+    """A command that no majority took is not left without an answer: its outcome is unknown."""
+
+    async def main() -> None:
+        quorum = Quorum((1, 2, 3))
+        await quorum.start()
+        leader = await quorum.leader()
+        await Broker.register(leader)
+        await quorum.agree()
+        quorum.is_lost = lambda message: True
+        lost = asyncio.ensure_future(create_topic(leader, "lost"))
+        await asyncio.sleep(0.02)
+        await quorum.stop(leader.meta.node_id)
+        with pytest.raises(ProposalDropped):
+            await asyncio.wait_for(lost, 1)
         await quorum.stop()
 
     run(main())
