@@ -4,6 +4,7 @@ sizes pass."""
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
@@ -99,46 +100,39 @@ def test_plain_versions_are_bounded_too() -> None:
                 decode_whole(NAMED["Produce"], 8, body, 0)
 
 
+def fetch() -> FetchRequest:
+    return FetchRequest(topics=[FetchTopic("", bytes(16), [FetchPartition(n) for n in range(50_000)])])
+
+
+def produce() -> ProduceRequest:
+    asked = [PartitionProduceData(0, memoryview(b"x"))]
+    return ProduceRequest(topic_data=[TopicProduceData(f"t{n}", partition_data=asked) for n in range(10_000)])
+
+
+def offset_commit() -> OffsetCommitRequest:
+    partitions = [OffsetCommitRequestPartition(p) for p in range(10)]
+    topics = [OffsetCommitRequestTopic(f"t{n}", partitions=partitions) for n in range(10_000)]
+    return OffsetCommitRequest("g", topics=topics)
+
+
+def reassignments() -> AlterPartitionReassignmentsRequest:
+    partitions = [ReassignablePartition(p, [1, 2, 3]) for p in range(100_000)]
+    return AlterPartitionReassignmentsRequest(topics=[ReassignableTopic("t", partitions)])
+
+
 @pytest.mark.parametrize(
-    ("name", "request_"),
+    ("name", "made"),
     [
-        (
-            "Fetch",
-            FetchRequest(topics=[FetchTopic("", bytes(16), [FetchPartition(n) for n in range(50_000)])]),
-        ),
-        (
-            "Produce",
-            ProduceRequest(
-                topic_data=[
-                    TopicProduceData(f"t{n}", partition_data=[PartitionProduceData(0, memoryview(b"x"))])
-                    for n in range(10_000)
-                ]
-            ),
-        ),
-        (
-            "OffsetCommit",
-            OffsetCommitRequest(
-                "g",
-                topics=[
-                    OffsetCommitRequestTopic(
-                        f"t{n}", partitions=[OffsetCommitRequestPartition(p) for p in range(10)]
-                    )
-                    for n in range(10_000)
-                ],
-            ),
-        ),
-        (
-            "AlterPartitionReassignments",
-            AlterPartitionReassignmentsRequest(
-                topics=[ReassignableTopic("t", [ReassignablePartition(p, [1, 2, 3]) for p in range(100_000)])]
-            ),
-        ),
+        ("Fetch", fetch),
+        ("Produce", produce),
+        ("OffsetCommit", offset_commit),
+        ("AlterPartitionReassignments", reassignments),
     ],
 )
-def test_large_requests_of_real_clients_pass(name: str, request_: object) -> None:
+def test_large_requests_of_real_clients_pass(name: str, made: Callable[[], object]) -> None:
     """Ten thousand topics, a hundred thousand partitions, three replicas each."""
     api = NAMED[name]
     version = 12 if name in ("Fetch", "Produce") else min(9, api.max_stable_version)
-    frame = encode_request(api, version, 1, "c", request_)[4:]
+    frame = encode_request(api, version, 1, "c", made())[4:]
     _, pos = decode_request_header(frame)
     decode_whole(api, version, frame, pos)
