@@ -99,9 +99,10 @@ class Cluster:
 
     def _offsets(self, partitions: dict[str, list[int]], kind: Any) -> dict[str, dict[int, int]]:
         asked = self._java.java.util.HashMap()
+        partition = self._java.org.apache.kafka.common.TopicPartition
         for topic, numbers in partitions.items():
             for number in numbers:
-                asked.put(self._java.org.apache.kafka.common.TopicPartition(topic, number), kind)
+                asked.put(partition(topic, number), kind)
         found: dict[str, dict[int, int]] = {topic: {} for topic in partitions}
         for place, result in self._wait(self._client.listOffsets(asked).all()).items():
             found[str(place.topic())][int(place.partition())] = int(result.offset())

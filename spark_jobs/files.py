@@ -27,11 +27,14 @@ class Files:
     checksums (.NAME.crc) are left out: what is written here carries its own, and a file may be edited."""
 
     def __init__(self, session: SparkSession) -> None:
-        self._java: Any = session.sparkContext._jvm
+        java: Any = session.sparkContext._jvm
+        self._hadoop: Any = java.org.apache.hadoop
+        self._path: Any = self._hadoop.fs.Path  # kept, for each name of a package is a question to the JVM
+        self._to_text: Any = java.org.apache.commons.io.IOUtils.toString
         self._configuration: Any = session.sparkContext._jsc.hadoopConfiguration()
 
     def child(self, folder: str, name: str) -> str:
-        return str(self._java.org.apache.hadoop.fs.Path(folder, name).toString())
+        return str(self._path(folder, name).toString())
 
     def full_name(self, path: str) -> str:
         """With the scheme, and where it is relative with the folder it is relative to."""
@@ -41,13 +44,13 @@ class Files:
     def check_reached(self, path: str) -> None:
         """Fails within twenty seconds where the store is away; of file systems that are no store nothing is
         asked."""
-        place = self._java.org.apache.hadoop.fs.Path(path)
+        place = self._path(path)
         if str(place.toUri().getScheme()) != S3:
             return
-        configuration = self._java.org.apache.hadoop.conf.Configuration(self._configuration)
+        configuration = self._hadoop.conf.Configuration(self._configuration)
         for key, value in ONE_TRY.items():
             configuration.set(key, value)
-        files = self._java.org.apache.hadoop.fs.FileSystem.newInstance(place.toUri(), configuration)
+        files = self._hadoop.fs.FileSystem.newInstance(place.toUri(), configuration)
         try:
             files.exists(place)
         finally:
@@ -81,7 +84,7 @@ class Files:
                 raise
             return ""
         try:
-            return str(self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            return str(self._to_text(stream, "UTF-8"))
         finally:
             stream.close()
 
@@ -117,7 +120,7 @@ class Files:
         HDFS and S3 rename over nothing, so the old file is deleted first, with the new one whole beside it.
         """
         files, place = self._open(path)
-        beside = self._java.org.apache.hadoop.fs.Path(path + BESIDE)
+        beside = self._path(path + BESIDE)
         stream = files.create(beside, True)
         try:
             stream.write(bytearray(text.encode()))
@@ -130,12 +133,12 @@ class Files:
     def _checksum(self, place: Any) -> Any:
         """Where Spark's view of this machine's files would look for one; an old one does not fit what is
         written here."""
-        return self._java.org.apache.hadoop.fs.Path(place.getParent(), f".{place.getName()}.crc")
+        return self._path(place.getParent(), f".{place.getName()}.crc")
 
     def _is_local(self, files: Any) -> bool:
         return str(files.getUri().getScheme()) == "file"
 
     def _open(self, path: str) -> tuple[Any, Any]:
-        place = self._java.org.apache.hadoop.fs.Path(path)
+        place = self._path(path)
         files = place.getFileSystem(self._configuration)
         return (files.getRaw() if self._is_local(files) else files), place
