@@ -1,13 +1,14 @@
-"""Dataclasses whose methods are made when they are first used.
+"""Dataclasses whose methods are made one by one, when they are first used.
 
 `@dataclass` of the standard library compiles five functions a class as the module is imported: a millisecond
-a class with a Python built without optimization, and a process that starts needs a third of them. This
-decorator takes the same arguments, and gives classes that behave the same: the library's own decorator is
-applied to the class as it was written (the twin) when one of the methods, or `__dataclass_fields__`, is first
-asked for, and what it made moves into the class with slots. From then on nothing is left in between.
+a class with a Python built without optimization, and a process that starts needs the `__init__` of a third of
+them. This decorator takes the same arguments, and gives classes that behave the same: `__init__` is made in
+initializer.py, the other methods and the fields by the library's own decorator, of the class as it was
+written (the twin), each when it is first asked for, `__init__` when it is asked for often. What was made
+moves into the class with slots: from then on nothing is left in between.
 
-Only what this project uses: `slots=True` always, no InitVar, no default in a base class that a subclass takes
-away.
+Only what this project uses: `slots=True` always, no InitVar, no KW_ONLY, no default in a base class that a
+subclass takes away.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from millrace.protocol.initializer import LateInit
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
@@ -28,19 +31,28 @@ else:
 _ORDER = ("__lt__", "__le__", "__gt__", "__ge__")
 _SEEN = ("__dataclass_fields__", "__dataclass_params__", "__match_args__")
 _DROPPED = ("__dict__", "__weakref__")
+# What has the library make this one alone. The others are made all at once.
+_NOTHING = {"init": False, "repr": False, "eq": False, "match_args": False}
+_ALONE = {
+    "__repr__": {**_NOTHING, "repr": True},
+    "__eq__": {**_NOTHING, "eq": True},
+    "__hash__": {**_NOTHING, "unsafe_hash": True},
+    "__match_args__": {**_NOTHING, "match_args": True},
+    "__dataclass_fields__": _NOTHING,
+}
 
 
 class _Later:
     """A class attribute that is not made yet."""
 
-    __slots__ = ("_finish", "_name")
+    __slots__ = ("_make", "_name")
 
-    def __init__(self, finish: Callable[[], None], name: str) -> None:
-        self._finish = finish
+    def __init__(self, make: Callable[[str], None], name: str) -> None:
+        self._make = make
         self._name = name
 
     def __get__(self, instance: object | None, owner: type[Any]) -> Any:
-        self._finish()
+        self._make(self._name)
         return getattr(owner if instance is None else instance, self._name)
 
 
@@ -89,23 +101,29 @@ def _defer(twin: type[Any], options: dict[str, bool]) -> type[Any]:
             made_names.append("__hash__")
     elif options.get("eq", True) and not is_hashed:
         members["__hash__"] = None
-    for name in made_names:
-        members[name] = None
+    is_derived = any("__dataclass_fields__" in base.__dict__ for base in twin.__mro__[1:-1])
     metaclass: Callable[..., type[Any]] = type(twin)
-    cls = metaclass(twin.__name__, twin.__bases__, members)
-    cls.__qualname__ = twin.__qualname__
 
-    def finish() -> None:
+    def make(name: str) -> None:
         """Of a copy of the twin: two threads that ask first together make the same, each for itself."""
         given = {name: value for name, value in written.items() if name not in _DROPPED}
         copy = metaclass(twin.__name__, twin.__bases__, given)
         copy.__doc__ = copy.__doc__ or ""  # else its signature is made into one
-        made = dataclasses.dataclass(slots=True, **options)(copy)
-        for name in made_names:
-            setattr(cls, name, made.__dict__[name])
+        if name in _ALONE and not is_derived:
+            asked = [name]
+            made = dataclasses.dataclass(**_ALONE[name])(copy)
+        else:
+            asked = made_names
+            made = dataclasses.dataclass(slots=True, **options)(copy)
+        for each in asked:
+            setattr(cls, each, made.__dict__[each])
 
-    for name in made_names:
-        setattr(cls, name, _Later(finish, name))
+    # Members of the class from its beginning: put into it later, each would be looked up in all its slots.
+    members |= {name: _Later(make, name) for name in made_names}
+    if "__init__" in made_names and not is_derived:
+        members["__init__"] = LateInit(names, written, is_frozen=options.get("frozen", False))
+    cls = metaclass(twin.__name__, twin.__bases__, members)
+    cls.__qualname__ = twin.__qualname__
     return cls
 
 

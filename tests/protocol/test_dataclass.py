@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
 import threading
 from collections.abc import Callable
@@ -15,6 +16,8 @@ import pytest
 from millrace.protocol.dataclass import dataclass
 
 Decorator = Callable[..., Any]
+DECORATORS: tuple[Decorator, Decorator] = (dataclasses.dataclass, dataclass)
+OFTEN = 50  # objects of a class, of which the first are made without compiling its __init__
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -73,10 +76,82 @@ def test_nothing_is_compiled_before_it_is_used(monkeypatch: pytest.MonkeyPatch) 
     class Late:
         a: int = 1
 
-    assert made == []
     assert Late().a == 1
+    assert made == []
     assert Late(2) == Late(2) != Late(3)
     assert made == ["Late"]
+
+
+def written() -> type[Any]:
+    class Written:
+        a: int
+        b: str = "b"
+        seen: list[int] = field(default_factory=list)
+        made: int = field(init=False, default=7)
+        other: list[int] = field(init=False, default_factory=list)
+        last: int = 0
+
+        def __post_init__(self) -> None:
+            self.seen.append(self.last)
+
+    return Written
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_an_object_is_the_same_before_its_initializer_is_compiled(is_frozen: bool) -> None:
+    """Of the library's own decorator, for the first objects, those behind them and what does not fit."""
+
+    library, late = (decorate(slots=True, frozen=is_frozen)(written()) for decorate in DECORATORS)
+    for _ in range(OFTEN):
+        for args, given in ((1,), {}), ((1, "x"), {"last": 3}), ((), {"a": 1, "seen": [5]}):
+            one, other = (
+                asdict(cls(*copy.deepcopy(args), **copy.deepcopy(given))) for cls in (library, late)
+            )
+            assert one == other
+    assert inspect.get_annotations(late.__init__) == inspect.get_annotations(library.__init__)
+    assert list(inspect.signature(late).parameters) == list(inspect.signature(library).parameters)
+    assert late.__init__.__qualname__ == library.__init__.__qualname__
+
+
+@pytest.mark.parametrize("count", [0, OFTEN])
+@pytest.mark.parametrize(
+    ("args", "given", "error"),
+    [
+        ((), {}, "missing 1 required positional argument: 'topic'"),
+        (("a", 1, 2), {}, "takes from 2 to 3 positional arguments but 4 were given"),
+        (("a",), {"topic": "b"}, "multiple values for argument 'topic'"),
+        (("a",), {"offset": 1}, "unexpected keyword argument 'offset'"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_in_python_s_words(
+    count: int, args: tuple[Any, ...], given: dict[str, Any], error: str
+) -> None:
+    @dataclass(frozen=True, slots=True)
+    class Fresh:
+        topic: str
+        partition: int = 0
+
+    for _ in range(count):
+        Fresh("a")
+    with pytest.raises(TypeError, match=error):
+        Fresh(*args, **given)
+    assert Fresh("a") == Fresh("a", 0)
+
+
+def test_what_is_asked_for_alone_is_made_alone() -> None:
+    """A class that is compared does not compile how it is shown."""
+
+    @dataclass(frozen=True, slots=True, order=True)
+    class Fresh:
+        number: int
+
+    shown = Fresh.__dict__["__repr__"]
+    assert Fresh(1) == Fresh(1)
+    assert hash(Fresh(1)) == hash(Fresh(1))
+    assert [one.name for one in fields(Fresh)] == ["number"]
+    assert Fresh.__dict__["__repr__"] is shown
+    assert Fresh(1) < Fresh(2)
+    assert repr(Fresh(1)).endswith("Fresh(number=1)")
 
 
 def test_values_compare_hash_and_show_as_ever() -> None:
