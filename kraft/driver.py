@@ -228,7 +228,7 @@ class Driver:
         try:
             pieces = self._snapshots.fetch(self.raft.leader, snapshot)
             image = await receive_snapshot(self._disk, self._store.folder, snapshot, pieces)
-        except (Unavailable, SnapshotCorrupt) as error:
+        except (Unavailable, SnapshotCorrupt, DiskFull) as error:
             log.warning(
                 "the leader's snapshot at offset %d could not be installed: %s", snapshot.end, in_words(error)
             )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from millrace.kraft.errors import LogCorrupt, SnapshotCorrupt, UnknownRecord
@@ -180,20 +181,38 @@ async def snapshot_parts(image: MetadataImage, time_ms: int) -> AsyncIterator[by
 
 
 async def write_snapshot(disk: Disk, folder: str, image: MetadataImage, time_ms: int) -> SnapshotId:
-    """Durable under its name on return. Cancelled or failed, it leaves at most a file that the next start
-    removes."""
+    """Durable under its name on return. Cancelled, it leaves at most a file that the next start removes;
+    failed, nothing."""
     snapshot = SnapshotId(image.offset, image.epoch)
     path = f"{folder}/{snapshot.name}"
-    await disk.remove(f"{path}.part")
-    file = await disk.open_log(f"{path}.part")
+    async with part_of(disk, path) as part:
+        await write_pieces(disk, part, snapshot_parts(image, time_ms))
+    return snapshot
+
+
+@asynccontextmanager
+async def part_of(disk: Disk, path: str) -> AsyncIterator[str]:
+    """Where the file is made that has its name afterwards, durably; where that fails nothing is left of it,
+    which would keep the room of a full disk."""
+    part = f"{path}.part"
+    await disk.remove(part)
     try:
-        async for part in snapshot_parts(image, time_ms):
-            await file.append([part])
+        yield part
+        await disk.rename(part, path)
+    except Exception:
+        await disk.remove(part)
+        raise
+
+
+async def write_pieces(disk: Disk, path: str, pieces: AsyncIterator[bytes]) -> None:
+    """Durable on return."""
+    file = await disk.open_log(path)
+    try:
+        async for piece in pieces:
+            await file.append([piece])
         await file.sync()
     finally:
         await file.close()
-    await disk.rename(f"{path}.part", path)
-    return snapshot
 
 
 async def receive_snapshot(
@@ -202,18 +221,9 @@ async def receive_snapshot(
     """Takes a snapshot that comes from elsewhere, and gives its image. Durable under its name on return;
     nothing is there under that name when it is not whole. Raises SnapshotCorrupt, UnknownRecord, and what
     `pieces` raises."""
-    path = f"{folder}/{snapshot.name}"
-    await disk.remove(f"{path}.part")
-    file = await disk.open_log(f"{path}.part")
-    try:
-        async for piece in pieces:
-            await file.append([piece])
-        await file.sync()
-    finally:
-        await file.close()
-    image = await load_snapshot_file(disk, f"{path}.part", snapshot)
-    await disk.rename(f"{path}.part", path)
-    return image
+    async with part_of(disk, f"{folder}/{snapshot.name}") as part:
+        await write_pieces(disk, part, pieces)
+        return await load_snapshot_file(disk, part, snapshot)
 
 
 async def load_snapshot(disk: Disk, folder: str, snapshot: SnapshotId) -> MetadataImage:

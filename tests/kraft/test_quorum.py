@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
 from millrace.kraft.config import RaftSettings
 from millrace.kraft.errors import ProposalDropped
+from millrace.kraft.log.log_store import SnapshotId
+from millrace.kraft.log.snapshot import receive_snapshot, write_snapshot
 from millrace.kraft.raft.core import Raft
 from millrace.kraft.raft.log_view import LogView
 from millrace.kraft.raft.messages import EndEpoch, Fetch, Message, VoteReply
 from millrace.kraft.raft.ready import QuorumState
 from millrace.kraft.raft.roles import Resigned
 from millrace.protocol.messages.prepare_objects import PrepareObjectsRequest
-from tests.kraft.build import NODE, Broker, create_topic, run
+from millrace.runtime.disk import DiskFull
+from millrace.runtime.errors import Unavailable
+from tests.kraft.build import NODE, Broker, create_topic, open_node, run, sim_disk
 from tests.kraft.quorum import Quorum
 
 
@@ -99,6 +104,60 @@ def test_a_node_that_closes_tells_whoever_waits() -> None:
         await quorum.stop(leader.meta.node_id)
         with pytest.raises(ProposalDropped):
             await asyncio.wait_for(lost, 1)
+        await quorum.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("harm", ["full", "broken off"])
+def test_a_snapshot_that_fails_leaves_no_part(harm: str) -> None:
+    """What was written of it is in nobody's way: on a full disk it would keep the room, and each try would
+    leave another."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield bytes(1_000)
+        raise Unavailable("the leader is gone")
+
+    async def main() -> None:
+        disk = sim_disk()
+        node = await open_node(disk)
+        await Broker.register(node)
+        await create_topic(node, "a", 100)
+        if harm == "full":
+            disk.capacity_bytes = disk.used_bytes() + 500
+            with pytest.raises(DiskFull):
+                await write_snapshot(disk, node.log.folder, node.publisher.image, 0)
+        else:
+            with pytest.raises(Unavailable):
+                await receive_snapshot(disk, node.log.folder, SnapshotId(7, 1), pieces())
+        assert not [name for name in disk.files if name.endswith(".part")]
+        await node.close()
+
+    run(main())
+
+
+def test_a_follower_whose_disk_is_full_asks_for_a_snapshot_again() -> None:
+    """It has no room for the one that it is given: its process goes on, and takes it once there is some."""
+
+    async def main() -> None:
+        quorum = Quorum((1, 2, 3))
+        await quorum.start(segment_bytes=500, reserve_bytes=100)
+        leader = await quorum.leader()
+        await Broker.register(leader)
+        await quorum.agree()
+        behind = next(node_id for node_id in quorum.nodes if quorum.nodes[node_id] is not leader)
+        await quorum.stop(behind)
+        for number in range(4):
+            await create_topic(leader, f"topic-{number}", 20)
+            await leader.snapshot()
+        disk = quorum.disks[behind]
+        disk.capacity_bytes = disk.used_bytes() + 300
+        await quorum.start(behind)
+        while not disk.hits["full"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
+        disk.capacity_bytes = 1 << 30
+        assert len(list((await asyncio.wait_for(quorum.agree(), 5)).topics)) == 4
         await quorum.stop()
 
     run(main())
