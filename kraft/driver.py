@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from millrace.kraft.config import ControllerSettings
-from millrace.kraft.errors import LogFull, ProposalDropped, SnapshotCorrupt
+from millrace.kraft.errors import LogCorrupt, LogFull, ProposalDropped, SnapshotCorrupt
 from millrace.kraft.image.applier import Applier, StoredBatch
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
@@ -242,9 +242,15 @@ class Driver:
 
     async def _filled(self, message: Message) -> Message:
         """The message as it is sent: the answer to a fetch is given the entries that the core says it may
-        have."""
+        have, or the snapshot that has made them superfluous since."""
         if isinstance(message, FetchReply) and message.offset < message.end and not message.entries:
-            batches = await self._store.read(message.offset, message.end, FETCH_BYTES)
+            try:
+                batches = await self._store.read(message.offset, message.end, FETCH_BYTES)
+            except LogCorrupt:
+                if message.offset >= self._store.start:
+                    raise
+                message.end, message.snapshot = message.offset, self.raft.log.snapshot
+                return message
             message.entries = [entry_of(batch) for batch in batches]
             message.end = batches[-1].end if batches else message.offset
         return message

@@ -307,7 +307,10 @@ class ControllerNode:
 
     def _on_group(self) -> None:
         """Between two groups: what is committed is the whole log, so a new segment can begin where the
-        snapshot ends."""
+        snapshot ends. One that was installed is the newest as one's own would be."""
+        installed = self.driver.raft.log.snapshot
+        if installed is not None and installed[0] > self._snapshot_offset:
+            self._snapshot_offset, self._snapshot_size_bytes = installed[0], 0
         grown_bytes = self._store.size_bytes - self._snapshot_size_bytes
         grown_records = self.publisher.image.offset - self._snapshot_offset
         is_due = (
@@ -332,7 +335,8 @@ class ControllerNode:
 
     async def _snapshot(self, image: MetadataImage) -> None:
         """Writes one and removes what two snapshots make superfluous: behind the first, the log is kept from
-        its beginning. A disk that will not have it is tried again later."""
+        its beginning. A disk that will not have it is tried again later; where one of the leader's has taken
+        the log's place meanwhile it says nothing of the log any more."""
         try:
             snapshot = await write_snapshot(self.disk, self._store.folder, image, self._clock.wall_ms())
             self._snapshot_offset = image.offset
@@ -341,8 +345,9 @@ class ControllerNode:
             start = await self._store.remove_before(known[1]) if len(known) > 1 else self._store.start
             self._snapshot_size_bytes -= size_bytes - self._store.size_bytes
             log_view = self.driver.raft.log
-            log_view.on_snapshot(snapshot.end, snapshot.epoch)
-            log_view.trim_start(start)
+            if log_view.snapshot is None or log_view.snapshot[0] <= snapshot.end:
+                log_view.on_snapshot(snapshot.end, snapshot.epoch)
+                log_view.trim_start(min(start, snapshot.end))
         except (DiskFull, DiskFailed) as error:
             log.warning("no snapshot at offset %d: %s", image.offset, in_words(error))
 

@@ -9,11 +9,13 @@ import pytest
 
 from millrace.kraft.config import RaftSettings
 from millrace.kraft.errors import ProposalDropped
+from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.log.log_store import SnapshotId
 from millrace.kraft.log.snapshot import receive_snapshot, write_snapshot
+from millrace.kraft.node import ControllerNode
 from millrace.kraft.raft.core import Raft
 from millrace.kraft.raft.log_view import LogView
-from millrace.kraft.raft.messages import EndEpoch, Fetch, Message, VoteReply
+from millrace.kraft.raft.messages import EndEpoch, Fetch, FetchReply, Message, VoteReply
 from millrace.kraft.raft.ready import QuorumState
 from millrace.kraft.raft.roles import Resigned
 from millrace.protocol.messages.prepare_objects import PrepareObjectsRequest
@@ -158,6 +160,80 @@ def test_a_follower_whose_disk_is_full_asks_for_a_snapshot_again() -> None:
         await asyncio.sleep(0.05)
         disk.capacity_bytes = 1 << 30
         assert len(list((await asyncio.wait_for(quorum.agree(), 5)).topics)) == 4
+        await quorum.stop()
+
+    run(main())
+
+
+async def far_behind(quorum: Quorum) -> tuple[ControllerNode, int, MetadataImage]:
+    """The leader of a quorum whose log begins above what one of the others has, who is down, and the image
+    that it had."""
+    await quorum.start(segment_bytes=500)
+    leader = await quorum.leader()
+    await Broker.register(leader)
+    image = await quorum.agree()
+    behind = next(node_id for node_id in quorum.nodes if quorum.nodes[node_id] is not leader)
+    await quorum.stop(behind)
+    for number in range(4):
+        for topic in range(5):
+            await create_topic(leader, f"n{number}-{topic}", 2)
+        await leader.snapshot()
+    return leader, behind, image
+
+
+def test_a_follower_is_told_of_the_snapshot_when_its_place_was_trimmed_meanwhile() -> None:
+    """The leader had decided to send from there, and was at its disk while a snapshot made it superfluous."""
+
+    async def main() -> None:
+        quorum = Quorum((1, 2, 3))
+        leader, behind, image = await far_behind(quorum)
+        raft, own = leader.driver.raft, leader.meta.node_id
+        decided = FetchReply(own, behind, raft.epoch, own, image.offset, image.epoch, raft.log.end)
+        leader.log._recent.clear()  # as after a restart, or a megabyte later
+        sent = await leader.driver._filled(decided)
+        assert isinstance(sent, FetchReply)
+        assert (sent.snapshot, sent.end, list(sent.entries)) == (raft.log.snapshot, image.offset, [])
+        await quorum.stop()
+
+    run(main())
+
+
+def test_a_snapshot_that_was_outrun_by_the_leaders_changes_nothing() -> None:
+    """A follower was writing one of its own while the leader's took the place of its log."""
+
+    async def main() -> None:
+        quorum = Quorum((1, 2, 3))
+        _, behind, image = await far_behind(quorum)
+        await quorum.start(behind)
+        await quorum.agree()
+        node = quorum.nodes[behind]
+        before = node.driver.raft.log.snapshot
+        assert before is not None
+        assert before[0] > image.offset
+        await node._snapshot(image)
+        assert node.driver.raft.log.snapshot == before
+        await quorum.stop()
+
+    run(main())
+
+
+def test_who_installed_a_snapshot_makes_none_of_its_own_at_once() -> None:
+    """By records and by bytes it counts from the one that it was given."""
+
+    async def main() -> None:
+        quorum = Quorum((1, 2, 3))
+        _, behind, _ = await far_behind(quorum)
+        made: list[object] = []
+        quorum.disks[behind].on_event = lambda *words: made.append(words[2]) if words[1] == "create" else None
+        await quorum.start(behind, snapshot_records=30)
+        image = await quorum.agree()
+        await asyncio.sleep(0.05)
+        node = quorum.nodes[behind]
+        assert quorum.installed == 1
+        assert len([path for path in made if ".checkpoint" in str(path)]) == 1
+        (only,) = await node.log.snapshots()
+        assert image.offset - 30 < only.end == node.driver.raft.log.snapshot[0]  # type: ignore[index]
+        assert (node._snapshot_offset, node._snapshot_size_bytes) == (only.end, 0)
         await quorum.stop()
 
     run(main())
