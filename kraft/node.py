@@ -95,7 +95,7 @@ class Recovery:
         """`is_all_committed`: this node alone is the quorum, so that what is durable is committed. Else it is
         the leader who says how much behind the snapshot is."""
         self.epochs: list[tuple[int, int]] = []
-        self.snapshot_end = image.offset
+        self.snapshot_end, self.snapshot_epoch = image.offset, image.epoch
         self.epoch = image.epoch
         self.start: int | None = None
         self.record_count = 0
@@ -104,6 +104,12 @@ class Recovery:
         self._folding = Folding(image)
         self._is_all_committed = is_all_committed
 
+    @property
+    def is_to_be_replaced(self) -> bool:
+        """A log of earlier epochs than the snapshot is no log that the snapshot was made of: the leader's
+        was about to take its place."""
+        return not self._is_all_committed and bool(self.epochs) and self.epochs[-1][0] < self.snapshot_epoch
+
     def visit(self, header: BatchHeader, view: memoryview) -> None:
         """Takes the log's next batch. Raises LogCorrupt where the snapshot ends within it."""
         if self.start is None:
@@ -111,7 +117,7 @@ class Recovery:
         self.newest_ms = max(self.newest_ms, header.max_timestamp)
         if not self.epochs or self.epochs[-1][0] < header.leader_epoch:
             self.epochs.append((header.leader_epoch, header.base_offset))
-        if header.base_offset < self._folding.end <= header.last_offset:
+        if header.base_offset < self._folding.end <= header.last_offset and not self.is_to_be_replaced:
             raise LogCorrupt(
                 "the snapshot", 0, f"it ends at offset {self._folding.end}, within a batch of the log"
             )
@@ -400,8 +406,8 @@ async def replay(
     disk: Disk, store: LogStore, snapshots: Sequence[SnapshotId], segments: Sequence[int]
 ) -> tuple[Recovery, SnapshotId | None]:
     """The newest snapshot that can be read, and the log behind it, as far as it is known to be committed. A
-    log that ends below a snapshot of a leader's was being replaced by it. Raises SnapshotCorrupt or
-    LogCorrupt where the two do not meet."""
+    log that ends below a snapshot of a leader's, or in an earlier epoch, was being replaced by it. Raises
+    SnapshotCorrupt or LogCorrupt where the two do not meet."""
     is_alone = len(store.voters) <= 1  # none: somebody who only looks
     image, chosen = EMPTY_IMAGE, None
     fault: SnapshotCorrupt | None = None
@@ -420,7 +426,7 @@ async def replay(
         )
     recovery = Recovery(image, is_all_committed=is_alone)
     await store.read_all(image.offset, recovery.visit)
-    if store.end < image.offset and not is_alone:
+    if (store.end < image.offset and not is_alone) or recovery.is_to_be_replaced:
         await store.restart_at(image.offset)
         recovery = Recovery(image, is_all_committed=False)
     if store.end < image.offset:

@@ -165,12 +165,12 @@ class LogStore:
         """A durable snapshot of everything below `end` takes the place of the log, which is empty then and
         goes on from `end`.
 
-        A crash on the way leaves a log that ends below that snapshot, or none: the next start goes on
-        here."""
+        A crash on the way leaves the beginning of a log that ends below that snapshot or in an earlier epoch,
+        or none: the next start goes on here."""
         async with self._files:
             await self._close_file()
             while self._segments:
-                await self._disk.remove(self._path(self._segments.pop(0).base))
+                await self._disk.remove(self._path(self._segments.pop().base))
             self._file = await self._disk.open_log(self._path(end))
             await self._file.sync()
             self._segments = [Segment(end, end)]
