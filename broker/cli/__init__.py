@@ -59,7 +59,10 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     if words[0] not in COMMANDS:
         print(f"millrace: there is no command {words[0]!r}{_near(words[0])}\n\n{usage()}", file=sys.stderr)
         return 2
-    command = import_module(f"millrace.broker.cli.{words[0]}")
+    from millrace.runtime.process import loading
+
+    with loading():
+        command = import_module(f"millrace.broker.cli.{words[0]}")
     return int(command.run(words[1:], env, run_loop))
 
 

@@ -200,18 +200,20 @@ def within_files(settings: BrokerSettings, file_limit: int) -> BrokerSettings:
 async def serve(settings: BrokerSettings) -> int:
     """Builds the broker and runs it to its end."""
     # Here, so that mistakes in the settings are told before the larger part is loaded.
-    from millrace.broker.app import Broker
-    from millrace.runtime.bundle import real_runtime
+    with process.loading():
+        from millrace.broker.app import Broker
+        from millrace.runtime.bundle import real_runtime
 
     return await run_broker(Broker(settings, real_runtime()), settings)
 
 
 async def serve_test(settings: BrokerSettings, data_dir: str) -> int:
     """The same in test mode, with a control listener for faults. 2 for a folder of a start without it."""
-    from millrace.broker.app import Broker
-    from millrace.broker.injection import Injection
-    from millrace.broker.injection_http import ControlServer
-    from millrace.broker.test_mode import NOTICE, take_folder, unsynced_runtime
+    with process.loading():
+        from millrace.broker.app import Broker
+        from millrace.broker.injection import Injection
+        from millrace.broker.injection_http import ControlServer
+        from millrace.broker.test_mode import NOTICE, take_folder, unsynced_runtime
 
     runtime, injection = unsynced_runtime(), Injection()
     if not await take_folder(runtime.disk, data_dir, settings.controller.log_dir):
