@@ -2,26 +2,62 @@
 
 What is written is in the system's page cache on return, so a killed process loses nothing; a machine that
 loses power loses everything. Of the interfaces of disk.py only the durability is left out: order, locks and
-errors are the real disk's (runtime/disk/posix.py). `UnsyncedCalls` is the same for a directory of objects.
+errors are the real disk's (runtime/disk/posix.py). Its calls are made in place: of the page cache each takes
+microseconds, where a thread takes a hundred to hand over to. `UnsyncedCalls` is the same for a directory of
+objects, which may be large: those stay with threads.
 Not here: who may ask for it (broker/test_mode.py).
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import BlockFile
-from millrace.runtime.disk.opening import disk_error
+from millrace.runtime.disk.driven import DrivenBlockFile
+from millrace.runtime.disk.opening import disk_error, open_block_descriptor
 from millrace.runtime.disk.posix import PosixDisk, PosixLogFile, write_all
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore.address import StoreAddress, open_store
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _DURABLE = getattr(os, "O_DSYNC", 0) | getattr(os, "O_SYNC", 0)
 
 
 def open_unsynced(path: str, flags: int, mode: int) -> int:
     return os.open(path, flags & ~_DURABLE, mode)
+
+
+async def _in_place(path: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    try:
+        return call(*args, **kwargs)
+    except OSError as error:
+        raise disk_error(error, path) from error
+
+
+class UnsyncedBlockFile(DrivenBlockFile):
+    """A write has ended when it was asked for."""
+
+    def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]:
+        future = self._new_write()
+        try:
+            write_all(self._descriptor.fd, [buffer], position)
+        except OSError as error:
+            future.set_exception(disk_error(error, self._descriptor.path))
+        else:
+            future.set_result(None)
+        return future
+
+    async def _off_loop(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return call(*args, **kwargs)
+
+    async def _drain(self) -> None:
+        """There is never one under way."""
 
 
 class UnsyncedLogFile:
@@ -44,10 +80,11 @@ class UnsyncedLogFile:
 
 class UnsyncedDisk(PosixDisk):
     def __init__(self) -> None:
-        super().__init__(open_fd=open_unsynced)
+        super().__init__(open_fd=open_unsynced, call=_in_place)
 
     async def open_block(self, path: str, size_bytes: int, *, direct: str = "prefer") -> BlockFile:
-        return await super().open_block(path, size_bytes, direct="never")
+        descriptor = open_block_descriptor(path, size_bytes, "never", open_unsynced)
+        return UnsyncedBlockFile(descriptor, asyncio.get_running_loop())
 
     async def open_log(self, path: str) -> UnsyncedLogFile:  # type: ignore[override]
         return UnsyncedLogFile(await super().open_log(path))

@@ -15,7 +15,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 from millrace.runtime.disk import BlockFile, Buffer, DiskFailed, DiskLocked
 from millrace.runtime.disk.opening import (
@@ -35,6 +35,12 @@ T = TypeVar("T")
 
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
 _PARTS_MAX = 512  # below IOV_MAX everywhere
+
+
+class Caller(Protocol):
+    """Makes a blocking call about the file of that path; an OSError comes out as the project's."""
+
+    async def __call__(self, path: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
 
 
 async def _off_loop(path: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -63,9 +69,10 @@ async def _held(opening: asyncio.Future[T], close: Callable[[T], None]) -> T:
 
 class PosixDisk:
     """`driver`: auto | uring | thread. `open_fd` is `os.open`, or what a test puts in its place to refuse
-    flags."""
+    flags. `call`: how blocking calls are made."""
 
-    def __init__(self, *, driver: str = "auto", open_fd: OpenFd = os.open) -> None:
+    def __init__(self, *, driver: str = "auto", open_fd: OpenFd = os.open, call: Caller = _off_loop) -> None:
+        self._call = call
         self._driver = driver
         self._open_fd = open_fd
 
@@ -93,35 +100,35 @@ class PosixDisk:
         return ThreadBlockFile(descriptor, loop)
 
     async def open_log(self, path: str) -> PosixLogFile:
-        opening = asyncio.ensure_future(_off_loop(path, _open_log, path))
+        opening = asyncio.ensure_future(self._call(path, _open_log, path, self._call))
         return await _held(opening, lambda file: os.close(file._fd))
 
     async def read_file(self, path: str) -> bytes | None:
-        return await _off_loop(path, _read_file, path)
+        return await self._call(path, _read_file, path)
 
     async def write_file(self, path: str, data: bytes) -> None:
-        await _off_loop(path, _write_file, path, data)
+        await self._call(path, _write_file, path, data)
 
     async def list_folder(self, path: str) -> list[str]:
-        return await _off_loop(path, _list_folder, path)
+        return await self._call(path, _list_folder, path)
 
     async def make_folder(self, path: str) -> None:
-        await _off_loop(path, _make_folder, path)
+        await self._call(path, _make_folder, path)
 
     async def missing_folders(self, path: str) -> list[str]:
-        return await _off_loop(path, _missing_folders, path)
+        return await self._call(path, _missing_folders, path)
 
     async def remove_folder(self, path: str) -> None:
-        await _off_loop(path, _remove_folder, path)
+        await self._call(path, _remove_folder, path)
 
     async def remove(self, path: str) -> None:
-        await _off_loop(path, _remove, path)
+        await self._call(path, _remove, path)
 
     async def rename(self, source: str, target: str) -> None:
-        await _off_loop(source, _rename, source, target)
+        await self._call(source, _rename, source, target)
 
     async def reserve(self, path: str, size_bytes: int) -> None:
-        await _off_loop(path, _reserve, path, size_bytes)
+        await self._call(path, _reserve, path, size_bytes)
 
     def free_bytes(self, path: str) -> int:
         """Of the file system that holds `path`, or would."""
@@ -234,8 +241,9 @@ def _is_alive(pid: int) -> bool:
 
 
 class PosixLogFile:
-    def __init__(self, fd: int, path: str, size_bytes: int) -> None:
+    def __init__(self, fd: int, path: str, size_bytes: int, call: Caller) -> None:
         self._fd = fd
+        self._call = call
         self._path = path
         self._size_bytes = size_bytes
         self._is_failed = False
@@ -255,7 +263,7 @@ class PosixLogFile:
         await self._guard(_sync, self._fd)
 
     async def read_at(self, position: int, length: int) -> bytes:
-        return await _off_loop(self._path, os.pread, self._fd, length, position)
+        return await self._call(self._path, os.pread, self._fd, length, position)
 
     async def truncate(self, size_bytes: int) -> None:
         self._check()
@@ -266,7 +274,7 @@ class PosixLogFile:
         """Idempotent; syncs nothing."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
-            await _off_loop(self._path, os.close, fd)
+            await self._call(self._path, os.close, fd)
 
     def _check(self) -> None:
         if self._is_failed:
@@ -274,18 +282,18 @@ class PosixLogFile:
 
     async def _guard(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return await _off_loop(self._path, call, *args, **kwargs)
+            return await self._call(self._path, call, *args, **kwargs)
         except Exception:
             self._is_failed = True
             raise
 
 
-def _open_log(path: str) -> PosixLogFile:
+def _open_log(path: str, call: Caller) -> PosixLogFile:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         size = os.fstat(fd).st_size
         sync_name(path, is_new=size == 0)
-        return PosixLogFile(fd, path, size)
+        return PosixLogFile(fd, path, size, call)
     except BaseException:
         os.close(fd)
         raise

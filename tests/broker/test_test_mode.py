@@ -14,6 +14,7 @@ from millrace.broker.test_mode import take_folder
 from millrace.kraft.log.meta_properties import MetaProperties, write_meta_properties
 from millrace.runtime.disk import DiskFailed, DiskFull
 from millrace.runtime.disk_unsynced import UnsyncedDisk
+from millrace.runtime.errors import Closed
 from tests.patience import PATIENCE_S
 
 
@@ -93,8 +94,16 @@ def test_a_disk_without_the_device_keeps_what_it_is_given(tmp_path: Path) -> Non
         block = await disk.open_block(f"{tmp_path}/block", 8_192)
         await block.write_at(4_096, memoryview(bytearray(b"x" * 4_096)))
         assert (block.is_direct, await block.read_at(4_096, 2)) == (False, b"xx")
+        writing = block.write_at(0, memoryview(bytearray(b"y" * 4_096)))
+        assert writing.done()  # no thread, no ring: in place
+        with pytest.raises(DiskFailed):
+            await block.write_at(-4_096, memoryview(bytearray(4_096)))
         await block.close()
+        with pytest.raises(Closed):
+            block.write_at(0, memoryview(bytearray(4_096)))
         with pytest.raises((DiskFailed, DiskFull)):
             await disk.write_file(f"{tmp_path}/none/small", b"")
+        with pytest.raises(DiskFailed):
+            await disk.open_log(str(tmp_path))
 
     asyncio.run(use())
