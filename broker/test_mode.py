@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
+from millrace.broker.config import BrokerSettings
 from millrace.broker.settings.source import Given
 from millrace.kraft.log.meta_properties import read_meta_properties
 from millrace.runtime.bundle import Runtime
@@ -21,6 +23,7 @@ from millrace.runtime.net import LoopNet
 from millrace.runtime.offload import ThreadOffload
 from millrace.runtime.rand import Rand
 from millrace.runtime.steps import line_of
+from millrace.wal.config import BlockWalSettings
 
 NOTICE = "test mode: nothing is kept; data may be lost with this machine, and faults can be injected"
 WAL_CAPACITY = "64MiB"
@@ -41,6 +44,14 @@ def with_test_settings(given: Mapping[str, Given], data_dir: str) -> dict[str, G
     wal = {"s3.wal.path": f"0@file://{data_dir}/wal?capacity={WAL_CAPACITY}"}
     mode = {name: Given(text, "override", "--test-mode") for name, text in (TEST_SETTINGS | wal).items()}
     return {**mode, **given}
+
+
+def without_fill(settings: BrokerSettings) -> BrokerSettings:
+    """Zeros ahead of the log hasten writes that wait for a device."""
+    wal = settings.wal_settings
+    if not isinstance(wal, BlockWalSettings):
+        return settings
+    return replace(settings, wal_settings=replace(wal, fill_ahead_bytes=0))
 
 
 async def take_folder(disk: Disk, data_dir: str, log_dir: str) -> bool:

@@ -213,7 +213,7 @@ async def serve_test(settings: BrokerSettings, data_dir: str) -> int:
         from millrace.broker.app import Broker
         from millrace.broker.injection import Injection
         from millrace.broker.injection_http import ControlServer
-        from millrace.broker.test_mode import NOTICE, take_folder, unsynced_runtime
+        from millrace.broker.test_mode import NOTICE, take_folder, unsynced_runtime, without_fill
 
     runtime, injection = unsynced_runtime(), Injection()
     if not await take_folder(runtime.disk, data_dir, settings.controller.log_dir):
@@ -227,7 +227,7 @@ async def serve_test(settings: BrokerSettings, data_dir: str) -> int:
     port = await control.start()
     try:
         return await run_broker(
-            Broker(settings, runtime, injection), settings, f" control http://127.0.0.1:{port}"
+            Broker(without_fill(settings), runtime, injection), settings, f" control http://127.0.0.1:{port}"
         )
     finally:
         await control.stop()

@@ -63,6 +63,7 @@ class BlockFile(Protocol):
 
     size_bytes: int
     is_direct: bool  # False: writes go through the page cache, synchronously
+    is_new: bool  # made when it was opened: all of it reads as zeros
 
     def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]:
         """Starts one write now (plain def); the future completes when the bytes are durable. Several may be

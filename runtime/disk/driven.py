@@ -31,6 +31,7 @@ class DrivenBlockFile(ABC):
     def __init__(self, descriptor: BlockDescriptor, loop: asyncio.AbstractEventLoop) -> None:
         self.size_bytes = descriptor.size_bytes
         self.is_direct = descriptor.is_direct
+        self.is_new = descriptor.is_new
         self._descriptor = descriptor
         self._loop = loop
         self._line = line_of(loop)

@@ -47,6 +47,7 @@ class BlockDescriptor:
     size_bytes: int
     is_direct: bool
     is_device: bool
+    is_new: bool
     reservation: DeviceReservation
     spare: list[mmap.mmap] = field(default_factory=list)  # memory of former reads; at most two
 
@@ -117,7 +118,7 @@ def _open(path: str, size_bytes: int, open_fd: OpenFd, *, is_direct: bool, is_ou
             sync_name(path, is_new=is_new)
         if is_direct:
             _read_first_block(fd)
-        return BlockDescriptor(fd, path, size, is_direct, is_device, DeviceReservation(fd, path))
+        return BlockDescriptor(fd, path, size, is_direct, is_device, is_new, DeviceReservation(fd, path))
     except BaseException:
         os.close(fd)
         raise

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from millrace.broker.cli.serve import Options, parse_options, read_settings
-from millrace.broker.test_mode import take_folder
+from millrace.broker.test_mode import take_folder, without_fill
 from millrace.kraft.log.meta_properties import MetaProperties, write_meta_properties
 from millrace.runtime.disk import DiskFailed, DiskFull
 from millrace.runtime.disk_unsynced import UnsyncedDisk
 from millrace.runtime.errors import Closed
+from millrace.wal.config import BlockWalSettings
 from tests.patience import PATIENCE_S
 
 
@@ -38,6 +39,19 @@ def test_a_start_without_it_has_none_of_them(tmp_path: Path) -> None:
     assert settings.groups.initial_rebalance_delay_ms == 3_000
     assert settings.groups.offsets_partitions_count == 50
     assert parse_options(["--test-mode"]).is_test
+
+
+def test_no_zeros_are_written_ahead_of_its_log(tmp_path: Path) -> None:
+    """They hasten writes that wait for a device."""
+    options = Options(None, (), str(tmp_path), is_test=True)
+    settings = read_settings(options, {}).settings
+    assert isinstance(settings.wal_settings, BlockWalSettings)
+    changed = without_fill(settings)
+    assert isinstance(changed.wal_settings, BlockWalSettings)
+    assert settings.wal_settings.fill_ahead_bytes > changed.wal_settings.fill_ahead_bytes == 0
+    words = ("s3.wal.path=0@s3://bucket?region=eu-central-1",)
+    other = read_settings(Options(None, words, str(tmp_path), is_test=True), {}).settings
+    assert without_fill(other) == other
 
 
 def test_it_leaves_alone_what_is_to_be_kept(tmp_path: Path) -> None:

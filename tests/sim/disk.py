@@ -529,6 +529,7 @@ class SimBlockFile:
         self._file = disk.files[path]
         self.size_bytes = len(self._file.durable)
         self.is_direct = is_direct
+        self.is_new = False  # so that what looks at a place that may hold something looks at each
         self._under_way = 0
         self._is_closed = False
 

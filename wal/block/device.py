@@ -49,7 +49,7 @@ class BlockDevice:
         try:
             header = await read_header(file)
             _check(header, owner, file.size_bytes)
-            if header is None:
+            if header is None and not file.is_new:
                 await _check_blank(disk, path, file)
             is_reserved = await _reserve(file, path, header, owner, settings)
             if header is None:

@@ -77,6 +77,25 @@ def test_what_is_written_is_read(driver: str, direct: str, tmp_path: Path) -> No
 
 
 @drivers
+@pytest.mark.parametrize(("content", "is_new"), [(None, True), (b"", True), (bytes(8192), False)])
+def test_who_made_a_file_knows_that_it_is_empty(
+    driver: str, content: bytes | None, is_new: bool, tmp_path: Path
+) -> None:
+    """It need not look; who finds one looks at it, and so at the second opening."""
+
+    async def run() -> None:
+        path = tmp_path / "block"
+        if content is not None:
+            path.write_bytes(content)
+        for expected in (is_new, False):
+            file = await PosixDisk(driver=driver).open_block(str(path), 8192)
+            assert (file.is_new, await file.read_at(0, 8192)) == (expected, bytes(8192))
+            await file.close()
+
+    asyncio.run(run())
+
+
+@drivers
 def test_a_driver_keeps_no_view_of_a_finished_write(driver: str, tmp_path: Path) -> None:
     """Once a write has completed its memory can be seen free."""
 

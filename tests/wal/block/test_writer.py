@@ -18,6 +18,7 @@ class HeldFile:
 
     size_bytes = 1 << 20
     is_direct = True
+    is_new = False
 
     def __init__(self) -> None:
         self.writes: list[tuple[int, memoryview, asyncio.Future[None]]] = []
