@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+_STRIDES = 10_000, 2, 125  # of the garbage collector
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -80,6 +81,7 @@ def loading() -> Iterator[None]:
         yield
     finally:
         gc.freeze()
+        gc.set_threshold(*_STRIDES)
         gc.enable()
 
 
@@ -100,7 +102,7 @@ def keep_start_out_of_collections(*, is_searched: bool = True) -> None:
     if is_searched:
         gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 2, 125)
+    gc.set_threshold(*_STRIDES)
 
 
 def exit_now(code: int) -> NoReturn:

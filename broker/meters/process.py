@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import platform
 import resource
+import sys
 import time
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def show_process(registry: Registry, clock: Clock) -> None:
             lambda: _pages(0) * PAGE_BYTES,
         )
     loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
-    about = {"version": VERSION, "python": platform.python_version(), "event_loop": loop}
+    about = {"version": VERSION, "python": sys.version.split()[0], "event_loop": loop}
     registry.gauge("millrace_build_info", "1, with the build in its labels", lambda: 1, **about)
 
 

@@ -7,6 +7,7 @@ Kept true: what a crash or rot left of such a file is none; nothing is read in p
 from __future__ import annotations
 
 import re
+from functools import cached_property
 
 from millrace.protocol.crc32c import crc32c
 
@@ -20,7 +21,11 @@ class CheckedText:
     """Files of one form: `head` is the pattern of the lines before the checksum, a group a value."""
 
     def __init__(self, head: bytes) -> None:
-        self._pattern = re.compile(b"(" + head + rb")crc32c=([0-9a-f]{8})\n")
+        self._head = head
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[bytes]:
+        return re.compile(b"(" + self._head + rb")crc32c=([0-9a-f]{8})\n")
 
     def values(self, data: bytes) -> tuple[bytes, ...] | None:
         """None for what `sealed` did not make."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 from millrace.runtime import process
+from tests.patience import PATIENCE_S
 
 
 def test_the_smallest_group_upward_counts(tmp_path: Path) -> None:
@@ -36,3 +39,20 @@ def test_the_file_limit_is_raised_to_the_hard_one() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == limit >= before[0]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (before[0], before[1]))
+
+
+def test_what_is_loaded_is_no_garbage() -> None:
+    """The collector rests while modules are loaded, leaves alone what they made, and goes on behind them,
+    also behind one that fails."""
+    code = """
+import gc
+from millrace.runtime.process import loading
+try:
+    with loading():
+        assert not gc.isenabled()
+        raise ImportError
+except ImportError:
+    assert gc.isenabled()
+assert gc.get_freeze_count() > 1000
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
