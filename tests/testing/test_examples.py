@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import PATIENCE_S
+from tests.testing.workflow import run_steps, workflow_text
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -59,3 +60,10 @@ def test_each_example_is_run_somewhere() -> None:
     assert {path.name for path in EXAMPLES.iterdir() if path.is_dir()} - {
         "__pycache__"
     } == CASES.keys() | ELSEWHERE
+
+
+def test_the_workflow_of_the_page_is_one() -> None:
+    """What GitHub needs is there, and each step is one that `make test-wheel` runs or a runner's own."""
+    install, test = run_steps(workflow_text())
+    assert install.startswith("pip install -r requirements-dev.txt")
+    assert test.startswith("pytest")

@@ -3,8 +3,8 @@
 Builds the wheel from what is committed, installs it into a fresh environment beside pytest and client
 libraries from the registry, and runs there the examples, two hundred tests with a topic each, one after the
 other and by four workers, asynchronous tests, a Node client (npm) and a Java one (the jars of `make jars`)
-through `millrace test`, a test run that is killed, and a type checker over a test. Some minutes, mostly
-pip's.
+through `millrace test`, a test run that is killed, a type checker over a test, and the steps of the workflow
+that docs/testing.md gives, in an environment of their own. Some minutes, mostly pip's.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from tests.testing.workflow import LINT, SHELL, run_steps, workflow_text
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBS = ROOT / "tests" / "compat" / "java" / "libs"
@@ -93,6 +95,7 @@ class Stranger:
         self.folder = folder
         self.bin = folder / "venv" / "bin"
         self.projects = folder / "examples"  # away from this repository's settings of pytest
+        self.wheels = folder / "wheels"
 
     def run(
         self, name: str, *words: str | Path, cwd: Path, env: dict[str, str] | None = None, code: int = 0
@@ -108,15 +111,15 @@ class Stranger:
         return done.stdout
 
     def install(self) -> None:
-        source, wheels = self.folder / "source", self.folder / "wheels"
+        source = self.folder / "source"
         source.mkdir()
         archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
         subprocess.run(["tar", "x", "-C", source], input=archive, check=True)
         shutil.copytree(source / "examples", self.projects)
         self.run("environment", sys.executable, "-m", "venv", self.folder / "venv", cwd=self.folder)
         pip = self.bin / "pip"
-        self.run("wheel", pip, "wheel", "-q", "--no-deps", "-w", wheels, source, cwd=self.folder)
-        (wheel,) = wheels.iterdir()
+        self.run("wheel", pip, "wheel", "-q", "--no-deps", "-w", self.wheels, source, cwd=self.folder)
+        (wheel,) = self.wheels.iterdir()
         self.run("pip install", pip, "install", "-q", wheel, *PACKAGES, cwd=self.folder)
 
     def examples(self) -> None:
@@ -181,6 +184,41 @@ class Stranger:
         words = ("test", "--topic", "orders:3", "--", "java", "-cp", f"{LIBS}/*", "Orders.java")
         assert "read 1" in self.run("java", self.bin / "millrace", *words, cwd=project)
 
+    def lint_workflow(self) -> None:
+        """With actionlint; skipped without Go, or where its registry has not the module."""
+        if shutil.which("go") is None:
+            print("actionlint: skipped, Go is not installed")
+            return
+        tools = self.folder / "tools"
+        env = {**os.environ, "GOBIN": str(tools)}
+        made = subprocess.run(["go", "install", LINT], env=env, capture_output=True, text=True, check=False)
+        if made.returncode:
+            print(f"actionlint: skipped, it is not to be had: {made.stderr[-500:]}")
+            return
+        self.run("actionlint", tools / "actionlint", "workflow.yml", cwd=self.project_of_workflow())
+
+    def project_of_workflow(self) -> Path:
+        """As it is checked out: an example, what it needs, and the workflow."""
+        project = self.folder / "checkout"
+        if not project.exists():
+            shutil.copytree(self.projects / "confluent_orders", project)
+            (wheel,) = self.wheels.iterdir()
+            needed = (f"millrace-kafka @ {wheel.as_uri()}", "pytest", "pytest-xdist", "confluent-kafka")
+            (project / "requirements-dev.txt").write_text("\n".join(needed))
+            (project / "workflow.yml").write_text(workflow_text())
+        return project
+
+    def workflow(self) -> None:
+        """The steps of the page, in an environment that has nothing but Python."""
+        project, python = self.project_of_workflow(), self.folder / "setup-python"
+        self.run("setup-python", sys.executable, "-m", "venv", python, cwd=self.folder)
+        env = {"PATH": f"{python / 'bin'}:{os.environ['PATH']}"}
+        outputs = [
+            self.run(f"workflow: {step}", *SHELL, step, cwd=project, env=env)
+            for step in run_steps(workflow_text())
+        ]
+        assert re.search(r"\b[1-9]\d* passed", outputs[-1]), outputs[-1]
+
 
 def main() -> int:
     parser = argparse.ArgumentParser("python -m tests.testing.wheel")
@@ -197,6 +235,8 @@ def main() -> int:
         stranger.killed()
         stranger.node()
         stranger.java()
+        stranger.lint_workflow()
+        stranger.workflow()
     finally:
         if keep:
             print(f"kept: {folder}")
