@@ -94,10 +94,10 @@ def keep_start_out_of_collections(*, is_searched: bool = True) -> None:
 
     Later it looks at what is new in larger strides: nothing on the produce and fetch paths leaves cycles, so
     that all it does there is to walk the entries of the log cache, at the library's own thresholds 3.7 us an
-    entry and 1.0 us at these. A stride of 10,000 objects is 0.3 ms. The walk over what two strides left is one
-    pause, too, and bounds what a request of 100,000 elements holds the loop for: with five strides that was
-    20 ms. The walks over everything were pauses of 70 to 400 ms, and the last threshold makes them five times
-    rarer.
+    entry and 1.0 us at these. A stride of 10,000 objects is 0.3 ms. The walk over what two strides left is
+    one pause, too, and bounds what a request of 100,000 elements holds the loop for: with five strides that
+    was 20 ms. The walks over everything were pauses of 70 to 400 ms, and the last threshold makes them five
+    times rarer.
     """
     if is_searched:
         gc.collect()
