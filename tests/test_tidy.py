@@ -152,6 +152,8 @@ PURE = (
     "kraft/tables/wals.py",
     "kraft/topic_configs.py",
     "runtime/objectstore/sigv4.py",
+    "runtime/scheduling/keyed_queue.py",
+    "runtime/scheduling/yielding.py",
     "runtime/stepped.py",
     "s3stream/block_lru.py",
     "s3stream/compaction/aged.py",
