@@ -80,15 +80,13 @@ from millrace.broker.requests.change_log import ChangeLog
 from millrace.broker.requests.dispatch import Dispatcher
 from millrace.broker.settings.addresses import Endpoint
 from millrace.broker.settings.connection_limits import DynamicLimits
-from millrace.broker.settings.dynamic_configs import DynamicConfigs
 from millrace.broker.settings.of_parts import (
+    config_checks,
     follow_expiration,
     follow_log_levels,
     internal_topics,
     listener_rules,
 )
-from millrace.broker.settings.other_checks import OtherConfigs
-from millrace.broker.settings.table import all_keys
 from millrace.broker.state_memory import StateMemory
 from millrace.broker.state_refusals import StateRefusals
 from millrace.broker.stores import START_RETRIES, NodeStores, stack_stores, wal_place
@@ -140,7 +138,6 @@ class Broker:
         self._injection = injection
         self._runtime = runtime
         self._registry = Registry()
-        self._line = runtime.line()
         self._tasks = Tasks()
         self._owner_tasks = Tasks()
         self._ownership: Ownership = UNOWNED
@@ -214,7 +211,9 @@ class Broker:
         except (ObjectMissing, ValueError) as error:
             raise BindingRefused(f"{address} cannot be the data bucket: {error}") from error
         meter, rand = StoreCounts(self._registry), self._runtime.rand.split("store retries")
-        stores = stack_stores(bare, meter, rand, self._settings.traffic, RetryLog().on_retry, self._line)
+        stores = stack_stores(
+            bare, meter, rand, self._settings.traffic, RetryLog().on_retry, runtime.yield_queue
+        )
         show_traffic(self._registry, stores)
         self._ends_with("object store", stores.plain.close)
         return stores
@@ -267,13 +266,14 @@ class Broker:
             found = await self._asked_of_wal(identify_wal(place, settings.node_id))
             check_first_start(found is not None, str(settings.wal), bucket, bound_cluster)
             await check_first_room(disk, settings, place)
+        check_broker_config, check_other_config = config_checks(settings)
         node = await ControllerNode.open(
             disk,
             self._runtime.clock,
             self._runtime.rand.split("controller"),
             settings.controller,
-            check_broker_config=DynamicConfigs(all_keys()).check,
-            check_other_config=OtherConfigs(all_keys(), settings.static_configs).check,
+            check_broker_config=check_broker_config,
+            check_other_config=check_other_config,
             on_failed=self._on_failed,
         )
         self.controller = node
@@ -556,16 +556,17 @@ class Broker:
             self._known.judged,
             self._runtime.rand.split("groups"),
             self._on_failed,
+            runtime.yield_queue,
             memory,
         )
         groups.start()
         node.publisher.subscribe(groups.on_image)
         self._ends_with("groups", groups.stop)
-        creation = TopicCreation(node.channel, internal_topics(settings))
+        creation = TopicCreation(node.channel, internal_topics(settings), runtime.yield_queue)
         creation.on_created = self._changes.note_created
         offload = self._runtime.offload()
         self._ends_with("threads of codecs", offload.close)
-        unpacking = Unpacking(offload, settings.memory.total_bytes)
+        unpacking = Unpacking(offload, settings.memory.total_bytes, runtime.yield_queue)
         budget = RequestBudget(settings.memory.requests_bytes, asyncio.get_running_loop().call_soon)
         listeners = Listeners(cache, listener_rules(settings), settings.listeners.advertised)
         return Parts(
@@ -581,11 +582,7 @@ class Broker:
             groups,
             unpacking,
             budget,
-            ConfigRules(
-                lookup,
-                DynamicConfigs(all_keys()).check,
-                OtherConfigs(all_keys(), settings.static_configs).check,
-            ),
+            ConfigRules(lookup, *config_checks(settings)),
             listeners,
             follow_log_levels(settings.log_level, cache, node.publisher),
         )
@@ -637,16 +634,18 @@ class Broker:
         self._ends_with("background tasks", self._tasks.stop)
 
     async def _serve(self, node: ControllerNode, parts: Parts) -> None:
-        loop, settings = asyncio.get_running_loop(), self._settings
+        loop, settings, runtime = asyncio.get_running_loop(), self._settings, self._runtime
         slow = slow_validation(settings.static_configs)
         if slow:
             log.warning("%s", slow)
         handlers = self._changes.wrap(build_handlers(parts))
-        dispatcher = Dispatcher(
-            self._injection.wrap(handlers) if self._injection else handlers, loop.create_task
-        )
+        if self._injection:
+            handlers = self._injection.wrap(handlers)
+        dispatcher = Dispatcher(handlers, loop.create_task, runtime.yield_queue)
         limits = DynamicLimits(settings.server.connections, parts.cache.broker_values)
-        server = Server(self._runtime.net, dispatcher, parts.budget, settings.server, self._line, limits.now)
+        server = Server(
+            runtime.net, dispatcher, parts.budget, settings.server, runtime.yield_queue, limits.now
+        )
         if self._injection:
             self._injection.attach(server, parts)
         self.listeners = await parts.listeners.start(server, self._bound)
@@ -686,6 +685,7 @@ class Broker:
         pages = health_pages(
             lambda: watch.reason,
             self._registry.render_in_steps,
+            self._runtime.yield_queue,
             lambda: watch.blocked_reason(),
             lambda: watch.held_reason(),
         )

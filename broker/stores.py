@@ -21,7 +21,7 @@ from millrace.runtime.objectstore.metered import MeteredObjectStore, StoreMeter
 from millrace.runtime.objectstore.retry import OnRetry, Retries, RetryingObjectStore, RetryPolicy
 from millrace.runtime.objectstore.watched import StoreWatch, WatchedObjectStore
 from millrace.runtime.rand import Rand
-from millrace.runtime.steps import StepLine
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from millrace.s3stream.config import TrafficSettings
 from millrace.s3stream.limiter import Tier
 from millrace.s3stream.traffic import EngineStores, Traffic
@@ -65,7 +65,7 @@ def stack_stores(
     rand: Rand,
     settings: TrafficSettings,
     on_retry: OnRetry,
-    line: StepLine,
+    yield_queue: YieldQueue,
 ) -> NodeStores:
     hedging = HedgingObjectStore(MeteredObjectStore(bare, meter))
     of_data = hedging.over(MeteredObjectStore(data_store_of(bare), meter))
@@ -82,7 +82,7 @@ def stack_stores(
     return NodeStores(
         plain=RetryingObjectStore(hedging, rand, STORE_RETRIES, on_retry),
         looks=RetryingObjectStore(hedging, rand, LOOK_RETRIES),
-        engine=EngineStores(of(Tier.UPLOAD, of_data), of(Tier.TAIL), of(Tier.CATCH_UP), line),
+        engine=EngineStores(of(Tier.UPLOAD, of_data), of(Tier.TAIL), of(Tier.CATCH_UP), yield_queue),
         compaction=of(Tier.COMPACTION),
         wal=of_wal,
         traffic=traffic,

@@ -8,9 +8,9 @@ over these.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from millrace.broker.config import BrokerSettings
 from millrace.broker.settings.source import Given
@@ -22,7 +22,7 @@ from millrace.runtime.disk_unsynced import UnsyncedDisk, open_unsynced_store
 from millrace.runtime.net import LoopNet
 from millrace.runtime.offload import ThreadOffload
 from millrace.runtime.rand import Rand
-from millrace.runtime.steps import line_of
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from millrace.wal.config import BlockWalSettings
 
 NOTICE = "test mode: nothing is kept; data may be lost with this machine, and faults can be injected"
@@ -68,12 +68,13 @@ async def take_folder(disk: Disk, data_dir: str, log_dir: str) -> bool:
 
 def unsynced_runtime() -> Runtime:
     """This machine's own, its disk without waiting for the device."""
+    queue = YieldQueue()
     return Runtime(
         SystemClock(),
         Rand.from_system(),
-        UnsyncedDisk(),
+        UnsyncedDisk(queue.writes),
         LoopNet(),
-        open_unsynced_store,
-        lambda: line_of(asyncio.get_running_loop()),
+        partial(open_unsynced_store, yield_queue=queue),
+        queue,
         ThreadOffload,
     )

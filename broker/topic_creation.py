@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from millrace.broker.metadata_cache import INTERNAL_TOPICS
 from millrace.broker.requests.request import RequestContext
-from millrace.broker.scheduling.slices import pause
 from millrace.kraft.channel import ControllerChannel
 from millrace.kraft.commands.create_topics import name_fault
 from millrace.protocol.error_codes import ErrorCode
@@ -27,6 +26,7 @@ from millrace.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from millrace.runtime.errors import Exhausted, Unavailable, in_words
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 log = logging.getLogger(__name__)
 CREATION_TIMEOUT_MS = 30_000
@@ -37,11 +37,15 @@ REFUSAL_PERIOD_S = 60.0  # one line a topic and period
 
 class TopicCreation:
     def __init__(
-        self, channel: ControllerChannel, internal: Mapping[str, tuple[int, Mapping[str, str]]]
+        self,
+        channel: ControllerChannel,
+        internal: Mapping[str, tuple[int, Mapping[str, str]]],
+        yield_queue: YieldQueue,
     ) -> None:
         """`internal`: name -> (partitions, configs) of topics that are not made with the defaults."""
         self._channel = channel
         self._internal = internal
+        self._yield_queue = yield_queue
         self._in_flight: dict[str, asyncio.Task[dict[str, int]]] = {}
         self._told: dict[str, float] = {}  # internal topics alone
         self.on_created: Callable[[RequestContext, Sequence[str]], None] = lambda context, names: (
@@ -68,7 +72,7 @@ class TopicCreation:
         task.add_done_callback(lambda _: [self._in_flight.pop(name, None) for name in names])
 
     async def _create_in_turn(self, names: list[str], context: RequestContext) -> dict[str, int]:
-        await pause()
+        await self._yield_queue.yield_now()
         return await self._create(names, context)
 
     async def _create(self, names: list[str], context: RequestContext) -> dict[str, int]:

@@ -48,7 +48,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.clock import Clock
 from millrace.runtime.rand import Rand
-from millrace.runtime.stepped import Steps
+from millrace.runtime.scheduling.yielding import Yielding
 
 log = logging.getLogger(__name__)
 PENDING_MAX: Final = 10_000  # commands that wait for their commit; the next one is refused
@@ -308,7 +308,7 @@ class Controller:
             self._answer(command.refuse(request, refusal), reply)
 
     async def _decide_in_steps(
-        self, command: Command, request: Any, reply: asyncio.Future[Any], steps: Steps[Decision | Folded]
+        self, command: Command, request: Any, reply: asyncio.Future[Any], steps: Yielding[Decision | Folded]
     ) -> None:
         head, epoch = self._head, self._epoch
         try:

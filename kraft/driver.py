@@ -33,7 +33,7 @@ from millrace.kraft.raft.roles import Leader
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk, DiskFull
 from millrace.runtime.errors import Unavailable, in_words
-from millrace.runtime.steps import in_steps
+from millrace.runtime.scheduling.yield_queue import run_yielding
 
 log = logging.getLogger(__name__)
 APPLY_BYTES: Final = 1 << 20  # of the log that are read and published as one change
@@ -281,16 +281,11 @@ class Driver:
         if isinstance(first.payload, bytes):
             return first.payload
         steps = encode_batch_in_steps([entry.payload for entry in group], first.base, first.epoch)
-        return await in_steps(steps, pause)
+        return await run_yielding(steps)
 
     def _machine_or_fail(self) -> StateMachine:
         assert self._machine is not None, "not started"
         return self._machine
-
-
-async def pause() -> None:
-    """Others have the loop."""
-    await asyncio.sleep(0)
 
 
 def entry_of(batch: StoredBatch) -> Entry:

@@ -3,9 +3,9 @@ by the simulator), then taken apart."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk
@@ -14,7 +14,7 @@ from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore.address import StoreAddress, open_store
 from millrace.runtime.offload import InlineOffload, Offload, ThreadOffload
 from millrace.runtime.rand import Rand
-from millrace.runtime.steps import StepLine, line_of
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 StoreOpener = Callable[[StoreAddress, Clock], Awaitable[ObjectStore]]
 
@@ -26,8 +26,7 @@ class Runtime:
     disk: Disk
     net: Net
     open_store: StoreOpener  # bare: retries and meters are put around it by who opens
-    # in which a node's steps stand: a new one, where its loop is not its own
-    line: Callable[[], StepLine] = StepLine
+    yield_queue: YieldQueue = field(default_factory=YieldQueue)  # for all that is large in a node
     offload: Callable[[], Offload] = InlineOffload  # for what would hold the loop
 
 
@@ -37,12 +36,13 @@ def real_runtime() -> Runtime:
     from millrace.runtime.disk.posix import PosixDisk
     from millrace.runtime.net import LoopNet
 
+    queue = YieldQueue()
     return Runtime(
         SystemClock(),
         Rand.from_system(),
-        PosixDisk(),
+        PosixDisk(writes=queue.writes),
         LoopNet(),
-        open_store,
-        lambda: line_of(asyncio.get_running_loop()),
+        partial(open_store, yield_queue=queue),
+        queue,
         ThreadOffload,
     )

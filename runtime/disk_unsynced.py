@@ -22,6 +22,7 @@ from millrace.runtime.disk.opening import disk_error, open_block_descriptor
 from millrace.runtime.disk.posix import PosixDisk, PosixLogFile, write_all
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore.address import StoreAddress, open_store
+from millrace.runtime.scheduling.yield_queue import DurableWrites, YieldQueue
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,12 +80,12 @@ class UnsyncedLogFile:
 
 
 class UnsyncedDisk(PosixDisk):
-    def __init__(self) -> None:
-        super().__init__(open_fd=open_unsynced, call=_in_place)
+    def __init__(self, writes: DurableWrites | None = None) -> None:
+        super().__init__(open_fd=open_unsynced, writes=writes, call=_in_place)
 
     async def open_block(self, path: str, size_bytes: int, *, direct: str = "prefer") -> BlockFile:
         descriptor = open_block_descriptor(path, size_bytes, "never", open_unsynced)
-        return UnsyncedBlockFile(descriptor, asyncio.get_running_loop())
+        return UnsyncedBlockFile(descriptor, asyncio.get_running_loop(), self._writes)
 
     async def open_log(self, path: str) -> UnsyncedLogFile:  # type: ignore[override]
         return UnsyncedLogFile(await super().open_log(path))
@@ -120,10 +121,10 @@ class UnsyncedCalls:
         """Nothing is durable: it is written."""
 
 
-async def open_unsynced_store(address: StoreAddress, clock: Clock) -> ObjectStore:
+async def open_unsynced_store(address: StoreAddress, clock: Clock, yield_queue: YieldQueue) -> ObjectStore:
     """The store that an address names; a directory of objects without waiting for the device."""
     if address.scheme != "file":
-        return await open_store(address, clock)
+        return await open_store(address, clock, yield_queue)
     from millrace.runtime.objectstore.local import LocalObjectStore
 
-    return await LocalObjectStore.open(address.target, UnsyncedCalls())
+    return await LocalObjectStore.open(address.target, UnsyncedCalls(), writes=yield_queue.writes)

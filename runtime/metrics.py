@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import TypeVar
 
-from millrace.runtime.stepped import Steps, finished
+from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 
 LATENCY_BOUNDS_S = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -151,9 +151,9 @@ class Registry:
 
     def render(self) -> str:
         """Prometheus text format 0.0.4, all of it at once."""
-        return finished(self.render_in_steps())
+        return run_to_end(self.render_in_steps())
 
-    def render_in_steps(self) -> Steps[str]:
+    def render_in_steps(self) -> Yielding[str]:
         """The same, with a stop behind each look at what comes and goes, and behind so many lines."""
         lines: list[str] = []
         for name, (text, kind, series) in list(self._families.items()):
@@ -171,7 +171,7 @@ class Registry:
         yield
         return "\n".join(lines) + "\n" if lines else ""
 
-    def _render_sampled(self, found: Mapping[str, list[Sample]], lines: list[str]) -> Steps[None]:
+    def _render_sampled(self, found: Mapping[str, list[Sample]], lines: list[str]) -> Yielding[None]:
         """Labels that families share are written out once: they are most of the work."""
         label_texts: dict[int, str] = {}  # by the identity of labels, which `found` keeps alive
         for name, samples in found.items():

@@ -59,14 +59,16 @@ class BlockCache:
         self.finder = ObjectFinder(stores.reads, objects, cluster_id, settings.index_cache_bytes)
         self._ahead: dict[asyncio.Task[None], None] = {}
         get_bytes_max = settings.read_merge_bytes
-        self._line = stores.line
+        self._yield_queue = stores.yield_queue
         self._sequential = Readers(
             settings.readahead_bytes_min,
             min(settings.readahead_bytes_max, settings.block_cache_bytes // READAHEAD_PART),
             get_bytes_max // 2,
         )
         gets_max = max(2, min(GETS_IN_FLIGHT_MAX, settings.block_cache_bytes // (2 * get_bytes_max)))
-        self.loader = BlockLoader(self, stores.reads, stores.read_ahead, get_bytes_max, gets_max, self._line)
+        self.loader = BlockLoader(
+            self, stores.reads, stores.read_ahead, get_bytes_max, gets_max, self._yield_queue
+        )
         self.reads_from_block_cache = 0
         self.reads_from_objects = 0
         self.readahead_bytes = 0
@@ -167,7 +169,7 @@ class BlockCache:
         block.ahead, packed = None, block.packed
         while True:
             if len(accumulator.entries) % SMALL_COUNT + len(packed) >= SMALL_COUNT:
-                await self._line.turn()
+                await self._yield_queue.yield_now()
             accumulator.take(
                 packed.entries(
                     accumulator.next_offset, accumulator.end, accumulator.left_bytes, TAKE_STEP_COUNT

@@ -25,7 +25,7 @@ from typing import Protocol
 from millrace.runtime.buffer_pool import BufferPool, PooledBuffer, buffer_size
 from millrace.runtime.errors import Closed
 from millrace.runtime.objectstore import ObjectStore
-from millrace.runtime.steps import StepLine
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects.format import BlockRef
@@ -122,10 +122,10 @@ class BlockLoader:
         read_ahead: ObjectStore,
         get_bytes_max: int,
         gets_max: int,
-        line: StepLine,
+        yield_queue: YieldQueue,
     ) -> None:
         self._keeper = keeper
-        self._line = line
+        self._yield_queue = yield_queue
         self._get_bytes_max = get_bytes_max
         self._now = Lane(reads, gets_max)
         self._ahead = Lane(read_ahead, max(1, gets_max * 3 // 4))
@@ -228,7 +228,7 @@ class BlockLoader:
 
     async def _scan(self, wanted: Wanted, buffer: PooledBuffer) -> PackedBlock | ObjectCorrupt:
         try:
-            return await wanted.reader.scan(wanted.ref, buffer.view, buffer.size_bytes, self._line)
+            return await wanted.reader.scan(wanted.ref, buffer.view, buffer.size_bytes, self._yield_queue)
         except ObjectCorrupt as error:
             return error
 

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import ObjectStore, StoreUnavailable
-from millrace.runtime.steps import StepLine
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from millrace.s3stream.config import TrafficSettings
 from millrace.s3stream.limiter import Ticket, Tier, TierLine
 from millrace.s3stream.pace import WritePace
@@ -28,16 +28,16 @@ NEVER_WAIT = (Tier.WAL, Tier.UPLOAD)
 
 @dataclass(frozen=True, slots=True)
 class EngineStores:
-    """The store as each part of the engine is given it, and the line for what is large of what comes."""
+    """The store as each part of the engine is given it, and where what is large of what comes yields."""
 
     upload: ObjectStore
     reads: ObjectStore
     read_ahead: ObjectStore
-    line: StepLine
+    yield_queue: YieldQueue
 
     @staticmethod
     def same(store: ObjectStore) -> EngineStores:
-        return EngineStores(store, store, store, StepLine())
+        return EngineStores(store, store, store, YieldQueue())
 
 
 class Line:

@@ -41,16 +41,18 @@ CHANGES = frozenset(
      "setdefault", "update")
 )  # fmt: skip
 # Containers of a module that functions change, with the reason.
+RUNNER_KEPT = frozenset(("ContextVar", "WeakKeyDictionary", "WeakSet", "WeakValueDictionary", "local"))
+BY_RUNNER = re.compile(
+    r"((ClassVar|Final)\[)?(Weak\w+|ContextVar|\w*([Dd]ict|[Mm]apping|[Ss]et)\[\W*(asyncio\.)?(AbstractEventLoop|Task)\b)"
+)
 COMPILED_ONCE = "compiled on first use, the same whoever asks first"
 SHARED_CONTAINERS = {
-    ("broker/scheduling/slices.py", "_WORK"): "by the task that runs, until it is handed in",
     ("protocol/codec.py", "_request_decoders"): COMPILED_ONCE,
     ("protocol/codec.py", "_response_encoders"): COMPILED_ONCE,
     ("protocol/codec.py", "_step_decoders"): COMPILED_ONCE,
     ("protocol/codec.py", "_step_encoders"): COMPILED_ONCE,
     ("protocol/declare.py", "_fields_by_class"): COMPILED_ONCE,
     ("runtime/buffer_pool.py", "_EXPORTERS"): COMPILED_ONCE,
-    ("runtime/steps.py", "_LINES"): "by the loop that runs, until it is handed in",
 }
 
 # Whole identifiers, and words within them, that GLOSSARY.md has another word for.
@@ -257,6 +259,23 @@ def shared_state(tree: ast.Module) -> list[tuple[int, str]]:
     return found
 
 
+def kept_by_runner(tree: ast.Module) -> list[tuple[int, str]]:
+    """What a module or a class keeps for the loop or the task that runs: found by whoever runs there, it is
+    handed to nobody."""
+    bodies = [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]
+    found = []
+    for node in (node for body in bodies for node in body):
+        if isinstance(node, ast.AnnAssign):
+            kind = ast.unparse(node.annotation)
+        elif isinstance(node, ast.Assign):
+            kind = ""
+        else:
+            continue
+        if error_name(node.value) in RUNNER_KEPT or BY_RUNNER.match(kind):
+            found.append((node.lineno, ast.unparse(node).partition("\n")[0]))
+    return found
+
+
 def identifiers(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
@@ -417,6 +436,42 @@ def test_state_of_an_object_passes(source: str) -> None:
     """So does a table that is made while the module is loaded, and a name that means something else within a
     function."""
     assert not shared_state(ast.parse(source))
+
+
+def test_nothing_is_kept_for_the_loop_or_task_that_runs() -> None:
+    """What is one for a loop or a task is made by who composes, and handed in."""
+    faults = [
+        f"{name_of(path)}:{line} {what}" for path in sources() for line, what in kept_by_runner(tree_of(path))
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "_LINES: WeakKeyDictionary[asyncio.AbstractEventLoop, StepLine] = WeakKeyDictionary()",
+        "_work = weakref.WeakKeyDictionary()",
+        "class Work:\n    by_task: ClassVar[dict[asyncio.Task[object], Work]] = {}",
+        "work: dict['asyncio.Task[None]', int] = {}",
+        "current = ContextVar('current')",
+    ],
+)
+def test_what_is_kept_for_who_runs_is_seen(source: str) -> None:
+    """The rule itself refuses what it should."""
+    assert kept_by_runner(ast.parse(source))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class Log:\n    def __init__(self): self._tasks: dict[asyncio.Task[None], None] = {}",
+        "class Parts:\n    yield_queue: YieldQueue",
+        "OPENERS: dict[str, Opener] = {}",
+    ],
+)
+def test_what_an_object_keeps_of_its_tasks_passes(source: str) -> None:
+    """Its own tasks are no business of others."""
+    assert not kept_by_runner(ast.parse(source))
 
 
 def test_retired_words_stay_retired() -> None:

@@ -68,7 +68,7 @@ class Parts:
 def build_handlers(parts: Parts) -> dict[int, Handle | Late]:
     """By API key. Those on the hot path are made now, the others when they are first asked for."""
     settings, cache, directory = parts.settings, parts.cache, parts.directory
-    clock, rand = parts.runtime.clock, parts.runtime.rand
+    clock, rand, yield_queue = parts.runtime.clock, parts.runtime.rand, parts.runtime.yield_queue
     session_ids = rand.split("fetch sessions")
     sessions = FetchSessions(
         lambda: 1 + session_ids.below((1 << 31) - 1),
@@ -79,11 +79,12 @@ def build_handlers(parts: Parts) -> dict[int, Handle | Late]:
     no_transactions = TransactionRefusals(asyncio.get_running_loop().time)
     forwarding = Forwarding(parts.channel, settings.request_timeout_ms)
     handlers: dict[int, Handle | Late] = {
-        0: Produce(directory, cache, parts.storage, clock, parts.unpacking).handle,
+        0: Produce(directory, cache, parts.storage, clock, parts.unpacking, yield_queue).handle,
         1: Fetch(
             directory,
             cache,
             sessions,
+            yield_queue,
             response_bytes_max=settings.fetch.response_bytes_max,
             share_bytes=parts.budget.reply_share,
         ).handle,

@@ -22,7 +22,6 @@ from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.network.listeners import Listeners
 from millrace.broker.requests.forwarding import Forwarding
 from millrace.broker.requests.request import RequestContext
-from millrace.broker.scheduling.slices import in_slices
 from millrace.broker.settings.addresses import join_host_port
 from millrace.broker.settings.dynamic_configs import DYNAMIC
 from millrace.broker.settings.listener_rules import KEYS, LISTENERS, PROTOCOL_MAP
@@ -35,6 +34,7 @@ from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages import alter_configs as whole
 from millrace.protocol.messages import incremental_alter_configs as incremental
 from millrace.runtime.net import ListenFailed
+from millrace.runtime.scheduling.chunks import in_chunks
 
 RESOURCES_A_SLICE = 2_000
 Answers = dict[
@@ -77,11 +77,11 @@ class AlterConfigs:
     async def handle(self, context: RequestContext, request: Any) -> Any:
         is_incremental = isinstance(request, incremental.IncrementalAlterConfigsRequest)
         counts: Counter[Hashable] = Counter()
-        async for part in in_slices(request.resources, RESOURCES_A_SLICE):
+        async for part in in_chunks(request.resources, RESOURCES_A_SLICE, context.work):
             counts.update(map(_named, part))
         answers: Answers = {}
         own = None
-        async for places in in_slices(enumerate(request.resources), RESOURCES_A_SLICE):
+        async for places in in_chunks(enumerate(request.resources), RESOURCES_A_SLICE, context.work):
             for place, resource in places:
                 kind, name = resource.resource_type, resource.resource_name
                 if counts[kind, name] > 1:
@@ -94,11 +94,11 @@ class AlterConfigs:
                     text = f"Unexpected broker id, expected {self._node}, but received {name}"
                     answers[place] = KafkaError(ErrorCode.INVALID_REQUEST, text)
         if own is None or self._values_after(request, own) is None:
-            return await self._pass_on(request, answers)
+            return await self._pass_on(context, request, answers)
         async with self._listening:
             try:
                 answers |= await self._prepare(request, own)
-                return await self._pass_on(request, answers)
+                return await self._pass_on(context, request, answers)
             finally:
                 self._listeners.settle()
 
@@ -117,22 +117,22 @@ class AlterConfigs:
             return error
         return None
 
-    async def _pass_on(self, request: Any, answers: Answers) -> Any:
+    async def _pass_on(self, context: RequestContext, request: Any, answers: Answers) -> Any:
         """All but what is answered here, whose answers are put in their places."""
         if not answers:
             return await self._forwarding.ask(request)
         rest: list[Any] = []
-        async for places in in_slices(enumerate(request.resources), RESOURCES_A_SLICE):
+        async for places in in_chunks(enumerate(request.resources), RESOURCES_A_SLICE, context.work):
             rest += [resource for place, resource in places if place not in answers]
         if rest:
             response = await self._forwarding.ask(replace(request, resources=rest))
         else:
             response = RESPONSES[type(request)]()
         told: dict[Hashable, Any] = {}
-        async for part in in_slices(response.responses, RESOURCES_A_SLICE):
+        async for part in in_chunks(response.responses, RESOURCES_A_SLICE, context.work):
             told.update((_named(one), one) for one in part)
         response.responses = []
-        async for places in in_slices(enumerate(request.resources), RESOURCES_A_SLICE):
+        async for places in in_chunks(enumerate(request.resources), RESOURCES_A_SLICE, context.work):
             response.responses += [
                 _result(request, resource, answers[place]) if place in answers else told[_named(resource)]
                 for place, resource in places

@@ -13,7 +13,6 @@ from typing import Any
 
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.requests.request import RequestContext
-from millrace.broker.scheduling.slices import in_slices
 from millrace.kraft.tables.topics import Topics
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.alter_replica_log_dirs import (
@@ -22,6 +21,7 @@ from millrace.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
+from millrace.runtime.scheduling.chunks import in_chunks
 
 PARTITIONS_A_SLICE = 1000
 Place = tuple[
@@ -42,16 +42,18 @@ class AlterReplicaLogDirs:
             len(request.dirs) + len(topics) + sum(len(topic.partitions) for topic in topics)
             > PARTITIONS_A_SLICE
         ):
-            return self._answer_many(request)
+            return self._answer_many(context, request)
         results: dict[str, AlterReplicaLogDirTopicResult] = {}
         self._judge_all(self._cache.image.topics, self._places(request, results))
         return AlterReplicaLogDirsResponse(results=list(results.values()))
 
-    async def _answer_many(self, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+    async def _answer_many(
+        self, context: RequestContext, request: AlterReplicaLogDirsRequest
+    ) -> AlterReplicaLogDirsResponse:
         """By one image, whatever changes meanwhile."""
         topics = self._cache.image.topics
         results: dict[str, AlterReplicaLogDirTopicResult] = {}
-        async for part in in_slices(self._places(request, results), PARTITIONS_A_SLICE):
+        async for part in in_chunks(self._places(request, results), PARTITIONS_A_SLICE, context.work):
             self._judge_all(topics, part)
         return AlterReplicaLogDirsResponse(results=list(results.values()))
 

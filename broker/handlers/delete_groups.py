@@ -10,13 +10,14 @@ from typing import Any
 from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, GroupShard
 from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, all_of, unchanged
 from millrace.broker.requests.request import RequestContext
-from millrace.broker.scheduling.slices import in_slices, pause
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
 )
+from millrace.runtime.scheduling.chunks import in_chunks
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 GROUPS_A_SLICE = 100
 OFFSETS_A_SLICE = 1000  # of one group
@@ -29,24 +30,28 @@ class DeleteGroups:
     def handle(
         self, context: RequestContext, request: DeleteGroupsRequest
     ) -> Coroutine[Any, Any, DeleteGroupsResponse]:
-        return self._delete_all(request)
+        return self._delete_all(context, request)
 
-    async def _delete_all(self, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    async def _delete_all(
+        self, context: RequestContext, request: DeleteGroupsRequest
+    ) -> DeleteGroupsResponse:
         outcomes: list[Outcome[DeletableGroupResult]] = []
-        async for part in in_slices(dict.fromkeys(request.groups_names), GROUPS_A_SLICE):
-            outcomes += [self._delete(group_id) for group_id in part]
-        return DeleteGroupsResponse(results=await all_of(outcomes))
+        async for part in in_chunks(dict.fromkeys(request.groups_names), GROUPS_A_SLICE, context.work):
+            outcomes += [self._delete(group_id, context.work.yield_queue) for group_id in part]
+        return DeleteGroupsResponse(results=await all_of(outcomes, context.work))
 
-    def _delete(self, group_id: str) -> Outcome[DeletableGroupResult]:
+    def _delete(self, group_id: str, yield_queue: YieldQueue) -> Outcome[DeletableGroupResult]:
         def delete(shard: GroupShard) -> Outcome[DeletableGroupResult]:
             if shard.machine.offsets.count_of(group_id) > OFFSETS_A_SLICE:
-                work = self._delete_wide(shard, group_id)
+                work = self._delete_wide(shard, group_id, yield_queue)
                 return asyncio.get_running_loop().create_task(work, name=f"deletion of group {group_id}")
             return _delete_rest(shard, group_id)
 
         return self._coordinator.ask(group_id, delete, partial(_refused, group_id))
 
-    async def _delete_wide(self, shard: GroupShard, group_id: str) -> DeletableGroupResult:
+    async def _delete_wide(
+        self, shard: GroupShard, group_id: str, yield_queue: YieldQueue
+    ) -> DeletableGroupResult:
         """Deletes the offsets some at a time, each part durable before the next, then the group with the last
         of them. After a crash between two parts the group is there with the offsets that are left, and the
         client was not answered."""
@@ -58,7 +63,7 @@ class DeleteGroups:
             while not shard.is_ended and shard.machine.offsets.count_of(group_id) > OFFSETS_A_SLICE:
                 shard.carry_out(shard.machine.delete_some_offsets(group_id, OFFSETS_A_SLICE, shard.now()))
                 await shard.drained()
-                await pause()
+                await yield_queue.yield_now()
             if shard.is_ended:
                 return _refused(group_id, ErrorCode.NOT_COORDINATOR)
             outcome = _delete_rest(shard, group_id)

@@ -16,7 +16,6 @@ from millrace.broker.errors import code_of
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.partition import Partition
 from millrace.broker.requests.request import RequestContext
-from millrace.broker.scheduling.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.delete_records import (
@@ -27,6 +26,7 @@ from millrace.protocol.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 from millrace.runtime.clock import Clock
+from millrace.runtime.scheduling.chunks import in_chunks
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class DeleteRecords:
     def handle(
         self, context: RequestContext, request: DeleteRecordsRequest
     ) -> Coroutine[Any, Any, DeleteRecordsResponse]:
-        return self._answer(request)
+        return self._answer(context, request)
 
     def refuse(self, request: DeleteRecordsRequest, code: int) -> DeleteRecordsResponse:
         topics = []
@@ -55,13 +55,13 @@ class DeleteRecords:
             topics.append(DeleteRecordsTopicResult(topic.name, answers))
         return DeleteRecordsResponse(topics=topics)
 
-    async def _answer(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    async def _answer(self, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
         timeout_s = max(TIMEOUT_MS_MIN, request.timeout_ms) / 1000
         response = DeleteRecordsResponse()
         for topic in request.topics:
             answers = DeleteRecordsTopicResult(topic.name)
             response.topics.append(answers)
-            async for part in in_slices(topic.partitions, PARTITIONS_A_SLICE):
+            async for part in in_chunks(topic.partitions, PARTITIONS_A_SLICE, context.work):
                 answers.partitions += await asyncio.gather(
                     *(self._delete(topic.name, asked, timeout_s) for asked in part)
                 )

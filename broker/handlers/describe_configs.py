@@ -17,8 +17,9 @@ from dataclasses import replace
 from typing import Any
 
 from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.requests.repeated import unmet
 from millrace.broker.requests.request import RequestContext
-from millrace.broker.scheduling.slices import in_slices, unmet
+from millrace.broker.requests.work import RequestWork
 from millrace.broker.settings.dynamic_configs import DYNAMIC, THROTTLES
 from millrace.broker.settings.other_configs import (
     CLIENT_METRICS_KEYS,
@@ -42,6 +43,7 @@ from millrace.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from millrace.runtime.scheduling.chunks import in_chunks
 
 LOGGER_SOURCE, STRING = 6, 2
 RESOURCES_A_SLICE, KEYS_A_SLICE = 16, 8_000
@@ -85,13 +87,13 @@ class DescribeConfigs:
     ) -> DescribeConfigsResponse | Coroutine[Any, Any, DescribeConfigsResponse]:
         image = self._cache.image
         if len(request.resources) > RESOURCES_A_SLICE or sum(map(_weight, request.resources)) > KEYS_A_SLICE:
-            return self._describe_many(image, request)
+            return self._describe_many(context, image, request)
         return DescribeConfigsResponse(
             results=self._describe_all(image, unmet(request.resources, set(), _question), request)
         )
 
     async def _describe_many(
-        self, image: MetadataImage, request: DescribeConfigsRequest
+        self, context: RequestContext, image: MetadataImage, request: DescribeConfigsRequest
     ) -> DescribeConfigsResponse:
         response = DescribeConfigsResponse()
         met: set[Hashable] = set()
@@ -99,9 +101,11 @@ class DescribeConfigs:
         known = frozenset(
             (*TOPIC_CONFIGS, *self._shown, *THROTTLES, *GROUP_KEYS, *CLIENT_METRICS_KEYS, *self._levels())
         )
-        async for resources in in_slices(request.resources, KEYS_A_SLICE, _weight):
+        async for resources in in_chunks(request.resources, KEYS_A_SLICE, context.work, _weight):
             part = [
-                await _narrowed(image, known, resource) if _weight(resource) > KEYS_A_SLICE else resource
+                await _narrowed(context.work, image, known, resource)
+                if _weight(resource) > KEYS_A_SLICE
+                else resource
                 for resource in resources
             ]
             asked = unmet(part, met, _question)
@@ -315,14 +319,14 @@ def _weight(resource: DescribeConfigsResource) -> int:
 
 
 async def _narrowed(
-    image: MetadataImage, known: Collection[str], resource: DescribeConfigsResource
+    work: RequestWork, image: MetadataImage, known: Collection[str], resource: DescribeConfigsResource
 ) -> DescribeConfigsResource:
     """The same question without most keys that nothing has: its first key stays, for no key would ask for
     all."""
     keys = resource.configuration_keys or []
     own = image.configs.of(resource.resource_type, resource.resource_name)
     kept = dict.fromkeys(keys[:1])
-    async for part in in_slices(keys, KEYS_A_SLICE):
+    async for part in in_chunks(keys, KEYS_A_SLICE, work):
         kept.update((key, None) for key in part if key in known or key in own)
     return replace(resource, configuration_keys=list(kept))
 

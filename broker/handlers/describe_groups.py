@@ -14,8 +14,8 @@ from millrace.broker.coordinators.groups.group import Group
 from millrace.broker.coordinators.groups.members import GroupState
 from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, all_of, unchanged
 from millrace.broker.requests.operations import GROUP_OPERATIONS
+from millrace.broker.requests.repeated import unmet
 from millrace.broker.requests.request import RequestContext
-from millrace.broker.scheduling.slices import in_slices, unmet
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -23,6 +23,7 @@ from millrace.protocol.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
+from millrace.runtime.scheduling.chunks import in_chunks
 
 GROUPS_A_SLICE = 100
 NOT_FOUND_VERSION = 6  # an unknown group is an error; before, it is one that is Dead (KIP-1043)
@@ -35,14 +36,16 @@ class DescribeGroups:
     def handle(
         self, context: RequestContext, request: DescribeGroupsRequest
     ) -> Coroutine[Any, Any, DescribeGroupsResponse]:
-        return self._describe_all(context.api_version, request)
+        return self._describe_all(context, request)
 
-    async def _describe_all(self, version: int, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    async def _describe_all(
+        self, context: RequestContext, request: DescribeGroupsRequest
+    ) -> DescribeGroupsResponse:
         outcomes: list[Outcome[DescribedGroup]] = []
         met: set[Hashable] = set()
-        async for part in in_slices(request.groups, GROUPS_A_SLICE):
-            outcomes += [self._describe(group_id, version) for group_id in unmet(part, met, str)]
-        described = await all_of(outcomes)
+        async for part in in_chunks(request.groups, GROUPS_A_SLICE, context.work):
+            outcomes += [self._describe(group_id, context.api_version) for group_id in unmet(part, met, str)]
+        described = await all_of(outcomes, context.work)
         if request.include_authorized_operations:
             for group in described:
                 if not group.error_code:

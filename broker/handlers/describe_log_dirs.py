@@ -22,7 +22,7 @@ from millrace.broker.config import BrokerSettings
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.requests.request import RequestContext
-from millrace.broker.scheduling.slices import in_slices, pause
+from millrace.broker.requests.work import RequestWork
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.ranges import SLOT_BITS, SLOTS
 from millrace.kraft.tables.streams import StreamState
@@ -36,6 +36,7 @@ from millrace.protocol.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from millrace.runtime.disk import Disk
+from millrace.runtime.scheduling.chunks import in_chunks
 from millrace.s3stream.ids import ObjectId, StreamRole
 
 PARTITIONS_A_TURN = 60
@@ -51,11 +52,11 @@ class CommittedSizes:
         self._offsets: dict[int, int] = {}  # of data streams, by object or group
         self._is_counted = False
 
-    async def count(self) -> None:
+    async def count(self, work: RequestWork) -> None:
         if self._is_counted:
             return
         self._is_counted = True
-        await pause()
+        await work.yield_now()
         left = RANGES_A_TURN
         for stream_id in self._image.objects.ranges:
             for held_by, start, end in self._held(self._image.streams.by_id[stream_id]):
@@ -63,7 +64,7 @@ class CommittedSizes:
                 left -= 1
             left -= 1
             if left <= 0:
-                await pause()
+                await work.yield_now()
                 left = RANGES_A_TURN
 
     def of_partition(self, topic_id: bytes, index: int) -> int:
@@ -102,17 +103,19 @@ class DescribeLogDirs:
     ) -> DescribeLogDirsResponse:
         image = self._cache.image
         sizes = CommittedSizes(image)
-        await pause()
+        await context.work.yield_now()
         opened = {(p.topic_id, p.index): p.state.segments.size_bytes for p in self._directory.opened()}
         result = DescribeLogDirsResult(log_dir=self._log_dir)
         topics: dict[bytes, DescribeLogDirsTopic] = {}
-        async for part in in_slices(await _wanted(image, request.topics), PARTITIONS_A_TURN):
+        async for part in in_chunks(
+            await _wanted(context.work, image, request.topics), PARTITIONS_A_TURN, context.work
+        ):
             for topic, index in part:
                 if topic.partitions[index].leader != self._cache.node_id:
                     continue
                 size_bytes = opened.get((topic.topic_id, index))
                 if size_bytes is None:
-                    await sizes.count()
+                    await sizes.count(context.work)
                     size_bytes = sizes.of_partition(topic.topic_id, index)
                 described = topics.get(topic.topic_id)
                 if described is None:
@@ -126,13 +129,13 @@ class DescribeLogDirs:
 
 
 async def _wanted(
-    image: MetadataImage, asked: list[DescribableLogDirTopic] | None
+    work: RequestWork, image: MetadataImage, asked: list[DescribableLogDirTopic] | None
 ) -> Iterable[tuple[Topic, int]]:
     """Topics by name and their partitions, each once, of those that there are."""
     if asked is None:
         return ((topic, index) for topic in image.topics for index in range(len(topic.partitions)))
     wanted: dict[bytes, tuple[Topic, dict[int, None]]] = {}
-    async for part in in_slices(asked, PARTITIONS_A_TURN, lambda one: 1 + len(one.partitions)):
+    async for part in in_chunks(asked, PARTITIONS_A_TURN, work, lambda one: 1 + len(one.partitions)):
         for one in part:
             found = image.topics.by_name(one.topic)
             if found is not None:

@@ -15,8 +15,8 @@ from typing import Any
 from millrace.broker.errors import code_of
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.producers import Producer
+from millrace.broker.requests.repeated import unmet
 from millrace.broker.requests.request import RequestContext
-from millrace.broker.scheduling.slices import in_slices, unmet
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -25,6 +25,7 @@ from millrace.protocol.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
+from millrace.runtime.scheduling.chunks import in_chunks
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class DescribeProducers:
     def handle(
         self, context: RequestContext, request: DescribeProducersRequest
     ) -> Coroutine[Any, Any, DescribeProducersResponse]:
-        return self._answer(request)
+        return self._answer(context, request)
 
     def refuse(self, request: DescribeProducersRequest, code: int) -> DescribeProducersResponse:
         topics = []
@@ -50,14 +51,16 @@ class DescribeProducers:
             topics.append(TopicResponse(topic.name, answers))
         return DescribeProducersResponse(topics=topics)
 
-    async def _answer(self, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    async def _answer(
+        self, context: RequestContext, request: DescribeProducersRequest
+    ) -> DescribeProducersResponse:
         response = DescribeProducersResponse()
         met: dict[str, set[Hashable]] = {}
         for topic in request.topics:
             answers = TopicResponse(topic.name)
             response.topics.append(answers)
             met_of_topic = met.setdefault(topic.name, set())
-            async for part in in_slices(topic.partition_indexes, PARTITIONS_A_SLICE):
+            async for part in in_chunks(topic.partition_indexes, PARTITIONS_A_SLICE, context.work):
                 named = unmet(part, met_of_topic, int)
                 answers.partitions += await asyncio.gather(
                     *(self._describe(topic.name, index) for index in named)

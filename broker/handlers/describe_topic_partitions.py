@@ -13,7 +13,6 @@ from typing import Any
 from millrace.broker.metadata_cache import INTERNAL_TOPICS, MetadataCache
 from millrace.broker.requests.operations import TOPIC_OPERATIONS
 from millrace.broker.requests.request import RequestContext
-from millrace.broker.scheduling.slices import in_slices, pause
 from millrace.kraft.commands.create_topics import name_fault
 from millrace.kraft.tables.topics import Topic, Topics
 from millrace.protocol.error_codes import ErrorCode
@@ -25,6 +24,7 @@ from millrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
+from millrace.runtime.scheduling.chunks import in_chunks
 
 PARTITIONS_MAX = 2000
 NAMES_A_SLICE = 500
@@ -40,15 +40,17 @@ class DescribeTopicPartitions:
     ) -> DescribeTopicPartitionsResponse | Coroutine[Any, Any, DescribeTopicPartitionsResponse]:
         partitions_count = min(request.response_partition_limit, self._cache.image.topics.partition_count)
         if len(request.topics) > NAMES_A_SLICE or partitions_count > PARTITIONS_A_SLICE:
-            return self._answer_many(request)
+            return self._answer_many(context, request)
         page = _Page(self._cache.image.topics, request)
         page.add(page.names)
         return page.response
 
-    async def _answer_many(self, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
-        await pause()
+    async def _answer_many(
+        self, context: RequestContext, request: DescribeTopicPartitionsRequest
+    ) -> DescribeTopicPartitionsResponse:
+        await context.work.yield_now()
         page = _Page(self._cache.image.topics, request)
-        async for names in in_slices(page.names, NAMES_A_SLICE):
+        async for names in in_chunks(page.names, NAMES_A_SLICE, context.work):
             page.add(names)
             if page.response.next_cursor is not None:
                 break

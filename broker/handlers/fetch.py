@@ -60,7 +60,7 @@ from millrace.protocol.messages.fetch import (
     PartitionData,
 )
 from millrace.runtime.disk import Buffer
-from millrace.runtime.steps import line_of
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 T = TypeVar("T")
 VERSION_WITH_SESSIONS = 7
@@ -150,6 +150,7 @@ class Fetch:
         directory: PartitionDirectory,
         cache: MetadataCache,
         sessions: FetchSessions,
+        yield_queue: YieldQueue,
         *,
         response_bytes_max: int = 57_671_680,
         share_bytes: Callable[[], int] = lambda: 1 << 31,
@@ -158,6 +159,7 @@ class Fetch:
         self._directory = directory
         self._cache = cache
         self._sessions = sessions
+        self._yield_queue = yield_queue
         self._response_bytes_max = response_bytes_max
         self._share_bytes = share_bytes
         self._completions = CompletionQueue(lambda call: asyncio.get_running_loop().call_soon(call))
@@ -192,20 +194,20 @@ class Fetch:
         """Others have the loop between its slices."""
         version = context.api_version
         items: dict[Key, FetchItem] = {}
-        async for named in _in_turns(_items_of(request, version)):
+        async for named in self._chunks(_items_of(request, version)):
             items.update(named)
         plan = self._plan(request, version, items)
         if plan.session is not None:
-            async for wanted in _in_turns(items.items()):
+            async for wanted in self._chunks(items.items()):
                 self._sessions.fold(plan, (), wanted)
-            async for forgotten in _in_turns(_forgotten(request, version)):
+            async for forgotten in self._chunks(_forgotten(request, version)):
                 self._sessions.fold(plan, forgotten, ())
             self._sessions.end_fold(plan)
         if plan.error_code:
             return FetchResponse(error_code=int(plan.error_code))
         operation = self._operation_of(context, request, plan)
         if plan.session is None:
-            async for added in _in_turns(plan.items.values()):
+            async for added in self._chunks(plan.items.values()):
                 for item in added:
                     operation.subscriber.add(item)
         return await self._serve_in_slices(operation, request.max_wait_ms)
@@ -365,7 +367,7 @@ class Fetch:
             return machine.on_abandoned()
         operation.begin_pass()
         operation.listen()
-        await read_pass.run_in_slices()
+        await read_pass.run_in_slices(self._yield_queue)
         heard_bytes, is_interrupted = operation.heard()
         if operation.is_abandoned:  # else it goes on to listen, to the end of a remote read
             return machine.on_abandoned()
@@ -426,15 +428,22 @@ class Fetch:
             self._left.popleft()
         return bool(self._left)
 
+    async def _chunks(self, items: Iterable[T]) -> AsyncIterator[list[T]]:
+        """So many of them, then a yield, behind the last ones too. With none of the permits of large answers
+        (broker/requests/work.py): a Fetch may wait for a minute."""
+        iterator = iter(items)
+        while part := list(islice(iterator, ITEMS_A_SLICE)):
+            yield part
+            await self._yield_queue.yield_now()
+
     def _in_turn(self, step: Callable[[], bool]) -> None:
         """Calls it in turns of its own as long as it says that there is more."""
 
         def run() -> None:
             if step():
-                line.call(run)
+                self._yield_queue.call_soon(run)
 
-        line = line_of(asyncio.get_running_loop())
-        line.call(run)
+        self._yield_queue.call_soon(run)
 
     # -- answering
 
@@ -454,7 +463,7 @@ class Fetch:
             self._begin_answer(operation),
             _Topics(),
         )
-        async for part in _in_turns(items):
+        async for part in self._chunks(items):
             self._put_all(operation, response, part, topics)
         return response
 
@@ -496,7 +505,7 @@ class Fetch:
             list(operation.read_pass.answers),
             _Topics(),
         )
-        async for part in _in_turns(items):
+        async for part in self._chunks(items):
             self._put_news(operation, response, part, topics)
         if operation.is_superseded:
             return FetchResponse(error_code=int(ErrorCode.INVALID_FETCH_SESSION_EPOCH))
@@ -578,16 +587,6 @@ def _is_wide(request: FetchRequest) -> bool:
     if request.forgotten_topics_data:
         count += sum(len(topic.partitions) for topic in request.forgotten_topics_data)
     return count > ITEMS_A_SLICE
-
-
-async def _in_turns(items: Iterable[T]) -> AsyncIterator[list[T]]:
-    """So many of them, then a turn of others. In none of the places of large answers
-    (broker/scheduling/slices.py): a Fetch may wait for a minute."""
-    turn = line_of(asyncio.get_running_loop()).turn
-    iterator = iter(items)
-    while part := list(islice(iterator, ITEMS_A_SLICE)):
-        yield part
-        await turn()
 
 
 def _items_of(request: FetchRequest, version: int) -> Iterator[tuple[Key, FetchItem]]:

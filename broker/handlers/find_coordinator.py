@@ -15,7 +15,6 @@ from millrace.broker.coordinators.runtime.partitioning import partition_for
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.requests.request import RequestContext
 from millrace.broker.requests.transaction_refusals import TEXT, TransactionRefusals
-from millrace.broker.scheduling.slices import in_slices
 from millrace.broker.topic_creation import TopicCreation
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.find_coordinator import (
@@ -23,6 +22,7 @@ from millrace.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from millrace.runtime.scheduling.chunks import in_chunks
 
 GROUP, TRANSACTION = 0, 1
 KEYS_A_SLICE = 100
@@ -56,7 +56,7 @@ class FindCoordinator:
         if context.api_version < 4:
             return self._answer(context, request)
         response = FindCoordinatorResponse()
-        async for part in in_slices(request.coordinator_keys, KEYS_A_SLICE):
+        async for part in in_chunks(request.coordinator_keys, KEYS_A_SLICE, context.work):
             response.coordinators += [self._locate(context, request.key_type, key) for key in part]
         return response
 

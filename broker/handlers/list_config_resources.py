@@ -10,7 +10,6 @@ from typing import Any
 
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.requests.request import RequestContext
-from millrace.broker.scheduling.slices import in_slices
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.configs import ResourceType
 from millrace.protocol.error_codes import ErrorCode
@@ -19,6 +18,7 @@ from millrace.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from millrace.runtime.scheduling.chunks import in_chunks
 
 RESOURCES_A_SLICE = 2000
 SUPPORTED = tuple(int(kind) for kind in ResourceType)
@@ -40,13 +40,15 @@ class ListConfigResources:
         image = self._cache.image
         found = (ConfigResource(name, kind) for kind in kinds for name in _names(image, kind))
         if len(image.topics) + len(image.configs.by_resource) > RESOURCES_A_SLICE:
-            return self._answer_many(found)
+            return self._answer_many(context, found)
         return ListConfigResourcesResponse(config_resources=list(found))
 
-    async def _answer_many(self, found: Iterator[ConfigResource]) -> ListConfigResourcesResponse:
+    async def _answer_many(
+        self, context: RequestContext, found: Iterator[ConfigResource]
+    ) -> ListConfigResourcesResponse:
         """Of one image."""
         response = ListConfigResourcesResponse()
-        async for part in in_slices(found, RESOURCES_A_SLICE):
+        async for part in in_chunks(found, RESOURCES_A_SLICE, context.work):
             response.config_resources += part
         return response
 

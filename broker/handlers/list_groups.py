@@ -10,9 +10,9 @@ from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, Gr
 from millrace.broker.coordinators.groups.group import Group
 from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, all_of, unchanged
 from millrace.broker.requests.request import RequestContext
-from millrace.broker.scheduling.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from millrace.runtime.scheduling.chunks import in_chunks
 
 CLASSIC = "classic"
 SHARDS_A_SLICE = 5
@@ -27,9 +27,9 @@ class ListGroups:
     def handle(
         self, context: RequestContext, request: ListGroupsRequest
     ) -> Coroutine[Any, Any, ListGroupsResponse]:
-        return self._list(request)
+        return self._list(context, request)
 
-    async def _list(self, request: ListGroupsRequest) -> ListGroupsResponse:
+    async def _list(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
         states = [state.strip().lower() for state in request.states_filter]
         if request.types_filter and CLASSIC not in map(str.lower, request.types_filter):
             return ListGroupsResponse()
@@ -45,9 +45,9 @@ class ListGroups:
             return deferred.outcome()
 
         outcomes: list[Outcome[Part]] = []
-        async for indexes in in_slices(self._coordinator.shards_with_data(), SHARDS_A_SLICE):
+        async for indexes in in_chunks(self._coordinator.shards_with_data(), SHARDS_A_SLICE, context.work):
             outcomes += [self._coordinator.ask_shard(index, act, _refusal) for index in indexes]
-        parts = await all_of(outcomes)
+        parts = await all_of(outcomes, context.work)
         # A partition that is led elsewhere by now is another broker's to list.
         code = next((code for code, _ in parts if code not in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR)), 0)
         groups = [group for _, listed in parts for group in listed]

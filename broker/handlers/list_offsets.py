@@ -34,8 +34,6 @@ from millrace.broker.partitions.time_lookup import Asker, Lookups
 from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.partitions.visibility import Isolation, isolation_of
 from millrace.broker.requests.request import ConnectionInfo, RequestContext
-from millrace.broker.scheduling.fair_places import FairPlaces
-from millrace.broker.scheduling.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.list_offsets import (
@@ -45,6 +43,8 @@ from millrace.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from millrace.runtime.scheduling.chunks import in_chunks
+from millrace.runtime.scheduling.semaphore import Semaphore
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +73,8 @@ class ListOffsets:
     def __init__(self, directory: PartitionDirectory, unpacking: Unpacking) -> None:
         self._directory = directory
         self._lookups = Lookups(unpacking)
-        self._places = FairPlaces(LOOKUPS_AT_ONCE, LOOKUPS_OF_ONE)
-        self._slow_places = FairPlaces(SLOW_AT_ONCE, SLOW_OF_ONE)
+        self._permits = Semaphore(LOOKUPS_AT_ONCE, each_max=LOOKUPS_OF_ONE)
+        self._slow_permits = Semaphore(SLOW_AT_ONCE, each_max=SLOW_OF_ONE)
 
     def handle(
         self, context: RequestContext, request: ListOffsetsRequest
@@ -94,10 +94,10 @@ class ListOffsets:
         counts: Counter[tuple[str, int]] = Counter()
         response = ListOffsetsResponse()
         places: list[Place] = []
-        async for part in in_slices(_places(request, response, counts), PARTITIONS_A_SLICE):
+        async for part in in_chunks(_places(request, response, counts), PARTITIONS_A_SLICE, context.work):
             places += part
         slow: list[Place] = []
-        async for part in in_slices(places, PARTITIONS_A_SLICE):
+        async for part in in_chunks(places, PARTITIONS_A_SLICE, context.work):
             slow += self._answer_edges(
                 part, counts, context.api_version, isolation_of(request.isolation_level)
             )
@@ -155,7 +155,7 @@ class ListOffsets:
     ) -> ListOffsetsResponse:
         limit_s = min(LOOKUP_S_MAX, request.timeout_ms / 1000) if request.timeout_ms > 0 else LOOKUP_S_MAX
         due_s = asyncio.get_running_loop().time() + limit_s
-        async for part in in_slices(slow, LOOKUPS_A_SLICE):
+        async for part in in_chunks(slow, LOOKUPS_A_SLICE, context.work):
             asking = (
                 self._look_up(place, isolation_of(request.isolation_level), context.connection, due_s)
                 for place in part
@@ -168,12 +168,15 @@ class ListOffsets:
     ) -> None:
         name, asked, answer = place
         try:
-            async with asyncio.timeout_at(due_s), Seat(self._places, self._slow_places, connection) as seat:
+            async with (
+                asyncio.timeout_at(due_s),
+                LookupPermit(self._permits, self._slow_permits, connection) as permit,
+            ):
                 partition = await self._directory.led(name, asked.partition_index)
                 if asked.timestamp < 0 and asked.timestamp != MAX_TIMESTAMP:
                     _answer_edge(partition, asked, answer, isolation)
                 else:
-                    await self._answer_time(partition, asked, answer, isolation, seat)
+                    await self._answer_time(partition, asked, answer, isolation, permit)
         except Exception as error:
             code = code_of(error)
             if code is None:
@@ -188,43 +191,42 @@ class ListOffsets:
         asked: ListOffsetsPartition,
         answer: ListOffsetsPartitionResponse,
         isolation: Isolation,
-        seat: Seat,
+        permit: LookupPermit,
     ) -> None:
         code = partition.epoch_refusal(asked.current_leader_epoch)
         if code:
             raise KafkaError(code)
         end = partition.visible_end(isolation)
         if asked.timestamp == MAX_TIMESTAMP:
-            found = await self._lookups.find_latest(partition, end, seat)
+            found = await self._lookups.find_latest(partition, end, permit)
         else:
-            found = await self._lookups.find_time(partition, asked.timestamp, end, seat)
+            found = await self._lookups.find_time(partition, asked.timestamp, end, permit)
         if found is not None:
             answer.offset, answer.timestamp = found
             answer.leader_epoch = partition.state.epochs.epoch_at(found.offset)
 
 
-class Seat(Asker):
-    """The place of a lookup, until the block is left: an ordinary one, and a slow one from where it takes
-    long."""
+class LookupPermit(Asker):
+    """That of a lookup, until the block is left: an ordinary one, and a slow one from where it takes long."""
 
-    def __init__(self, places: FairPlaces, slow_places: FairPlaces, connection: ConnectionInfo) -> None:
-        self._slow_places = slow_places
+    def __init__(self, permits: Semaphore, slow_permits: Semaphore, connection: ConnectionInfo) -> None:
+        self._slow_permits = slow_permits
         self._connection = connection
-        self._taken: FairPlaces | None = None
-        self._first = places
+        self._held: Semaphore | None = None
+        self._first = permits
 
-    async def __aenter__(self) -> Seat:
+    async def __aenter__(self) -> LookupPermit:
         try:
-            await self._take(self._first)
+            await self._acquire(self._first)
         except BaseException:
-            self._leave()
+            self._release()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave()
+        self._release()
 
     async def go_on(self) -> None:
         """Raises KafkaError when nobody is there any more who would hear the answer."""
@@ -236,19 +238,19 @@ class Seat(Asker):
 
     async def on_heavy(self) -> None:
         await self.go_on()
-        if self._taken is not self._slow_places:
-            self._leave()
-            await self._take(self._slow_places)
+        if self._held is not self._slow_permits:
+            self._release()
+            await self._acquire(self._slow_permits)
 
-    async def _take(self, places: FairPlaces) -> None:
-        await places.take(self._connection.id)
-        self._taken = places
+    async def _acquire(self, permits: Semaphore) -> None:
+        await permits.acquire(self._connection.id)
+        self._held = permits
         await self.go_on()
 
-    def _leave(self) -> None:
-        if self._taken is not None:
-            taken, self._taken = self._taken, None
-            taken.leave(self._connection.id)
+    def _release(self) -> None:
+        if self._held is not None:
+            held, self._held = self._held, None
+            held.release(self._connection.id)
 
 
 def _places(

@@ -14,9 +14,9 @@ from typing import Any
 
 from millrace.broker.metadata_cache import INTERNAL_TOPICS, MetadataCache
 from millrace.broker.requests.operations import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS
+from millrace.broker.requests.repeated import unmet
 from millrace.broker.requests.request import Encoded, RequestContext
 from millrace.broker.requests.shared_replies import SharedReplies
-from millrace.broker.scheduling.slices import in_slices, pause, unmet
 from millrace.broker.topic_creation import CREATION_TIMEOUT_MS, TopicCreation
 from millrace.kraft.commands.create_topics import name_fault
 from millrace.kraft.tables.topics import PartitionState, Topic, Topics
@@ -32,7 +32,8 @@ from millrace.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from millrace.runtime.steps import in_steps
+from millrace.runtime.scheduling.chunks import in_chunks
+from millrace.runtime.scheduling.yield_queue import run_yielding
 
 METADATA_KEY = 3
 FIRST_WITH_IDS = 12
@@ -81,7 +82,7 @@ class Metadata:
         """Of all topics: clients of one listener and version are given the same bytes while the image says
         the same. All clients of a broker ask this at once when it is back, and what they ask for may be
         megabytes."""
-        await pause()
+        await context.work.yield_now()
         key = _sameness(context, request)
         source = self._source()
         found = self._shared.find(key, source, context.correlation_id)
@@ -90,7 +91,7 @@ class Metadata:
             steps = encode_response_in_steps(
                 API[METADATA_KEY], context.api_version, context.correlation_id, response
             )
-            found = Encoded(await in_steps(steps, pause))
+            found = Encoded(await run_yielding(steps, context.work.yield_now))
             if all(one is other for one, other in zip(source, self._source(), strict=True)):
                 self._shared.keep(key, source, found)
         return found
@@ -104,12 +105,12 @@ class Metadata:
         missing: list[str] = []
         asked: list[MetadataRequestTopic] = []
         met: set[Hashable] = set()
-        async for named in in_slices(request.topics or (), PARTITIONS_A_SLICE):
+        async for named in in_chunks(request.topics or (), PARTITIONS_A_SLICE, context.work):
             part = unmet(named, met, _named)
             asked += part
             missing += self._names_to_create(self._cache.image.topics, request, part)
         errors = await self._create(missing, context) if missing else {}
-        await pause()
+        await context.work.yield_now()
         return await self._described_all(context, request, asked, errors)
 
     async def _described_all(
@@ -122,12 +123,14 @@ class Metadata:
         """By one image, in slices; `asked` None: all topics."""
         response = self._with_brokers(context, request)
         found = _found(self._cache.image.topics, context, asked)
-        async for topics in in_slices(found, PARTITIONS_A_SLICE, _weight):
+        async for topics in in_chunks(found, PARTITIONS_A_SLICE, context.work, _weight):
             self._add(response, context, request, topics, errors, is_brief=True)
             for _, topic in topics:
                 if topic is not None and len(topic.partitions) > PARTITIONS_A_SLICE:
                     answer = response.topics[-1]  # a wide one ends its slice
-                    async for states in in_slices(enumerate(topic.partitions), PARTITIONS_A_SLICE):
+                    async for states in in_chunks(
+                        enumerate(topic.partitions), PARTITIONS_A_SLICE, context.work
+                    ):
                         answer.partitions += [_described_partition(index, state) for index, state in states]
         return response
 

@@ -21,7 +21,6 @@ from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outc
 from millrace.broker.coordinators.runtime.state_machine import Reply
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.requests.request import RequestContext
-from millrace.broker.scheduling.slices import in_slices
 from millrace.broker.state_memory import THROTTLE_MS
 from millrace.kraft.tables.topics import Topic
 from millrace.protocol.error_codes import ErrorCode
@@ -33,6 +32,7 @@ from millrace.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from millrace.runtime.scheduling.chunks import in_chunks
 
 TOPIC_ID_VERSION = 10
 NOT_FOUND_VERSION = 9  # earlier clients know GROUP_ID_NOT_FOUND as ILLEGAL_GENERATION
@@ -69,7 +69,7 @@ class OffsetCommit:
         of the request is in the shard's queue at a time."""
         outcomes: deque[Outcome[OffsetCommitResponse]] = deque()
         response = OffsetCommitResponse()
-        async for parts in in_slices(_parts(request), PARTITIONS_A_SLICE, _weight):
+        async for parts in in_chunks(_parts(request), PARTITIONS_A_SLICE, context.work, _weight):
             outcomes.append(self._begin(context, replace(request, topics=list(parts))))
             while len(outcomes) >= SLICES_AHEAD:
                 _join(response, await _answer_of(outcomes.popleft()))

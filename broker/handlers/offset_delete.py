@@ -11,7 +11,6 @@ from millrace.broker.coordinators.groups.offsets import OffsetKey
 from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, unchanged
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.requests.request import RequestContext
-from millrace.broker.scheduling.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -20,6 +19,7 @@ from millrace.protocol.messages.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
+from millrace.runtime.scheduling.chunks import in_chunks
 
 PARTITIONS_A_SLICE = 400  # two or three milliseconds
 
@@ -39,14 +39,16 @@ class OffsetDelete:
         if not request.group_id:
             return _refusal(ErrorCode.INVALID_GROUP_ID)
         if sum(map(_weight, request.topics)) > PARTITIONS_A_SLICE:
-            return self._delete_in_slices(request)
+            return self._delete_in_slices(context, request)
         return self._begin(request)
 
-    async def _delete_in_slices(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    async def _delete_in_slices(
+        self, context: RequestContext, request: OffsetDeleteRequest
+    ) -> OffsetDeleteResponse:
         """Others have turns between two slices, each of which is judged by the group as it is then, and
         waited for. The first that is refused whole ends it: what was deleted before it is deleted."""
         response = OffsetDeleteResponse()
-        async for parts in in_slices(_parts(request), PARTITIONS_A_SLICE, _weight):
+        async for parts in in_chunks(_parts(request), PARTITIONS_A_SLICE, context.work, _weight):
             outcome = self._begin(OffsetDeleteRequest(request.group_id, list(parts)))
             part = await outcome if isinstance(outcome, asyncio.Future) else outcome
             if part.error_code:

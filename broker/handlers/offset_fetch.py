@@ -17,8 +17,9 @@ from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, Gr
 from millrace.broker.coordinators.groups.offsets import NO_PARTITIONS, Partitions
 from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, all_of, unchanged
 from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.requests.repeated import unmet
 from millrace.broker.requests.request import RequestContext
-from millrace.broker.scheduling.slices import in_slices, unmet
+from millrace.broker.requests.work import RequestWork
 from millrace.protocol.declare import NO_UUID
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.offset_fetch import (
@@ -32,6 +33,7 @@ from millrace.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from millrace.runtime.scheduling.chunks import in_chunks
 
 R = TypeVar("R")
 
@@ -58,14 +60,14 @@ class OffsetFetch:
         is_named = len(groups) == 1 and groups[0].topics is not None
         if is_named and _weight(groups[0]) <= PARTITIONS_A_SLICE:  # no task for what is asked most
             return self._fetch(version, groups[0], lambda found: _response(version, [found]))
-        return self._fetch_all(version, groups)
+        return self._fetch_all(context.work, version, groups)
 
     async def _fetch_all(
-        self, version: int, groups: Sequence[OffsetFetchRequestGroup]
+        self, work: RequestWork, version: int, groups: Sequence[OffsetFetchRequestGroup]
     ) -> OffsetFetchResponse:
         outcomes: list[Outcome[OffsetFetchResponseGroup]] = []
         met: set[str] = set()
-        async for part in in_slices(groups, PARTITIONS_A_SLICE, _weight):
+        async for part in in_chunks(groups, PARTITIONS_A_SLICE, work, _weight):
             for group in part:
                 if group.group_id in met:
                     outcomes.append(_refused(version, group, ErrorCode.INVALID_REQUEST))
@@ -73,13 +75,15 @@ class OffsetFetch:
                 met.add(group.group_id)
                 is_large = group.topics is None or _weight(group) > PARTITIONS_A_SLICE
                 outcomes.append(
-                    await self._fetch_large(version, group)
+                    await self._fetch_large(work, version, group)
                     if is_large
                     else self._fetch(version, group, unchanged)
                 )
-        return _response(version, await all_of(outcomes))
+        return _response(version, await all_of(outcomes, work))
 
-    async def _fetch_large(self, version: int, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+    async def _fetch_large(
+        self, work: RequestWork, version: int, group: OffsetFetchRequestGroup
+    ) -> OffsetFetchResponseGroup:
         """Of a group and partitions that are named, or all that it has."""
 
         def copy(shard: GroupShard) -> Outcome[Copied | int]:
@@ -89,30 +93,35 @@ class OffsetFetch:
             return deferred.outcome()
 
         outcome: Outcome[Copied | int] = self._coordinator.ask(group.group_id, copy, unchanged)
-        outcomes: list[Copied | int] = await all_of([outcome])
+        outcomes: list[Copied | int] = await all_of([outcome], work)
         copied = outcomes[0]
         if isinstance(copied, int):
             return _refused(version, group, copied)
         found = OffsetFetchResponseGroup(group.group_id)
         if group.topics is None:
-            async for topic, partitions in self._whole(version, copied):
+            async for topic, partitions in self._whole(work, version, copied):
                 found.topics.append(topic)
-                async for indexes in in_slices(partitions, PARTITIONS_A_SLICE):
+                async for indexes in in_chunks(partitions, PARTITIONS_A_SLICE, work):
                     topic.partitions += [_found(partitions, index, NO_UUID) for index in indexes]
             return found
         met: dict[Hashable, set[Hashable]] = {}
-        async for topics in in_slices(group.topics or (), PARTITIONS_A_SLICE, _topic_weight):
+        async for topics in in_chunks(group.topics or (), PARTITIONS_A_SLICE, work, _topic_weight):
             for asked in topics:
                 met_of_topic = met.setdefault((asked.topic_id, asked.name), set())
-                found.topics.append(await self._some_of_many(version, copied, asked, met_of_topic))
+                found.topics.append(await self._some_of_many(work, version, copied, asked, met_of_topic))
         return found
 
     async def _some_of_many(
-        self, version: int, copied: Copied, asked: OffsetFetchRequestTopics, met: set[Hashable]
+        self,
+        work: RequestWork,
+        version: int,
+        copied: Copied,
+        asked: OffsetFetchRequestTopics,
+        met: set[Hashable],
     ) -> OffsetFetchResponseTopics:
         """Of a topic, those that are not in `met`."""
         found = OffsetFetchResponseTopics(asked.name, asked.topic_id)
-        async for indexes in in_slices(asked.partition_indexes, PARTITIONS_A_SLICE):
+        async for indexes in in_chunks(asked.partition_indexes, PARTITIONS_A_SLICE, work):
             part = OffsetFetchRequestTopics(asked.name, asked.topic_id, unmet(indexes, met, int))
             some = self._some(version, lambda name: copied.get(name, NO_PARTITIONS), part)
             found.name = some.name
@@ -120,11 +129,11 @@ class OffsetFetch:
         return found
 
     async def _whole(
-        self, version: int, copied: Copied
+        self, work: RequestWork, version: int, copied: Copied
     ) -> AsyncIterator[tuple[OffsetFetchResponseTopics, Partitions]]:
         """Topics that have no id by now cannot be said where ids are what is said."""
         topics = self._cache.image.topics
-        async for part in in_slices(copied.items(), TOPICS_A_SLICE):
+        async for part in in_chunks(copied.items(), TOPICS_A_SLICE, work):
             for name, partitions in part:
                 topic = topics.by_name(name) if version >= TOPIC_ID_VERSION else None
                 if version < TOPIC_ID_VERSION:

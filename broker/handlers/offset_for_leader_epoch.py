@@ -15,7 +15,6 @@ from millrace.broker.errors import code_of
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.partition import Partition
 from millrace.broker.requests.request import RequestContext
-from millrace.broker.scheduling.slices import in_slices
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -24,6 +23,7 @@ from millrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from millrace.runtime.scheduling.chunks import in_chunks
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class OffsetForLeaderEpoch:
     def handle(
         self, context: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> Coroutine[Any, Any, OffsetForLeaderEpochResponse]:
-        return self._answer(request)
+        return self._answer(context, request)
 
     def refuse(self, request: OffsetForLeaderEpochRequest, code: int) -> OffsetForLeaderEpochResponse:
         topics = []
@@ -48,12 +48,14 @@ class OffsetForLeaderEpoch:
             topics.append(OffsetForLeaderTopicResult(topic.topic, answers))
         return OffsetForLeaderEpochResponse(topics=topics)
 
-    async def _answer(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+    async def _answer(
+        self, context: RequestContext, request: OffsetForLeaderEpochRequest
+    ) -> OffsetForLeaderEpochResponse:
         response = OffsetForLeaderEpochResponse()
         for topic in request.topics:
             answers = OffsetForLeaderTopicResult(topic.topic)
             response.topics.append(answers)
-            async for part in in_slices(topic.partitions, PARTITIONS_A_SLICE):
+            async for part in in_chunks(topic.partitions, PARTITIONS_A_SLICE, context.work):
                 answers.partitions += await asyncio.gather(
                     *(self._end_of(topic.topic, asked) for asked in part)
                 )

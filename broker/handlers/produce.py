@@ -36,9 +36,6 @@ from millrace.broker.partitions.validation import LOOKED_INLINE_BYTES_MAX, Looke
 from millrace.broker.requests.request import CLOSE, NO_REPLY, RequestContext
 from millrace.broker.requests.sequence_gaps import RETRIABLE_CODES, SequenceGaps, Topic
 from millrace.broker.requests.wide_produce import Joined, is_wide, pieces
-from millrace.broker.scheduling.places import Places
-from millrace.broker.scheduling.slices import pause
-from millrace.broker.scheduling.turns import Turn, Turns
 from millrace.protocol.batches import CODEC_MASK, has_unset_max_timestamp
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -55,7 +52,9 @@ from millrace.protocol.record_walk import IS_COMPILED
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Exhausted, MillraceError
-from millrace.runtime.steps import line_of
+from millrace.runtime.scheduling.keyed_queue import KeyedQueue, Ticket
+from millrace.runtime.scheduling.semaphore import Semaphore
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 log = logging.getLogger(__name__)
 
@@ -125,12 +124,12 @@ class _Work:
         "needed_bytes",
         "openings",
         "parts",
-        "place_bytes",
+        "permit_bytes",
         "request",
         "response",
         "rewrite",
+        "ticket",
         "timer",
-        "turn",
     )
 
     def __init__(self, context: RequestContext, request: ProduceRequest) -> None:
@@ -146,15 +145,15 @@ class _Work:
         self.is_slow = False
         self.is_cold = False
         self.looked_bytes = 0  # of records that were looked at, or will be, in this turn of the loop
-        self.place_bytes = -1  # taken among those that are rewritten; none yet
+        self.permit_bytes = -1  # taken among those that are rewritten; none yet
         self.future: asyncio.Future[Any] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.rewrite: asyncio.Task[None] | None = None
-        self.turn: Turn | None = None
+        self.ticket: Ticket | None = None
 
     def drop_views(self) -> None:
         """Drops the request's views of its frame; parts that wait have copies."""
-        if self.turn is None:
+        if self.ticket is None:
             self.parts = []  # they know the work: a cycle would keep them until the collector comes by
         for topic in self.request.topic_data:
             for asked in topic.partition_data:
@@ -182,15 +181,17 @@ class Produce:
         room: Room,
         clock: Clock,
         unpacking: Unpacking,
+        yield_queue: YieldQueue,
     ) -> None:
         self._directory = directory
         self._cache = cache
         self._room = room
         self._clock = clock
         self._unpacking = unpacking
-        self._places = Places(REWRITES_AT_ONCE, unpacking.held_bytes_max)
+        self._rewrites = Semaphore(REWRITES_AT_ONCE, bytes_max=unpacking.held_bytes_max)
+        self._yield_queue = yield_queue
         self._look = RecordLook()
-        self._turns = Turns(lambda call: asyncio.get_running_loop().call_soon(call))
+        self._queue = KeyedQueue(lambda call: asyncio.get_running_loop().call_soon(call))
 
     def handle(self, context: RequestContext, request: ProduceRequest) -> Any:
         """On return no view of the frame is left, but where it is wide: the memory of others is received into
@@ -202,7 +203,7 @@ class Produce:
     async def _handle_wide(self, context: RequestContext, request: ProduceRequest) -> Any:
         """Others have the loop between its pieces. Cancelled, what was begun goes on, and the rest is not
         begun."""
-        turn = line_of(asyncio.get_running_loop()).turn
+        yield_now = self._yield_queue.yield_now
         transactional_id = request.transactional_id
         if transactional_id is None:
             for piece in pieces(request, None):
@@ -212,18 +213,18 @@ class Produce:
                     for asked in topic.partition_data
                 ):
                     transactional_id = ""
-                await turn()
+                await yield_now()
         outcomes = []
         for piece in pieces(request, transactional_id):
             outcomes.append(self._handle(context, piece))
-            await turn()
+            await yield_now()
         joined, is_closed = Joined(request.topic_data), False
         for outcome in outcomes:
             response = await outcome if asyncio.isfuture(outcome) else outcome
             is_closed = is_closed or response is CLOSE
             if isinstance(response, ProduceResponse):
                 joined.add(response)
-                await turn()
+                await yield_now()
         if is_closed:
             return CLOSE
         return joined.response if request.acks else NO_REPLY
@@ -242,9 +243,9 @@ class Produce:
                 or work.is_slow
                 or work.is_cold
                 or not self._room.has_room(work.needed_bytes)
-                or (self._turns and self._is_behind(work))
+                or (self._queue and self._is_behind(work))
             ):
-                return self._park(work)
+                return self._enqueue(work)
             self._append(work)
             if work.missing_count == 0 or request.acks == 0:
                 return work.outcome()
@@ -399,8 +400,8 @@ class Produce:
     # -- waiting for partitions, room and what takes long
 
     def _is_behind(self, work: _Work) -> bool:
-        is_held = self._turns.is_held
-        return any(is_held(_key_of(part)) or is_held(_producer_key_of(part)) for part in work.parts)
+        is_queued = self._queue.is_queued
+        return any(is_queued(_key_of(part)) or is_queued(_producer_key_of(part)) for part in work.parts)
 
     def _keys_of(self, work: _Work) -> Iterator[tuple[object, ...]]:
         """Where it takes its place: at its partitions. One that waits for its producers' states alone keeps
@@ -408,7 +409,7 @@ class Produce:
         is_alone = work.is_cold and not (work.openings or work.is_slow or self._is_behind(work))
         return ((_producer_key_of if is_alone else _key_of)(part) for part in work.parts)
 
-    def _park(self, work: _Work) -> asyncio.Future[Any]:
+    def _enqueue(self, work: _Work) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         for part in work.parts:
             part.records, part.looked = memoryview(bytes(part.records)), None
@@ -417,16 +418,16 @@ class Produce:
         work.timer = loop.call_later(timeout_ms / 1000, self._expire, work)
         keys = self._keys_of(work)
         openings = list(work.openings)
-        # One hold more than there are openings, lifted once the turn is known to the work.
-        work.turn = self._turns.take(keys, len(openings) + 1, lambda: self._admit(work))
+        # One hold more than there are openings, released once the ticket is known to the work.
+        work.ticket = self._queue.enqueue(keys, len(openings) + 1, lambda: self._admit(work))
         for opening in openings:
-            opening.add_done_callback(lambda _: self._lift(work))
-        self._lift(work)
+            opening.add_done_callback(lambda _: self._release(work))
+        self._release(work)
         return work.future
 
-    def _lift(self, work: _Work) -> None:
-        assert work.turn is not None
-        self._turns.lift(work.turn)
+    def _release(self, work: _Work) -> None:
+        assert work.ticket is not None
+        self._queue.release(work.ticket)
 
     def _admit(self, work: _Work) -> None:
         """First at all its partitions, and each is open or refused."""
@@ -464,7 +465,7 @@ class Produce:
             ErrorCode.MESSAGE_TOO_LARGE if isinstance(error, Exhausted) else ErrorCode.NOT_LEADER_OR_FOLLOWER
         )
         self._give_up(work, work.parts, code)
-        self._leave(work)
+        self._complete(work)
 
     def _run(self, work: _Work) -> None:
         """There is room for it."""
@@ -486,7 +487,7 @@ class Produce:
             work.is_over = True
             if work.missing_count == 0 or work.request.acks == 0:
                 work.finish()
-        self._leave(work)
+        self._complete(work)
 
     def _is_slow(self, part: _Part) -> bool:
         """Whether what is to be done with a batch takes too long for one turn of the loop, or all that is to
@@ -514,17 +515,17 @@ class Produce:
 
     async def _rewrite(self, work: _Work, parts: list[_Part]) -> None:
         try:
-            if work.place_bytes < 0:
+            if work.permit_bytes < 0:
                 needed_bytes = work.needed_bytes
-                await self._places.take(needed_bytes)
-                work.place_bytes = needed_bytes
+                await self._rewrites.acquire(size_bytes=needed_bytes)
+                work.permit_bytes = needed_bytes
             done_bytes = 0
             for part in parts:
                 await self._rewrite_part(work, part)
                 done_bytes += len(part.records)
                 if done_bytes > TURN_BYTES:
                     done_bytes = 0
-                    await pause()
+                    await self._yield_queue.yield_now()
         except Exception:
             log.exception("%s: a batch could not be rewritten", parts[0].led.name)
             self._give_up(work, work.parts, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -570,20 +571,20 @@ class Produce:
                 self._refuse_part(part, code, "")
             work.parts = []
             if work.rewrite is None:
-                self._free_place(work)
+                self._end_rewrite(work)
             work.finish()
 
-    def _free_place(self, work: _Work) -> None:
-        if work.place_bytes >= 0:
-            self._places.leave(work.place_bytes)
-            work.place_bytes = -1
+    def _end_rewrite(self, work: _Work) -> None:
+        if work.permit_bytes >= 0:
+            self._rewrites.release(size_bytes=work.permit_bytes)
+            work.permit_bytes = -1
 
-    def _leave(self, work: _Work) -> None:
-        self._free_place(work)
+    def _complete(self, work: _Work) -> None:
+        self._end_rewrite(work)
         if work.timer is not None:
             work.timer.cancel()
-        assert work.turn is not None
-        self._turns.leave(work.turn)
+        assert work.ticket is not None
+        self._queue.complete(work.ticket)
 
 
 def _refuse(reply: PartitionProduceResponse, code: int, message: str) -> None:

@@ -14,8 +14,8 @@ from typing import cast
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.errors import in_words
 from millrace.runtime.net import Listener, Net
-from millrace.runtime.stepped import Steps
-from millrace.runtime.steps import in_steps, line_of
+from millrace.runtime.scheduling.yield_queue import YieldQueue, run_yielding
+from millrace.runtime.scheduling.yielding import Yielding
 
 CONNECTIONS_MAX = 64
 HEAD_BYTES_MAX = 8 << 10
@@ -44,7 +44,8 @@ Page = Callable[[], Awaitable[Answer]]
 
 def health_pages(
     reason_unready: Callable[[], str],
-    render_metrics: Callable[[], Steps[str]],
+    render_metrics: Callable[[], Yielding[str]],
+    yield_queue: YieldQueue,
     reason_blocked: Callable[[], str] = lambda: "",
     reason_held: Callable[[], str] = lambda: "",
 ) -> Mapping[str, Page]:
@@ -56,8 +57,7 @@ def health_pages(
         return Answer(200, b"live\n")
 
     async def metrics() -> Answer:
-        line = line_of(asyncio.get_running_loop())
-        page = await in_steps(render_metrics(), line.turn)
+        page = await run_yielding(render_metrics(), yield_queue.yield_now)
         return Answer(200, page.encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     async def ready() -> Answer:

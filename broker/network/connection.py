@@ -72,7 +72,7 @@ from millrace.protocol.header import REQUEST_HEADER_BYTES_MIN
 from millrace.runtime.disk import Buffer
 from millrace.runtime.net import is_window_closed, reset, unacknowledged_bytes
 from millrace.runtime.net import unread_bytes as unread_of
-from millrace.runtime.steps import StepLine
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 log = logging.getLogger(__name__)
 IN_FLIGHT_MAX = 64
@@ -103,9 +103,9 @@ class ConnectionParts:
     dispatcher: Dispatcher
     budget: RequestBudget
     receiver: Receiver
-    line: StepLine  # for what is large: others come between
-    # of connections with more frames than they may begin at once: one of them a turn of the loop
-    turns: StepLine
+    yield_queue: YieldQueue  # for what is large: others come between
+    # of connections with more frames than they may begin at once: one of them an iteration of the loop
+    frame_queue: YieldQueue
     request_bytes_max: int
     on_made: Callable[[Connection], None]  # a peer connected; `abort` refuses it
     on_ended: Callable[[Connection, str], None]  # we end it, for that reason
@@ -372,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
             self._advance(is_turn=event is ROOM)
             return
         if effect is YIELD or effect is PAUSE_AND_YIELD:
-            self._parts.turns.call(self._on_turn)
+            self._parts.frame_queue.call_soon(self._on_turn)
         if effect is NOTHING or effect is YIELD or self._transport.is_closing():
             return
         if effect is RESUME:
@@ -508,7 +508,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _soon(self, call: Callable[[], None]) -> None:
         """In a turn of the loop to come, for a part of ours."""
-        self._parts.line.call(partial(self._contain, call))
+        self._parts.yield_queue.call_soon(partial(self._contain, call))
 
     def _contain(self, call: Callable[..., None], *args: object) -> None:
         """From a callback of the loop or of the budget: a defect here breaks this connection alone."""

@@ -31,7 +31,7 @@ from millrace.broker.settings.addresses import Endpoint
 from millrace.broker.settings.connection_limits import NO_LIMITS, ConnectionLimits
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.net import Bound, Listener, ListenFailed, Net, ProtocolFactory
-from millrace.runtime.steps import StepLine
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 log = logging.getLogger(__name__)
 SWEEP_MAX_S = 5.0
@@ -75,7 +75,7 @@ class Server:
         dispatcher: Dispatcher,
         budget: RequestBudget,
         settings: ServerSettings,
-        line: StepLine,
+        yield_queue: YieldQueue,
         limits: Callable[[], ConnectionLimits] | None = None,
     ) -> None:
         """`limits`: those that hold now, asked for each new connection; none: those of the settings."""
@@ -103,8 +103,8 @@ class Server:
             dispatcher=dispatcher,
             budget=budget,
             receiver=receiver,
-            line=line,
-            turns=StepLine(),
+            yield_queue=yield_queue,
+            frame_queue=YieldQueue(),
             request_bytes_max=settings.request_bytes_max,
             on_made=self._on_made,
             on_ended=self._on_ended,

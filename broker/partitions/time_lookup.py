@@ -20,11 +20,11 @@ from millrace.broker.partitions.segments import Segment
 from millrace.broker.partitions.time_index import TimeTail, find_in_chunk, is_chunk, last_in_chunk
 from millrace.broker.partitions.true_times import TrueTimes
 from millrace.broker.partitions.unpacking import Unpacking
-from millrace.broker.scheduling.slices import InSlices, in_slices, pause
 from millrace.protocol.batches import APPEND_TIME_BIT, NO_TIMESTAMP, BatchHeader
 from millrace.protocol.errors import WireError
 from millrace.protocol.primitives import Buffer
 from millrace.protocol.records import times_in
+from millrace.runtime.scheduling.chunks import InChunks, in_chunks
 from millrace.s3stream.errors import OffsetTrimmed
 from millrace.s3stream.objects.format import Entry
 
@@ -151,7 +151,7 @@ class _Lookup:
                         least = max(least, await self._largest_of_batch(entry))
                     else:
                         least = max(least, await _largest_in_batch(entry, start, end, self._unpacking))
-                    await pause()
+                    await self._unpacking.yield_queue.yield_now()
             await asyncio.sleep(0)
         return least
 
@@ -166,7 +166,9 @@ class _Lookup:
                 largest = await self._largest_of(header, payload)
                 if largest is None:
                     largest = NO_TIMESTAMP
-                    async for times in in_slices(times_in(header, payload), SLICE_RECORDS):
+                    async for times in in_chunks(
+                        times_in(header, payload), SLICE_RECORDS, self._unpacking.yield_queue
+                    ):
                         largest = max(largest, *(time for _, time in times))
         except WireError:
             return header.max_timestamp
@@ -191,7 +193,9 @@ class _Lookup:
                     if found is not None:
                         return found
                     has_lies = True
-                    await pause()  # many may say of themselves that they reach the time, and do not
+                    await (
+                        self._unpacking.yield_queue.yield_now()
+                    )  # many may say of themselves that they reach the time, and do not
                 bound = max(bound, largest)
             if has_lies:
                 self._true_times.note_stretch(self._place, first, offset, bound)
@@ -214,7 +218,9 @@ class _Lookup:
                 largest = await self._largest_of(header, payload)
                 if largest is None or largest >= timestamp_ms:
                     largest = NO_TIMESTAMP
-                    async for times in in_slices(times_in(header, payload), SLICE_RECORDS):
+                    async for times in in_chunks(
+                        times_in(header, payload), SLICE_RECORDS, self._unpacking.yield_queue
+                    ):
                         for found, found_ms in times:
                             if found_ms >= timestamp_ms and start <= found < end:
                                 return TimedOffset(found, found_ms), claimed
@@ -296,11 +302,11 @@ async def _search_chunks(
 
 
 @asynccontextmanager
-async def _times(entry: Entry, unpacking: Unpacking) -> AsyncIterator[InSlices[tuple[int, int]]]:
+async def _times(entry: Entry, unpacking: Unpacking) -> AsyncIterator[InChunks[tuple[int, int]]]:
     """In slices, as a batch may hold millions of records."""
     header = BatchHeader(entry.data)
     async with unpacking.unpacked(entry.data, header) as payload:
-        yield in_slices(times_in(header, payload), SLICE_RECORDS)
+        yield in_chunks(times_in(header, payload), SLICE_RECORDS, unpacking.yield_queue)
 
 
 async def _largest(partition: Partition, segment: Segment, end: int, unpacking: Unpacking) -> int:

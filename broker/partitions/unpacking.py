@@ -34,13 +34,14 @@ from millrace.broker.partitions.rewrite import (
 )
 from millrace.broker.partitions.settings import TopicSettings
 from millrace.broker.partitions.validation import judge, times_taken
-from millrace.broker.scheduling.slices import in_slices, pause
 from millrace.protocol.batches import HEADER_BYTES, BatchHeader, Codec, check_produced_batch
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError, WireError
 from millrace.protocol.primitives import Buffer
 from millrace.protocol.record_walk import IS_COMPILED, WalkInSteps, walk
 from millrace.runtime.offload import Offload
+from millrace.runtime.scheduling.chunks import in_chunks
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,12 +58,14 @@ ALONE_ZSTD_LEVEL_MAX = 9
 
 
 class Unpacking:
-    """A broker has one. `memory_bytes`: what the whole of it may use."""
+    """A broker has one. `memory_bytes`: what the whole of it may use. `yield_queue`: where walks of many
+    records in Python yield."""
 
-    def __init__(self, offload: Offload, memory_bytes: int) -> None:
+    def __init__(self, offload: Offload, memory_bytes: int, yield_queue: YieldQueue) -> None:
         self._offload = offload
         self._alone = asyncio.Lock()
         self._memory_bytes = memory_bytes
+        self.yield_queue = yield_queue
 
     @property
     def bytes_max(self) -> int:
@@ -137,7 +140,7 @@ class Unpacking:
                     view, header = await self._walk(view, header, payload, settings, now_ms)
                 elif is_unset:
                     view, header = told_max_timestamp(
-                        view, header, await _span_of(header, payload), settings, now_ms
+                        view, header, await _span_of(header, payload, self.yield_queue), settings, now_ms
                     )
                 if settings.is_compacted and not is_walked:
                     await self._demand_keys(header, payload)
@@ -165,7 +168,7 @@ class Unpacking:
         if not IS_COMPILED:
             steps = WalkInSteps(payload, *arguments)
             for _ in steps:
-                await pause()
+                await self.yield_queue.yield_now()
             walked = steps.walked
         elif len(payload) <= WALKED_INLINE_BYTES_MAX:
             walked = walk(payload, *arguments)
@@ -178,7 +181,7 @@ class Unpacking:
 
         keyless: list[int] = []
         numbers = count()
-        async for found in in_slices(keyless_in(header, payload), SLICE_RECORDS):
+        async for found in in_chunks(keyless_in(header, payload), SLICE_RECORDS, self.yield_queue):
             keyless += compress(islice(numbers, len(found)), found)
             if len(keyless) >= INDEXES_TOLD_MAX:
                 break
@@ -225,10 +228,10 @@ class Unpacking:
             )  # an error knows this frame, and would keep what it was given until the collector comes by
 
 
-async def _span_of(header: BatchHeader, payload: Buffer) -> TimeSpan:
+async def _span_of(header: BatchHeader, payload: Buffer, yield_queue: YieldQueue) -> TimeSpan:
     from millrace.protocol.records import times_in
 
     span = TimeSpan()
-    async for times in in_slices(times_in(header, payload), SLICE_RECORDS):
+    async for times in in_chunks(times_in(header, payload), SLICE_RECORDS, yield_queue):
         span.add(times)
     return span

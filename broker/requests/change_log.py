@@ -15,9 +15,9 @@ from typing import Any
 
 from millrace.broker.requests.dispatch import Late
 from millrace.broker.requests.request import Handle, RequestContext
-from millrace.broker.scheduling.slices import in_slices
 from millrace.kraft.tables.configs import ResourceType
 from millrace.protocol.dataclass import dataclass
+from millrace.runtime.scheduling.chunks import in_chunks
 
 log = logging.getLogger(__name__)
 LINES_MAX = 60
@@ -118,7 +118,7 @@ class LoggedHandle:
         response = await outcome
         if not getattr(request, "validate_only", False):
             done: list[Any] = []
-            async for part in in_slices(self._change.done(request, response), RESULTS_A_SLICE):
+            async for part in in_chunks(self._change.done(request, response), RESULTS_A_SLICE, context.work):
                 done += [one for one in part if one is not None]
             self._note(context, done)
         return response

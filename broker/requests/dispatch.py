@@ -29,13 +29,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from millrace.broker.errors import code_of
 from millrace.broker.requests.api_traits import TRAITS, Answer, Order, Work
 from millrace.broker.requests.gates import Gates
 from millrace.broker.requests.request import CLOSE, ConnectionInfo, Encoded, Handle, RequestContext, Verdict
-from millrace.broker.scheduling.slices import LargeWork, large_places, pause
+from millrace.broker.requests.work import LARGE_AT_ONCE, RequestWork
 from millrace.protocol.apis import API, Api
 from millrace.protocol.codec import (
     ELEMENTS_A_STEP,
@@ -52,7 +53,8 @@ from millrace.protocol.header import API_VERSIONS_KEY, decode_request_header
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import in_words
 from millrace.runtime.metrics import Histogram, measured_s
-from millrace.runtime.steps import in_steps
+from millrace.runtime.scheduling.semaphore import Semaphore
+from millrace.runtime.scheduling.yield_queue import YieldQueue, run_yielding
 
 log = logging.getLogger(__name__)
 # A request that carries no records is never this large; what is decoded of one may take several times its
@@ -81,9 +83,10 @@ class Route:
         "is_barrier",
         "is_late_barrier",
         "is_sliced",
-        "large_places",
+        "large_permits",
         "max_version",
         "min_version",
+        "new_work",
         "on_new_error",
         "refuse",
         "requests_count",
@@ -94,7 +97,7 @@ class Route:
         "traits",
     )
 
-    def __init__(self, api: Api, handle: Handle, gates: Gates) -> None:
+    def __init__(self, api: Api, handle: Handle, gates: Gates, yield_queue: YieldQueue) -> None:
         self.api = api
         self.traits = traits = TRAITS[api.key]
         self.handle = gates.before(handle, traits)
@@ -102,7 +105,8 @@ class Route:
         self.is_sliced = traits.work is Work.SLICED
         self.has_records = traits.work is Work.RECORDS
         self.is_late_barrier = self.is_barrier or self.has_records or traits.answer is Answer.WIDE
-        self.large_places = large_places()
+        self.large_permits = Semaphore(LARGE_AT_ONCE)
+        self.new_work = partial(RequestWork, yield_queue, self.large_permits)
         self.min_version = api.min_version
         self.max_version = api.max_stable_version
         self.refuse: Callable[[Any, int], Any] | None = getattr(
@@ -207,12 +211,14 @@ class Dispatcher:
         self,
         handlers: Mapping[int, Handle | Late],
         start_task: Callable[[Any], asyncio.Future[Any]],
+        yield_queue: YieldQueue,
         gates: Gates = NO_GATES,
     ) -> None:
         self._handlers = handlers
         self._gates = gates
         self._routes: dict[int, Route] = {}
         self._start_task = start_task
+        self._yield_queue = yield_queue
         # told of each API that is asked for the first time
         self.on_route: Callable[[Route], None] | None = None
 
@@ -225,7 +231,8 @@ class Dispatcher:
         handle = self._handlers.get(key)
         if handle is None:
             return None
-        route = Route(API[key], handle.make() if isinstance(handle, Late) else handle, self._gates)
+        made = handle.make() if isinstance(handle, Late) else handle
+        route = Route(API[key], made, self._gates, self._yield_queue)
         self._routes[key] = route
         if self.on_route is not None:
             self.on_route(route)
@@ -241,7 +248,9 @@ class Dispatcher:
         route = self._routes.get(header.api_key) or self._open(header.api_key)
         if route is None:
             raise WireError(f"API key {header.api_key} version {version} is not served")
-        context = RequestContext(header.api_key, version, header.correlation_id, header.client_id, connection)
+        context = RequestContext(
+            header.api_key, version, header.correlation_id, header.client_id, connection, route.new_work
+        )
         if not route.min_version <= version <= route.max_version:
             if route.api.key != API_VERSIONS_KEY:
                 raise WireError(f"{route.api.name} version {version} is not served")
@@ -356,10 +365,11 @@ async def answered(exchange: Exchange, frame: Buffer, position: int, *, is_large
     """What becomes of a request that is decoded in slices; one that is large by its bytes keeps its place
     until it is answered. WireError for one that cannot be decoded."""
     route, context = exchange.route, exchange.context
-    async with LargeWork(route.large_places) as work:
-        await work.begin()
-        exchange.request = await in_steps(
-            decode_request_in_steps(route.api, exchange.version, frame, position), pause
+    work = context.work
+    await work.begin()
+    try:
+        exchange.request = await run_yielding(
+            decode_request_in_steps(route.api, exchange.version, frame, position), work.yield_now
         )
         del frame
         if not is_large:
@@ -368,26 +378,33 @@ async def answered(exchange: Exchange, frame: Buffer, position: int, *, is_large
         if exchange.on_begun is not None:
             exchange.on_begun()
         if asyncio.iscoroutine(outcome):
-            return await in_bytes(exchange, outcome)
+            return await in_bytes(exchange, outcome, work)
         return await outcome if asyncio.isfuture(outcome) else outcome
+    finally:
+        work.end()
 
 
 async def encoded(exchange: Exchange, answer: Coroutine[Any, Any, Any]) -> Encoded | Verdict:
     """What a cold handler's coroutine comes to."""
-    async with LargeWork(exchange.route.large_places):
-        return await in_bytes(exchange, answer)
+    work = exchange.context.work
+    try:
+        return await in_bytes(exchange, answer, work)
+    finally:
+        work.end()
 
 
-async def in_bytes(exchange: Exchange, answer: Coroutine[Any, Any, Any]) -> Encoded | Verdict:
+async def in_bytes(
+    exchange: Exchange, answer: Coroutine[Any, Any, Any], work: RequestWork
+) -> Encoded | Verdict:
     """The bytes of its reply. ValueError for what its version cannot carry."""
     response = await answer
     if isinstance(response, Verdict | Encoded):
         return response
-    await in_steps(exchange.route.count_errors_in_steps(response), pause)
+    await run_yielding(exchange.route.count_errors_in_steps(response), work.yield_now)
     steps = encode_response_in_steps(
         exchange.route.api, exchange.version, exchange.context.correlation_id, response
     )
-    return Encoded(await in_steps(steps, pause))
+    return Encoded(await run_yielding(steps, work.yield_now))
 
 
 def has_error_code(response_type: type[Any], version: int) -> bool:

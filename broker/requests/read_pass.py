@@ -30,7 +30,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.fetch import EpochEndOffset, PartitionData
 from millrace.runtime.errors import MillraceError
-from millrace.runtime.steps import line_of
+from millrace.runtime.scheduling.chunks import Yielder
 from millrace.s3stream.objects.format import Entry
 
 VERSION_WITH_STORAGE_ERROR = 6
@@ -111,14 +111,13 @@ class ReadPass:
         self._begin()
         self._read_all(list(self._subscriber.dirty))
 
-    async def run_in_slices(self) -> None:
+    async def run_in_slices(self, yielder: Yielder) -> None:
         """The same, of very many: others have the loop meanwhile. What leaves the subscriber until its turn
         comes is passed over."""
         self._begin()
         changed = list(self._subscriber.dirty)
-        turn = line_of(asyncio.get_running_loop()).turn
         for start in range(0, len(changed), ITEMS_A_SLICE):
-            await turn()
+            await yielder.yield_now()
             self._read_all(changed[start : start + ITEMS_A_SLICE])
 
     def _begin(self) -> None:

@@ -31,6 +31,7 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from millrace.broker.requests.sequence_gaps import SequenceGaps
+from millrace.broker.requests.work import RequestWork
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.disk import Buffer
 
@@ -80,13 +81,23 @@ class ConnectionInfo:
 
 @dataclass(slots=True)
 class RequestContext:
-    """One request's envelope. `client_id` is "" when the client sent none."""
+    """One request's envelope. `client_id` is "" when the client sent none. `new_work`: makes `work`, for a
+    request that needs it."""
 
     api_key: int
     api_version: int
     correlation_id: int
     client_id: str
     connection: ConnectionInfo
+    new_work: Callable[[], RequestWork]
+    _work: RequestWork | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def work(self) -> RequestWork:
+        """Where the handler's coroutine yields."""
+        if self._work is None:
+            self._work = self.new_work()
+        return self._work
 
 
 Handle = Callable[[RequestContext, Any], Any]

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from millrace.broker.config import BrokerSettings
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.settings.dynamic_configs import PRODUCER_EXPIRATION
+from millrace.broker.settings.dynamic_configs import PRODUCER_EXPIRATION, DynamicConfigs
 from millrace.broker.settings.listener_rules import KEYS, ListenerRules
 from millrace.broker.settings.log_levels import KEY as LOG_LEVEL
 from millrace.broker.settings.log_levels import LogLevels
+from millrace.broker.settings.other_checks import OtherConfigs
+from millrace.broker.settings.table import all_keys
 from millrace.broker.state_memory import StateMemory
+from millrace.kraft.commands.decision import BrokerConfigCheck, OtherConfigCheck
 from millrace.kraft.image.publisher import MetadataPublisher
 
 
@@ -36,6 +39,12 @@ def follow_log_levels(started: str, cache: MetadataCache, publisher: MetadataPub
     publisher.subscribe(lambda delta, image: follow())
     follow()
     return levels
+
+
+def config_checks(settings: BrokerSettings) -> tuple[BrokerConfigCheck, OtherConfigCheck]:
+    """How dynamic values are judged: of brokers, and of what has no table of its own."""
+    keys = all_keys()
+    return DynamicConfigs(keys).check, OtherConfigs(keys, settings.static_configs).check
 
 
 def listener_rules(settings: BrokerSettings) -> ListenerRules:

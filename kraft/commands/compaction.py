@@ -29,7 +29,7 @@ from millrace.protocol.messages.commit_compaction import (
     CompactedObject,
 )
 from millrace.protocol.stream_records import CompactObjectsRecord, MadeObject
-from millrace.runtime.stepped import Steps, finished
+from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 from millrace.s3stream.ids import NO_OBJECT, ObjectKind, StreamId, token_text
 
 Spans = list[tuple[int, int, int]]  # (stream, start, end)
@@ -45,10 +45,12 @@ def is_long(request: CommitCompactionRequest) -> bool:
 
 
 def decide_commit_compaction(image: MetadataImage, request: CommitCompactionRequest, now_ms: int) -> Decision:
-    return finished(decide_in_steps(image, request, now_ms))
+    return run_to_end(decide_in_steps(image, request, now_ms))
 
 
-def decide_in_steps(image: MetadataImage, request: CommitCompactionRequest, now_ms: int) -> Steps[Decision]:
+def decide_in_steps(
+    image: MetadataImage, request: CommitCompactionRequest, now_ms: int
+) -> Yielding[Decision]:
     check_broker(image, request.node_id, request.broker_epoch)
     token = check_incarnation(image, request.node_id, request.incarnation)
     made_ids = [] if request.object_id == NO_OBJECT else [request.object_id]
@@ -162,7 +164,7 @@ def is_linked(image: MetadataImage, found: StoredObject, composites: list[Compac
 
 def compaction_record(
     image: MetadataImage, request: CommitCompactionRequest, sources: dict[int, StoredObject], now_ms: int
-) -> Steps[CompactObjectsRecord]:
+) -> Yielding[CompactObjectsRecord]:
     """Order and age of the new objects are the least among the sources: what they hold is as old. Raises
     KafkaError INVALID_REQUEST for a kind or a range that cannot be."""
     sets = [source for source in sources.values() if source.kind is ObjectKind.STREAM_SET]

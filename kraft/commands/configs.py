@@ -22,7 +22,7 @@ from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages import alter_configs as whole
 from millrace.protocol.messages import incremental_alter_configs as incremental
 from millrace.protocol.metadata_records import ConfigRecord
-from millrace.runtime.stepped import Steps, finished
+from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 
 T = TypeVar("T")
 WEIGHT_A_STEP: Final = 500  # resources and values between two pauses: two or three milliseconds
@@ -54,12 +54,12 @@ class Operation(IntEnum):
 def decide_incremental_alter_configs(
     image: MetadataImage, request: incremental.IncrementalAlterConfigsRequest, rules: ConfigRules
 ) -> Decision:
-    return finished(decide_incremental_alter_configs_in_steps(image, request, rules))
+    return run_to_end(decide_incremental_alter_configs_in_steps(image, request, rules))
 
 
 def decide_incremental_alter_configs_in_steps(
     image: MetadataImage, request: incremental.IncrementalAlterConfigsRequest, rules: ConfigRules
-) -> Steps[Decision]:
+) -> Yielding[Decision]:
     decision = Decision(incremental.IncrementalAlterConfigsResponse())
     return _decide(decision, image, request, rules, incremental.AlterConfigsResourceResponse, Change.alter)
 
@@ -67,12 +67,12 @@ def decide_incremental_alter_configs_in_steps(
 def decide_alter_configs(
     image: MetadataImage, request: whole.AlterConfigsRequest, rules: ConfigRules
 ) -> Decision:
-    return finished(decide_alter_configs_in_steps(image, request, rules))
+    return run_to_end(decide_alter_configs_in_steps(image, request, rules))
 
 
 def decide_alter_configs_in_steps(
     image: MetadataImage, request: whole.AlterConfigsRequest, rules: ConfigRules
-) -> Steps[Decision]:
+) -> Yielding[Decision]:
     decision = Decision(whole.AlterConfigsResponse())
     return _decide(decision, image, request, rules, whole.AlterConfigsResourceResponse, Change.replace)
 
@@ -83,8 +83,8 @@ def _decide(
     request: Any,
     rules: ConfigRules,
     result_type: Callable[[int, str | None, int, str], Any],
-    apply: Callable[[Change, Any, Pace], Steps[None]],
-) -> Steps[Decision]:
+    apply: Callable[[Change, Any, Pace], Yielding[None]],
+) -> Yielding[Decision]:
     """`apply` is what the API does with a resource's configs. A pause after every so many: the image is the
     same after it."""
     resources, again = yield from by_key(
@@ -108,7 +108,7 @@ def _decide(
 
 def by_key(
     items: Sequence[T], key: Callable[[T], Hashable]
-) -> Steps[tuple[dict[Hashable, T], set[Hashable]]]:
+) -> Yielding[tuple[dict[Hashable, T], set[Hashable]]]:
     """The last item of each key, and the keys that several have."""
     last: dict[Hashable, T] = {}
     again: set[Hashable] = set()
@@ -186,7 +186,7 @@ class Change:
         else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {self._type}")
 
-    def alter(self, configs: Sequence[incremental.AlterableConfig], pace: Pace) -> Steps[None]:
+    def alter(self, configs: Sequence[incremental.AlterableConfig], pace: Pace) -> Yielding[None]:
         """Raises KafkaError for a key that is repeated, has no value, or is refused by the rules."""
         _, again = yield from by_key(configs, lambda config: config.name)
         for config in configs:
@@ -201,7 +201,7 @@ class Change:
             self._alter(config)
         self._check_together()
 
-    def replace(self, configs: Sequence[whole.AlterableConfig], pace: Pace) -> Steps[None]:
+    def replace(self, configs: Sequence[whole.AlterableConfig], pace: Pace) -> Yielding[None]:
         """What is not named goes back to its default. Raises KafkaError as `alter` does."""
         _, again = yield from by_key(configs, lambda config: config.name)
         self._after = {}

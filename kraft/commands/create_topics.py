@@ -42,7 +42,7 @@ from millrace.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from millrace.protocol.metadata_records import ConfigRecord, PartitionRecord, TopicRecord
-from millrace.runtime.stepped import Steps, finished
+from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 # The partition that holds a key of these is found by their number of partitions.
@@ -60,12 +60,12 @@ UNASSIGNED_DIRECTORY: Final = bytes(15) + b"\x01"  # Kafka's id for a replica wh
 def decide_create_topics(
     image: MetadataImage, request: CreateTopicsRequest, rules: CreationRules
 ) -> Decision:
-    return finished(decide_create_topics_in_steps(image, request, rules))
+    return run_to_end(decide_create_topics_in_steps(image, request, rules))
 
 
 def decide_create_topics_in_steps(
     image: MetadataImage, request: CreateTopicsRequest, rules: CreationRules
-) -> Steps[Decision]:
+) -> Yielding[Decision]:
     """With a pause after every so many topics or partitions: the image is the same after it. A topic that is
     refused has its error in the response; none is raised."""
     named, counts, total = yield from count_in_steps(request, rules)
@@ -93,7 +93,7 @@ def decide_create_topics_in_steps(
 
 def count_in_steps(
     request: CreateTopicsRequest, rules: CreationRules
-) -> Steps[tuple[dict[str, CreatableTopic], Counter[str], int]]:
+) -> Yielding[tuple[dict[str, CreatableTopic], Counter[str], int]]:
     """Topics by name, how often each is named, and the partitions of all."""
     named: dict[str, CreatableTopic] = {}
     counts: Counter[str] = Counter()
@@ -128,7 +128,7 @@ class Creation:
         # what holds for a topic that says nothing itself
         self._plain: list[CreatableTopicConfigs] | None = None
 
-    def create_in_steps(self, topic: CreatableTopic) -> Steps[tuple[CreatableTopicResult, list[Any]]]:
+    def create_in_steps(self, topic: CreatableTopic) -> Yielding[tuple[CreatableTopicResult, list[Any]]]:
         name = topic.name
         self._check_name(name)
         values = check_configs(topic)
@@ -294,7 +294,9 @@ def partition_record(topic_id: bytes, index: int, leader: Broker) -> PartitionRe
     )
 
 
-def add_partitions(records: list[Any], topic_id: bytes, first: int, leaders: Sequence[Broker]) -> Steps[None]:
+def add_partitions(
+    records: list[Any], topic_id: bytes, first: int, leaders: Sequence[Broker]
+) -> Yielding[None]:
     """The records of partitions from `first` on."""
     for start in range(0, len(leaders), PARTITIONS_A_STEP):
         if start:
@@ -317,12 +319,12 @@ def shown_configs(image: MetadataImage, lookup: ConfigLookup) -> list[CreatableT
 def decide_create_partitions(
     image: MetadataImage, request: CreatePartitionsRequest, rules: CreationRules
 ) -> Decision:
-    return finished(decide_create_partitions_in_steps(image, request, rules))
+    return run_to_end(decide_create_partitions_in_steps(image, request, rules))
 
 
 def decide_create_partitions_in_steps(
     image: MetadataImage, request: CreatePartitionsRequest, rules: CreationRules
-) -> Steps[Decision]:
+) -> Yielding[Decision]:
     """A topic that is refused has its error in the response; none is raised."""
     decision = Decision(CreatePartitionsResponse())
     counts = Counter(topic.name for topic in request.topics)
@@ -343,7 +345,9 @@ def decide_create_partitions_in_steps(
     return decision
 
 
-def added_partitions(image: MetadataImage, asked: CreatePartitionsTopic, count_max: int) -> Steps[list[Any]]:
+def added_partitions(
+    image: MetadataImage, asked: CreatePartitionsTopic, count_max: int
+) -> Yielding[list[Any]]:
     """Raises KafkaError for an unknown topic, a count that is no increase or above `count_max` more, a topic
     whose count is fixed."""
     topic = image.topics.by_name(asked.name)

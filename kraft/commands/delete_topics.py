@@ -24,7 +24,7 @@ from millrace.protocol.messages.delete_topics import (
 )
 from millrace.protocol.metadata_records import RemoveTopicRecord
 from millrace.protocol.stream_records import RemoveStreamsRecord
-from millrace.runtime.stepped import Steps, finished
+from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 
 TOPICS_A_STEP: Final = 200
 NAMES_A_STEP: Final = 2000
@@ -32,12 +32,12 @@ STREAMS_A_RECORD: Final = 200
 
 
 def decide_delete_topics(image: MetadataImage, request: DeleteTopicsRequest, now_ms: int) -> Decision:
-    return finished(decide_delete_topics_in_steps(image, request, now_ms))
+    return run_to_end(decide_delete_topics_in_steps(image, request, now_ms))
 
 
 def decide_delete_topics_in_steps(
     image: MetadataImage, request: DeleteTopicsRequest, now_ms: int
-) -> Steps[Decision]:
+) -> Yielding[Decision]:
     """With a pause after every so many topics or streams: the image is the same after it. A topic that is
     refused has its error in the response; none is raised."""
     decision = Decision(DeleteTopicsResponse())
@@ -91,7 +91,7 @@ def named(image: MetadataImage, state: DeleteTopicState) -> Topic:
     return topic
 
 
-def add_removal(records: list[Any], image: MetadataImage, topic: Topic, now_ms: int) -> Steps[None]:
+def add_removal(records: list[Any], image: MetadataImage, topic: Topic, now_ms: int) -> Yielding[None]:
     """The streams' records are small, so that applying one is; all are of one decision."""
     stream_ids: list[int] = []
     for stream in image.streams.of_topic(topic.topic_id):

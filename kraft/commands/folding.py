@@ -15,7 +15,7 @@ from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.records import ValueWriter
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.stream_records import RemoveStreamsRecord
-from millrace.runtime.stepped import Steps
+from millrace.runtime.scheduling.yielding import Yielding
 
 RECORDS_A_STEP: Final = 300  # applied between two pauses: two or three milliseconds
 
@@ -31,7 +31,7 @@ class Folded:
 
 def fold_in_steps(
     command: Command, context: Context, request: Any, writer: ValueWriter
-) -> Steps[Decision | Folded]:
+) -> Yielding[Decision | Folded]:
     """A Decision alone where its records are few enough to be encoded and applied at once. Raises what
     deciding and encoding raise."""
     if command.steps is None:

@@ -27,16 +27,16 @@ from millrace.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from millrace.runtime.stepped import Steps, finished
+from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 
 PARTITIONS_A_STEP: Final = 300  # two or three milliseconds
 
 
 def decide_elect_leaders(image: MetadataImage, request: ElectLeadersRequest) -> Decision:
-    return finished(decide_elect_leaders_in_steps(image, request))
+    return run_to_end(decide_elect_leaders_in_steps(image, request))
 
 
-def decide_elect_leaders_in_steps(image: MetadataImage, request: ElectLeadersRequest) -> Steps[Decision]:
+def decide_elect_leaders_in_steps(image: MetadataImage, request: ElectLeadersRequest) -> Yielding[Decision]:
     """Where all are meant, those that need no election are not named. Raises KafkaError INVALID_REQUEST for
     an unknown election type."""
     if request.election_type not in (0, 1):
@@ -66,12 +66,12 @@ def election(image: MetadataImage, topic: str, index: int) -> PartitionResult:
 def decide_alter_partition_reassignments(
     image: MetadataImage, request: alter.AlterPartitionReassignmentsRequest
 ) -> Decision:
-    return finished(decide_alter_partition_reassignments_in_steps(image, request))
+    return run_to_end(decide_alter_partition_reassignments_in_steps(image, request))
 
 
 def decide_alter_partition_reassignments_in_steps(
     image: MetadataImage, request: alter.AlterPartitionReassignmentsRequest
-) -> Steps[Decision]:
+) -> Yielding[Decision]:
     response = alter.AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
     )

@@ -16,7 +16,7 @@ from millrace.kraft.commands.decision import Context, Decision
 from millrace.kraft.commands.refusals import refuse
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.errors import KafkaError
-from millrace.runtime.stepped import Steps
+from millrace.runtime.scheduling.yielding import Yielding
 
 Decider = Callable[..., Any]  # gives a Decision, or Steps of one
 Call = Callable[[Decider, Context, Any], Any]
@@ -27,7 +27,7 @@ class Long:
     """A command some of whose requests take long to decide: those are decided in steps."""
 
     is_long: Callable[[Any], bool]
-    decide: Callable[[Context, Any], Steps[Decision]]
+    decide: Callable[[Context, Any], Yielding[Decision]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Command:
     refuse: Callable[[Any, KafkaError], Any]
     is_growing: bool = False  # refused while the log's disk is full
     long: Long | None = None
-    steps: Callable[[Context, Any], Steps[Decision]] | None = None
+    steps: Callable[[Context, Any], Yielding[Decision]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ from millrace.protocol.metadata_records import (
 from millrace.protocol.primitives import Buffer, read_uvarint, read_varint, uvarint
 from millrace.protocol.records import ControlType, Record, control_key, decode_control_key, iter_records
 from millrace.protocol.stream_records import STREAM_RECORDS
-from millrace.runtime.stepped import Steps, finished
+from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 
 FRAME_VERSION: Final = 1
 RECORDS_A_STEP: Final = 500  # between two pauses: two or three milliseconds
@@ -91,7 +91,7 @@ class ValueWriter:
     def write_all(self, records: Iterable[Any]) -> list[bytes]:
         return [self.write(record) for record in records]
 
-    def write_in_steps(self, records: Sequence[Any]) -> Steps[list[bytes]]:
+    def write_in_steps(self, records: Sequence[Any]) -> Yielding[list[bytes]]:
         values: list[bytes] = []
         for start in range(0, len(records), RECORDS_A_STEP):
             if start:
@@ -153,10 +153,10 @@ class ValueReader:
 
 def encode_batch(proposals: Sequence[Proposal], base_offset: int, epoch: int) -> bytes:
     """As `encode_batch_in_steps`, at once."""
-    return finished(encode_batch_in_steps(proposals, base_offset, epoch))
+    return run_to_end(encode_batch_in_steps(proposals, base_offset, epoch))
 
 
-def encode_batch_in_steps(proposals: Sequence[Proposal], base_offset: int, epoch: int) -> Steps[bytes]:
+def encode_batch_in_steps(proposals: Sequence[Proposal], base_offset: int, epoch: int) -> Yielding[bytes]:
     """One batch of everything proposed, in order. A small one has no pause."""
     records = [Record(None, value, proposal.time_ms) for proposal in proposals for value in proposal.values]
     steps = build_batch_in_steps(

@@ -26,7 +26,7 @@ from millrace.protocol.stream_records import (
     StreamHoldersRecord,
     StreamSetGroupRecord,
 )
-from millrace.runtime.stepped import Steps, finished
+from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 from millrace.s3stream.ids import ObjectId, ObjectKind, StreamId
 
 # How many objects or streams are looked at in one step: a millisecond or two.
@@ -95,12 +95,12 @@ class ObjectsEdit:
     def apply_compaction(self, record: CompactObjectsRecord, streams: StreamsEdit) -> None:
         """Sources end with it, whatever they are still named for: who decided it has looked (`compact`)."""
         sources = frozenset((*record.replaced_ids, *record.superseded_ids, *record.linked_ids))
-        lost, _ = finished(self._apply_all_made(record, sources, streams))
-        finished(self._end_sources(record, sources, lost))
+        lost, _ = run_to_end(self._apply_all_made(record, sources, streams))
+        run_to_end(self._end_sources(record, sources, lost))
 
     def compact(
         self, record: CompactObjectsRecord, trimmed_ids: Iterable[int], streams: StreamsEdit
-    ) -> Steps[str]:
+    ) -> Yielding[str]:
         """As apply_compaction, in steps, for who decides it: tells what of the sources is wanted and would
         now be in no object; "" when there is nothing.
 
@@ -129,7 +129,7 @@ class ObjectsEdit:
 
     def _end_sources(
         self, record: CompactObjectsRecord, sources: frozenset[int], lost: Iterable[Holder]
-    ) -> Steps[None]:
+    ) -> Yielding[None]:
         others = [one for holder in lost for one in self._named_by(holder) if one not in sources]
         for number, object_id in enumerate(
             (*record.replaced_ids, *record.superseded_ids, *record.dropped_link_ids)
@@ -277,7 +277,7 @@ class ObjectsEdit:
 
     def _apply_all_made(
         self, record: CompactObjectsRecord, sources: frozenset[int], streams: StreamsEdit
-    ) -> Steps[tuple[list[Holder], Iterable[int]]]:
+    ) -> Yielding[tuple[list[Holder], Iterable[int]]]:
         """Gives those that fewer ranges name, and the streams that are made. Counted once for all, since
         thousands of ranges change and a few sources are named by them."""
         changes: dict[Holder, int] = {}
@@ -356,7 +356,7 @@ class ObjectsEdit:
 
     def _names_among(
         self, sources: frozenset[int], stream_ids: Iterable[int], streams: StreamsEdit
-    ) -> Steps[dict[int, int] | str]:
+    ) -> Yielding[dict[int, int] | str]:
         """How many ranges of these streams still name each source; or the range that sources alone hold."""
         counts: dict[int, int] = {}
         for number, stream_id in enumerate(stream_ids):

@@ -19,7 +19,7 @@ from millrace.runtime.disk.opening import (
     resize_descriptor,
 )
 from millrace.runtime.errors import Closed
-from millrace.runtime.steps import line_of
+from millrace.runtime.scheduling.yield_queue import DurableWrites
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,13 +28,15 @@ T = TypeVar("T")
 class DrivenBlockFile(ABC):
     """A BlockFile but for `write_at`."""
 
-    def __init__(self, descriptor: BlockDescriptor, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, descriptor: BlockDescriptor, loop: asyncio.AbstractEventLoop, writes: DurableWrites
+    ) -> None:
         self.size_bytes = descriptor.size_bytes
         self.is_direct = descriptor.is_direct
         self.is_new = descriptor.is_new
         self._descriptor = descriptor
         self._loop = loop
-        self._line = line_of(loop)
+        self._writes = writes
         self._closing = False
         self._calls: dict[asyncio.Future[Any], None] = {}  # under way off the loop
 

@@ -29,6 +29,7 @@ from millrace.runtime.disk.opening import (
     sync_folder,
     sync_name,
 )
+from millrace.runtime.scheduling.yield_queue import DurableWrites
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,12 +70,20 @@ async def _held(opening: asyncio.Future[T], close: Callable[[T], None]) -> T:
 
 class PosixDisk:
     """`driver`: auto | uring | thread. `open_fd` is `os.open`, or what a test puts in its place to refuse
-    flags. `call`: how blocking calls are made."""
+    flags. `writes`: where durable writes to blocks are counted. `call`: how blocking calls are made."""
 
-    def __init__(self, *, driver: str = "auto", open_fd: OpenFd = os.open, call: Caller = _off_loop) -> None:
+    def __init__(
+        self,
+        *,
+        driver: str = "auto",
+        open_fd: OpenFd = os.open,
+        writes: DurableWrites | None = None,
+        call: Caller = _off_loop,
+    ) -> None:
         self._call = call
         self._driver = driver
         self._open_fd = open_fd
+        self._writes = writes or DurableWrites()
 
     async def open_block(self, path: str, size_bytes: int, *, direct: str = "prefer") -> BlockFile:
         loop = asyncio.get_running_loop()
@@ -91,13 +100,13 @@ class PosixDisk:
             from millrace.runtime.disk.uring_file import UringBlockFile
 
             try:
-                return UringBlockFile(descriptor, loop)
+                return UringBlockFile(descriptor, loop, self._writes)
             except OSError as error:
                 if self._driver == "uring":
                     raise disk_error(error, descriptor.path) from error
         from millrace.runtime.disk.thread import ThreadBlockFile
 
-        return ThreadBlockFile(descriptor, loop)
+        return ThreadBlockFile(descriptor, loop, self._writes)
 
     async def open_log(self, path: str) -> PosixLogFile:
         opening = asyncio.ensure_future(self._call(path, _open_log, path, self._call))

@@ -16,6 +16,7 @@ from collections import deque
 
 from millrace.runtime.disk.driven import DrivenBlockFile
 from millrace.runtime.disk.opening import BlockDescriptor, disk_error
+from millrace.runtime.scheduling.yield_queue import DurableWrites
 
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: O_DSYNC stops at the drive's cache
 
@@ -23,8 +24,10 @@ _Write = tuple[int, memoryview, "asyncio.Future[None]"]
 
 
 class ThreadBlockFile(DrivenBlockFile):
-    def __init__(self, descriptor: BlockDescriptor, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(descriptor, loop)
+    def __init__(
+        self, descriptor: BlockDescriptor, loop: asyncio.AbstractEventLoop, writes: DurableWrites
+    ) -> None:
+        super().__init__(descriptor, loop, writes)
         self._asked: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._done: deque[tuple[asyncio.Future[None], BaseException | None]] = deque()
         self._thread = threading.Thread(target=self._run, name="block-writer", daemon=True)
@@ -32,7 +35,7 @@ class ThreadBlockFile(DrivenBlockFile):
 
     def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]:
         future = self._new_write()
-        self._line.begin_write()
+        self._writes.begin()
         self._asked.put((position, buffer, future))
         return future
 
@@ -76,7 +79,7 @@ class ThreadBlockFile(DrivenBlockFile):
     def _complete(self) -> None:
         while self._done:
             future, error = self._done.popleft()
-            self._line.end_write()
+            self._writes.end()
             if future.done():
                 continue
             if error is None:

@@ -15,6 +15,7 @@ from millrace.runtime.disk import DiskFailed
 from millrace.runtime.disk.driven import DrivenBlockFile
 from millrace.runtime.disk.opening import BlockDescriptor, disk_error
 from millrace.runtime.disk.uring import Uring, address_of
+from millrace.runtime.scheduling.yield_queue import DurableWrites
 
 _ENTRIES = 64
 
@@ -22,10 +23,12 @@ _Write = tuple[int, memoryview, "asyncio.Future[None]"]
 
 
 class UringBlockFile(DrivenBlockFile):
-    def __init__(self, descriptor: BlockDescriptor, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, descriptor: BlockDescriptor, loop: asyncio.AbstractEventLoop, writes: DurableWrites
+    ) -> None:
         """Raises UringRefused (an OSError); the descriptor then stays open and the caller's."""
         self._ring = Uring(_ENTRIES)
-        super().__init__(descriptor, loop)
+        super().__init__(descriptor, loop, writes)
         self._fd = descriptor.fd
         self._outstanding: dict[int, _Write] = {}
         self._waiting: deque[_Write] = deque()
@@ -53,7 +56,7 @@ class UringBlockFile(DrivenBlockFile):
         self._outstanding[tag] = (position, buffer, future)
         try:
             self._ring.write(self._fd, position, address_of(buffer), len(buffer), tag)
-            self._line.begin_write()
+            self._writes.begin()
         except OSError as error:
             del self._outstanding[tag]
             if not future.done():  # whoever waited in line may have gone
@@ -62,7 +65,7 @@ class UringBlockFile(DrivenBlockFile):
     def _reap(self) -> None:
         for tag, result in self._ring.reap():
             _, buffer, future = self._outstanding.pop(tag)
-            self._line.end_write()
+            self._writes.end()
             if future.done():
                 continue
             if result == len(buffer):

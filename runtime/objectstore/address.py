@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from millrace.runtime.clock import Clock
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore.address_words import shown_name, shown_server, shown_target, shown_value
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
 SECRETS = ("secretKey", "sessionToken")
@@ -167,15 +168,18 @@ def _check_endpoint(address: StoreAddress) -> None:
         )
 
 
-async def open_store(address: StoreAddress, clock: Clock) -> ObjectStore:
-    """The store an address names, bare. Raises AddressError for an unknown scheme."""
+async def open_store(
+    address: StoreAddress, clock: Clock, yield_queue: YieldQueue | None = None
+) -> ObjectStore:
+    """The store an address names, bare; what comes from it in large yields in `yield_queue`. Raises
+    AddressError for an unknown scheme."""
     opener = OPENERS.get(address.scheme)
     if opener is None:
         raise AddressError(f"{address}: the scheme is none of {', '.join(OPENERS)}")
-    return await opener(address, clock)
+    return await opener(address, clock, yield_queue or YieldQueue())
 
 
-async def _open_s3(address: StoreAddress, clock: Clock) -> ObjectStore:
+async def _open_s3(address: StoreAddress, clock: Clock, yield_queue: YieldQueue) -> ObjectStore:
     # Imported here: aiobotocore takes half a second and 30 MiB, which nobody else should pay.
     from botocore.exceptions import BotoCoreError
 
@@ -202,7 +206,7 @@ async def _open_s3(address: StoreAddress, clock: Clock) -> ObjectStore:
         read_timeout_ms=address.number("apiCallAttemptTimeoutMs", 30_000),
     )
     try:
-        return await S3ObjectStore.open(settings)
+        return await S3ObjectStore.open(settings, yield_queue=yield_queue)
     except (
         BotoCoreError,
         ValueError,
@@ -210,10 +214,10 @@ async def _open_s3(address: StoreAddress, clock: Clock) -> ObjectStore:
         raise AddressError(f"{address} cannot be used: {' '.join(str(error).split())}") from error
 
 
-async def _open_file(address: StoreAddress, clock: Clock) -> ObjectStore:
+async def _open_file(address: StoreAddress, clock: Clock, yield_queue: YieldQueue) -> ObjectStore:
     from millrace.runtime.objectstore.local import LocalObjectStore
 
-    return await LocalObjectStore.open(address.target, mode=_mode_of(address))
+    return await LocalObjectStore.open(address.target, mode=_mode_of(address), writes=yield_queue.writes)
 
 
 def _mode_of(address: StoreAddress) -> int | None:
@@ -228,13 +232,13 @@ def _mode_of(address: StoreAddress) -> int | None:
     return int(text, 8) & 0o666
 
 
-async def _open_memory(address: StoreAddress, clock: Clock) -> ObjectStore:
+async def _open_memory(address: StoreAddress, clock: Clock, yield_queue: YieldQueue) -> ObjectStore:
     from millrace.runtime.objectstore.memory import MemoryObjectStore
 
     return MemoryObjectStore(clock)
 
 
-OPENERS: dict[str, Callable[[StoreAddress, Clock], Awaitable[ObjectStore]]] = {
+OPENERS: dict[str, Callable[[StoreAddress, Clock, YieldQueue], Awaitable[ObjectStore]]] = {
     "s3": _open_s3,
     "file": _open_file,
     "mem": _open_memory,

@@ -23,7 +23,7 @@ from millrace.runtime.errors import Closed
 from millrace.runtime.objectstore import Keys, Lend, ObjectEntry, PreconditionFailed, UnfinishedUpload
 from millrace.runtime.objectstore.folder import KEPT_FREE_BYTES, ObjectFolder, kept_by, store_error
 from millrace.runtime.objectstore.folder_write import NewFile, SystemCalls
-from millrace.runtime.steps import line_of
+from millrace.runtime.scheduling.yield_queue import DurableWrites
 
 _T = TypeVar("_T")
 
@@ -38,18 +38,31 @@ _PAGE_ENTRIES = 1000
 
 
 class LocalObjectStore:
-    def __init__(self, root: str, calls: SystemCalls = os, mode: int | None = None) -> None:
-        """`calls`: where a test lets the system fail. `mode`: see ObjectFolder."""
+    def __init__(
+        self,
+        root: str,
+        calls: SystemCalls = os,
+        mode: int | None = None,
+        writes: DurableWrites | None = None,
+    ) -> None:
+        """`calls`: where a test lets the system fail. `mode`: see ObjectFolder. `writes`: those of a log that
+        may be on the same device."""
         self._folder = ObjectFolder(root, calls, mode)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="object-folder")
         self._gentle = ThreadPoolExecutor(_GENTLE_THREADS, thread_name_prefix="object-reader")
+        self._writes = writes or DurableWrites()
         self._closed = threading.Event()  # shared with `for_data`
         self._is_for_data = False
 
     @staticmethod
-    async def open(root: str, calls: SystemCalls = os, mode: int | None = None) -> LocalObjectStore:
+    async def open(
+        root: str,
+        calls: SystemCalls = os,
+        mode: int | None = None,
+        writes: DurableWrites | None = None,
+    ) -> LocalObjectStore:
         """Makes the directory if need be, and removes what a crash left unfinished in it."""
-        store = LocalObjectStore(root, calls, mode)
+        store = LocalObjectStore(root, calls, mode, writes)
         try:
             await store._run(root, store._folder.prepare)
         except BaseException:
@@ -81,7 +94,7 @@ class LocalObjectStore:
     async def get_into(self, key: str, start: int, end: int, lend: Lend) -> tuple[Sequence[memoryview], int]:
         assert 0 <= start < end, (start, end)
         views = lend()  # the thread holds them, also when nobody waits for it any more
-        if line_of(asyncio.get_running_loop()).is_writing:
+        if self._writes.is_writing:
             bound = _GENTLE_CALL_BYTES
             return views, await self._run(
                 key, lambda: self._folder.read_into(key, start, views, bound), self._gentle

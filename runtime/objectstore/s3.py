@@ -45,6 +45,7 @@ from millrace.runtime.objectstore.s3_delete import BULK_DELETE_KEYS, BulkDelete
 from millrace.runtime.objectstore.s3_errors import check_answer, mapped
 from millrace.runtime.objectstore.s3_http import BeyondEnd, KeySource, S3Http
 from millrace.runtime.objectstore.sigv4 import Keys as SigningKeys
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,9 @@ class S3ObjectStore:
         self._is_closed = False
 
     @staticmethod
-    async def open(settings: S3Settings, session: AioSession | None = None) -> S3ObjectStore:
+    async def open(
+        settings: S3Settings, session: AioSession | None = None, yield_queue: YieldQueue | None = None
+    ) -> S3ObjectStore:
         """Makes the client; sends the store nothing. Raises StoreUnavailable while a source of credentials
         does not answer, StoreDenied where they are incomplete."""
         session = session or AioSession()
@@ -114,6 +117,7 @@ class S3ObjectStore:
             connect_timeout_ms=settings.connect_timeout_ms,
             read_timeout_ms=settings.read_timeout_ms,
             ca_file=session.get_config_variable("ca_bundle"),
+            yield_queue=yield_queue,
         )
         stack.push_async_callback(http.close)
         client.meta.events.register_first(

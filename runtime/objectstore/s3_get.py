@@ -27,7 +27,7 @@ from functools import partial
 from typing import Final, cast
 
 from millrace.runtime.objectstore import Lend
-from millrace.runtime.steps import StepLine, line_of
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 HEAD_BYTES_MAX: Final = 16 << 10
 REFUSAL_BYTES_MAX: Final = 64 << 10
@@ -76,8 +76,8 @@ class GetConnection(asyncio.BufferedProtocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, line: StepLine) -> None:
-        self._line = line
+    def __init__(self, yield_queue: YieldQueue) -> None:
+        self._yield_queue = yield_queue
         self._head = memoryview(bytearray(HEAD_BYTES_MAX))
         self._head_used = 0
         self._lend: Lend | None = None
@@ -132,7 +132,7 @@ class GetConnection(asyncio.BufferedProtocol):
             self._take_body(nbytes)
             if is_more_there and self._left_bytes:
                 self._transport.pause_reading()
-                self._line.call(self._read_on)
+                self._yield_queue.call_soon(self._read_on)
         else:
             self._head_used += nbytes
             if self._reply is None:
@@ -277,6 +277,7 @@ class GetPool:
         connect_timeout_s: float,
         read_timeout_s: float,
         keepalive_s: float,
+        yield_queue: YieldQueue | None = None,
     ) -> None:
         self._host = host
         self._port = port
@@ -285,7 +286,7 @@ class GetPool:
         self._read_timeout_s = read_timeout_s
         self._keepalive_s = keepalive_s
         self._gate = asyncio.Semaphore(connections_max)
-        self._line = line_of(asyncio.get_running_loop())
+        self._yield_queue = yield_queue or YieldQueue()
         self._idle: list[GetConnection] = []
         self._all: dict[GetConnection, None] = {}
 
@@ -339,7 +340,7 @@ class GetPool:
         async with asyncio.timeout(self._connect_timeout_s):
             name = None if self._context is None else self._host
             _, connection = await loop.create_connection(
-                partial(GetConnection, self._line),
+                partial(GetConnection, self._yield_queue),
                 self._host,
                 self._port,
                 ssl=self._context,

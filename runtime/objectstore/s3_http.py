@@ -38,6 +38,7 @@ from millrace.runtime.objectstore.sigv4 import (
     quoted_path,
     quoted_query,
 )
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 # A body up to this size goes out as one piece of bytes, a larger one in pieces of about this size.
 CHUNK_BYTES: Final = 256 << 10
@@ -83,6 +84,7 @@ class S3Http:
         connect_timeout_ms: int,
         read_timeout_ms: int,
         ca_file: str | None = None,
+        yield_queue: YieldQueue | None = None,
     ) -> None:
         """`base_url` addresses the bucket, in whichever style, without a slash at its end."""
         parts = urlsplit(base_url)
@@ -111,6 +113,7 @@ class S3Http:
             connect_timeout_s=connect_timeout_ms / 1000,
             read_timeout_s=read_timeout_ms / 1000,
             keepalive_s=_KEEPALIVE_S,
+            yield_queue=yield_queue,
         )
         self._session = aiohttp.ClientSession(
             connector=connector,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from millrace.runtime.stepped import Steps
+from millrace.runtime.scheduling.yielding import Yielding
 from millrace.s3stream.compaction.choose import choose_aged
 from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.compaction.plan import STEP_ROWS, Bounds, SetPlan, SourceIndex, plan_sets
@@ -76,7 +76,7 @@ class AgedLook:
 
 def plan_aged(
     sources: Sequence[SourceIndex], bounds: Bounds, settings: CompactionSettings
-) -> Steps[SetPlan | None]:
+) -> Yielding[SetPlan | None]:
     """For the sources, or those neighbours among them that are worth it; None when none are."""
     weights: list[Weight] = []
     for source in sources:
@@ -105,7 +105,7 @@ class Weight:
         self.by_stream = by_stream
 
 
-def _weigh(source: SourceIndex, bounds: Bounds) -> Steps[Weight]:
+def _weigh(source: SourceIndex, bounds: Bounds) -> Yielding[Weight]:
     by_stream: dict[StreamId, int] = {}
     all_bytes = 0
     for number, (stream_id, start, delta, _, _, size_bytes) in enumerate(
@@ -120,7 +120,7 @@ def _weigh(source: SourceIndex, bounds: Bounds) -> Steps[Weight]:
     return Weight(all_bytes, by_stream)
 
 
-def _find_worth(weights: Sequence[Weight], split_bytes: int) -> Steps[slice | None]:
+def _find_worth(weights: Sequence[Weight], split_bytes: int) -> Yielding[slice | None]:
     """The first that are, of all, of their halves, of the halves of those: without those at both ends that
     lose nothing."""
     waiting = [(0, len(weights))]
@@ -144,7 +144,7 @@ def _find_worth(weights: Sequence[Weight], split_bytes: int) -> Steps[slice | No
     return None
 
 
-def _joined(weights: Sequence[Weight]) -> Steps[dict[StreamId, int]]:
+def _joined(weights: Sequence[Weight]) -> Yielding[dict[StreamId, int]]:
     by_stream: dict[StreamId, int] = {}
     for one in weights:
         for number, (stream_id, size_bytes) in enumerate(one.by_stream.items()):

@@ -8,10 +8,9 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 
-from millrace.runtime.stepped import Steps
-from millrace.runtime.steps import in_steps
+from millrace.runtime.scheduling.yield_queue import run_yielding
+from millrace.runtime.scheduling.yielding import Yielding
 from millrace.s3stream.compaction.batch import Committing
 from millrace.s3stream.compaction.copying import Copying
 from millrace.s3stream.compaction.outputs import WrittenObject
@@ -38,8 +37,7 @@ from millrace.s3stream.ids import (
 
 log = logging.getLogger(__name__)
 Objects = Sequence[StreamSetInfo] | Sequence[StreamObjectInfo]
-Planner = Callable[[Sequence[SourceIndex], Bounds], Steps[SetPlan | None]]
-others_run = partial(asyncio.sleep, 0)
+Planner = Callable[[Sequence[SourceIndex], Bounds], Yielding[SetPlan | None]]
 
 
 async def merge(
@@ -84,7 +82,7 @@ async def _merge_opened(
     committing: Committing,
 ) -> bool:
     bounds = await bounds_of(work, indexes)
-    plan = await in_steps(planner(indexes, bounds), others_run)
+    plan = await run_yielding(planner(indexes, bounds))
     if plan is None:
         return False
     first = next(place for place, source in enumerate(sources) if source.object_id == plan.source_ids[0])
@@ -145,7 +143,7 @@ async def carry_out(
     committing: Committing,
 ) -> None:
     """Durable on return, and handed over to be committed. Any error leaves metadata as it was."""
-    trimmed_ids = await in_steps(find_trimmed(indexes, bounds), others_run)
+    trimmed_ids = await run_yielding(find_trimmed(indexes, bounds))
     if not plan.portions:
         await committing.commit(
             None, CompactionCommit(NO_OBJECT, 0, (), (), plan.source_ids, trimmed_ids=trimmed_ids)
@@ -167,7 +165,7 @@ async def check_covered(indexes: Sequence[SourceIndex], bounds: Bounds, copying:
     """By what the outputs say they hold, row by row of the sources. Raises Uncovered for a range in none."""
     written = [*copying.stream_objects, *([copying.set_object] if copying.set_object else [])]
     ranges = [span for one in written for span in one.ranges]
-    missing = await in_steps(find_uncovered(indexes, bounds, ranges), others_run)
+    missing = await run_yielding(find_uncovered(indexes, bounds, ranges))
     if missing is not None:
         raise Uncovered(f"stream {missing.stream_id} [{missing.start}, {missing.end}) is in no new object")
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from millrace.protocol.dataclass import dataclass
-from millrace.runtime.stepped import Steps
+from millrace.runtime.scheduling.yielding import Yielding
 from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.ids import ObjectId, StreamBounds, StreamId, StreamRange
 from millrace.s3stream.objects.format import ROW, BlockRef
@@ -127,7 +127,7 @@ def merged_rows(sources: Sequence[SourceIndex], bounds: Bounds) -> Iterator[tupl
 
 def plan_sets(
     sources: Sequence[SourceIndex], bounds: Bounds, settings: CompactionSettings, *, split_bytes: int
-) -> Steps[SetPlan | None]:
+) -> Yielding[SetPlan | None]:
     """A plan for the sources, or for the older half of them and so on until it is within limits; None when it
     would change nothing.
 
@@ -147,7 +147,7 @@ def plan_sets(
     return None if is_idle and not _drops_something(taken[0], portions) else plan
 
 
-def _portions(sources: Sequence[SourceIndex], bounds: Bounds, split_bytes: int) -> Steps[list[Portion]]:
+def _portions(sources: Sequence[SourceIndex], bounds: Bounds, split_bytes: int) -> Yielding[list[Portion]]:
     portions: list[Portion] = []
     stream_id, start, end, size_bytes = StreamId(-1), 0, 0, 0
 
@@ -206,7 +206,7 @@ def _drops_something(source: SourceIndex, portions: Sequence[Portion]) -> bool:
     return 2 * sum(portion.size_bytes for portion in portions) <= source.index.blocks_end
 
 
-def find_trimmed(sources: Sequence[SourceIndex], bounds: Bounds) -> Steps[tuple[StreamId, ...]]:
+def find_trimmed(sources: Sequence[SourceIndex], bounds: Bounds) -> Yielding[tuple[StreamId, ...]]:
     """Streams that exist, and of which the sources hold nothing but what was trimmed. By the rows, not by the
     plan."""
     is_wanted: dict[StreamId, bool] = {}
@@ -220,7 +220,7 @@ def find_trimmed(sources: Sequence[SourceIndex], bounds: Bounds) -> Steps[tuple[
 
 def find_uncovered(
     sources: Sequence[SourceIndex], bounds: Bounds, written: Iterable[StreamRange]
-) -> Steps[StreamRange | None]:
+) -> Yielding[StreamRange | None]:
     """A wanted row of the sources that no written range covers, or None when all are covered. By the rows,
     not by the plan."""
     covered = _united(written)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millrace.runtime.steps import in_steps
+from millrace.runtime.scheduling.yield_queue import run_yielding
 from millrace.s3stream.compaction.batch import AtOnce
 from millrace.s3stream.compaction.choose import choose_beyond
-from millrace.s3stream.compaction.merging import bounds_of, carry_out, noting, opened, others_run
+from millrace.s3stream.compaction.merging import bounds_of, carry_out, noting, opened
 from millrace.s3stream.compaction.plan import Bounds, SetPlan, SourceIndex
 from millrace.s3stream.compaction.sources import Source
 from millrace.s3stream.compaction.spent import plan_spent
@@ -40,7 +40,7 @@ class Reclaimer:
         async with noting(work, objects), opened(work, objects, is_index_alone=True) as (sources, indexes):
             if len(sources) == len(objects):
                 bounds = await bounds_of(work, indexes)
-                for plan in await in_steps(plan_spent(indexes, bounds, work.settings), others_run):
+                for plan in await run_yielding(plan_spent(indexes, bounds, work.settings)):
                     await self._carry_out(plan, sources, indexes, bounds)
                 is_done = True
         return is_done

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from millrace.runtime.stepped import Steps
+from millrace.runtime.scheduling.yielding import Yielding
 from millrace.s3stream.compaction.aged import AgedLook, plan_aged
 from millrace.s3stream.compaction.batch import AtOnce
 from millrace.s3stream.compaction.choose import choose_sets
@@ -49,7 +49,7 @@ class SetCompactor:
             return False
         plans: list[SetPlan | None] = []
 
-        def planner(sources: Sequence[SourceIndex], bounds: Bounds) -> Steps[SetPlan | None]:
+        def planner(sources: Sequence[SourceIndex], bounds: Bounds) -> Yielding[SetPlan | None]:
             plans.append((yield from plan_aged(sources, bounds, work.settings)))
             return plans[-1]
 

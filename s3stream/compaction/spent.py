@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millrace.protocol.dataclass import dataclass
-from millrace.runtime.stepped import Steps
+from millrace.runtime.scheduling.yielding import Yielding
 from millrace.s3stream.compaction.config import CompactionSettings
 from millrace.s3stream.compaction.plan import STEP_ROWS, Bounds, SetPlan, SourceIndex, plan_sets
 from millrace.s3stream.objects.format import FOOTER_BYTES, INDEX_HEADER_BYTES, INT64_MAX, ROW, ROW_BYTES
@@ -42,7 +42,7 @@ class Remainder:
 
 def plan_spent(
     sources: Sequence[SourceIndex], bounds: Bounds, settings: CompactionSettings
-) -> Steps[list[SetPlan]]:
+) -> Yielding[list[SetPlan]]:
     """`sources` are neighbours, the oldest first. The plans have no source in common; that without a
     successor comes first."""
     found: list[Remainder] = []
@@ -61,7 +61,7 @@ def plan_spent(
     return plans
 
 
-def _left_bytes(source: SourceIndex, bounds: Bounds) -> Steps[int]:
+def _left_bytes(source: SourceIndex, bounds: Bounds) -> Yielding[int]:
     left_bytes = 0
     for number, (stream_id, start, delta, _, _, size_bytes) in enumerate(
         ROW.iter_unpack(source.index.encoded)
@@ -88,7 +88,7 @@ def _spent_run(rest: Sequence[Remainder]) -> Sequence[Remainder]:
 
 def _plan_run(
     sources: Sequence[SourceIndex], bounds: Bounds, settings: CompactionSettings
-) -> Steps[SetPlan | None]:
+) -> Yielding[SetPlan | None]:
     """For as many from the oldest as become one object: where a stream has a gap among them, it would get
     objects of its own."""
     while sources:

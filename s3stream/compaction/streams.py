@@ -9,7 +9,7 @@ from dataclasses import field
 from functools import partial
 
 from millrace.protocol.dataclass import dataclass
-from millrace.runtime.stepped import Steps
+from millrace.runtime.scheduling.yielding import Yielding
 from millrace.s3stream.compaction.batch import Batch
 from millrace.s3stream.compaction.merging import merge, stream_object
 from millrace.s3stream.compaction.outputs import WrittenObject
@@ -90,7 +90,7 @@ class StreamCompactor:
 
     def _plan_merge(
         self, stream_id: StreamId, group: Objects, sources: Sequence[SourceIndex], bounds: Bounds
-    ) -> Steps[SetPlan | None]:
+    ) -> Yielding[SetPlan | None]:
         """All of it in one object. An object that does not hold what metadata says of it is quarantined."""
         for source, one in zip(sources, group, strict=True):
             first, last = source.index.row(0), source.index.row(source.index.count - 1)

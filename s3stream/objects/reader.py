@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 
 from millrace.runtime.buffer_pool import BufferPool, PooledBuffer
 from millrace.runtime.objectstore import ObjectStore, fill
-from millrace.runtime.steps import StepLine
+from millrace.runtime.scheduling.yield_queue import YieldQueue, yield_to_loop
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.objects.composite import CompositeIndex, Link
 from millrace.s3stream.objects.format import (
@@ -151,16 +150,19 @@ class ObjectReader:
         return room.taken(views)
 
     async def scan(
-        self, ref: BlockRef, data: memoryview, pinned_bytes: int | None = None, line: StepLine | None = None
+        self,
+        ref: BlockRef,
+        data: memoryview,
+        pinned_bytes: int | None = None,
+        yield_queue: YieldQueue | None = None,
     ) -> PackedBlock:
-        """A block from its bytes, checked; in steps that leave the loop to others, and wait in `line` if
-        there is one."""
+        """A block from its bytes, checked. The caller yields on the way, in `yield_queue` if there is one."""
         block = PackedBlock(data, ref.end, pinned_bytes)
-        pause = partial(asyncio.sleep, 0) if line is None else line.turn
+        yield_now = yield_to_loop if yield_queue is None else yield_queue.yield_now
         try:
-            await pause()
+            await yield_now()
             for _ in block.scan(ref):
-                await pause()
+                await yield_now()
         except ObjectCorrupt as error:
             # what came may have been damaged on its way: whoever asks again asks the store
             self._whole = None

@@ -14,7 +14,7 @@ from typing import TypeVar
 from millrace.broker.stores import stack_stores
 from millrace.runtime.objectstore import Keys, Lend, MultipartUpload, ObjectEntry, ObjectStore
 from millrace.runtime.rand import Rand
-from millrace.runtime.steps import line_of
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from millrace.s3stream.config import StreamSettings, TrafficSettings
 from millrace.s3stream.ids import ObjectHint, ObjectId, ObjectKind, OpenedStream, StreamId
 from millrace.s3stream.objects.reader import ObjectReader
@@ -98,7 +98,9 @@ async def large_objects(store: ObjectStore) -> list[ObjectEntry]:
     return [entry async for entry in store.list("") if entry.size_bytes >= MIB]
 
 
-async def open_largest_stream(store: ObjectStore, cache_bytes: int) -> tuple[Storage, Stream]:
+async def open_largest_stream(
+    store: ObjectStore, cache_bytes: int, yield_queue: YieldQueue
+) -> tuple[Storage, Stream]:
     """An engine on the bucket of a broker, and the stream that has most of it, from its first object to where
     a gap would begin."""
     found: dict[StreamId, list[ObjectHint]] = {}
@@ -116,8 +118,7 @@ async def open_largest_stream(store: ObjectStore, cache_bytes: int) -> tuple[Sto
         if not known.objects or hint.start == known.end:
             known.objects.append(hint)
             known.end = hint.end
-    line = line_of(asyncio.get_running_loop())
-    stores = stack_stores(store, NoMeter(), Rand(b"bench"), TrafficSettings(), lambda *_: None, line)
+    stores = stack_stores(store, NoMeter(), Rand(b"bench"), TrafficSettings(), lambda *_: None, yield_queue)
     cluster_id = next(iter(keys.values())).partition("/objects/")[0]
     engine = Storage(
         MemoryWal(),

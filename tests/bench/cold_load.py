@@ -43,6 +43,7 @@ from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, Fetch
 from millrace.runtime.clock import SystemClock
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore.address import open_store, parse_address
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.bench.cold_engine import FarStore, large_objects, open_largest_stream, read_stream
 
 FETCH_VERSION = 12
@@ -134,8 +135,8 @@ def read_topic(port: int, topic: str) -> None:
     teller.tell()
 
 
-async def open_bucket(address: str, is_far: bool) -> ObjectStore:
-    store = await open_store(parse_address(address), SystemClock())
+async def open_bucket(address: str, is_far: bool, yield_queue: YieldQueue) -> ObjectStore:
+    store = await open_store(parse_address(address), SystemClock(), yield_queue)
     return cast(ObjectStore, FarStore(store)) if is_far else store  # (what a reader needs of one)
 
 
@@ -152,7 +153,7 @@ async def ranges_of(store: ObjectStore) -> Iterator[tuple[str, int, int]]:
 
 async def read_store(address: str, width: int, is_far: bool) -> None:
     """A queue of ranges, and as many readers as connections."""
-    store = await open_bucket(address, is_far)
+    store = await open_bucket(address, is_far, YieldQueue())
     places = await ranges_of(store)
     teller, goes_on = Teller(), True
 
@@ -177,7 +178,7 @@ def take_in(address: tuple[str, int]) -> NoReturn:
 
 
 async def stream_store(address: str, sender: socket.socket, bytes_per_s: float) -> None:
-    store = await open_bucket(address, is_far=False)
+    store = await open_bucket(address, False, YieldQueue())
     places, memory = await ranges_of(store), memoryview(bytearray(GET_BYTES))
     sender.setblocking(False)
     loop = asyncio.get_running_loop()
@@ -196,8 +197,9 @@ async def stream_store(address: str, sender: socket.socket, bytes_per_s: float) 
 
 
 async def read_engine(address: str, cache_mib: int, is_far: bool) -> None:
-    store = await open_bucket(address, is_far)
-    _, stream = await open_largest_stream(store, cache_mib << 20)
+    queue = YieldQueue()
+    store = await open_bucket(address, is_far, queue)
+    _, stream = await open_largest_stream(store, cache_mib << 20, queue)
     teller = Teller()
     steady_from = stream.start + (stream.confirmed_end - stream.start) // 4
 

@@ -25,6 +25,7 @@ from millrace.protocol.header import decode_request_header
 from millrace.s3stream.stream import Append
 from tests.broker.broker_fixture import BrokerFixture, fetch_request, produce_request
 from tests.broker.partitions.build import FIXTURES, START_MS, batch
+from tests.broker.work import new_work
 
 IN_FLIGHT = 16
 SIZES = (100, 1000, 64_000)
@@ -107,7 +108,7 @@ async def produce_costs(seconds: float, size: int, *, is_idempotent: bool) -> No
     def decode(frame: memoryview) -> tuple[RequestContext, Any]:
         header, position = decode_request_header(frame)
         request = decode_request(API[0], 9, frame, position)
-        return RequestContext(0, 9, header.correlation_id, "bench", fixture.connection), request
+        return RequestContext(0, 9, header.correlation_id, "bench", fixture.connection, new_work), request
 
     def following() -> memoryview:
         nonlocal taken
@@ -178,7 +179,7 @@ async def fetch_costs(seconds: float, size: int) -> None:
     first = await fixture.fetch({("a", index): 0 for index in range(100)}, 12, session_epoch=0)
     request = fetch_request({("a", 0): 0}, 12, session_id=first.session_id, session_epoch=1, max_wait_ms=500)
     session = fixture.sessions._sessions[first.session_id]
-    context = RequestContext(1, 12, 7, "bench", fixture.connection)
+    context = RequestContext(1, 12, 7, "bench", fixture.connection, new_work)
 
     async def tail() -> int:
         for _ in range(IN_FLIGHT):

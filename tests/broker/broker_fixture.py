@@ -36,8 +36,10 @@ from millrace.protocol.metadata_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from millrace.s3stream.ids import OpenedStream, StreamRole
 from tests.broker.partitions.build import Fixture
+from tests.broker.work import new_work
 from tests.s3stream.build import World
 from tests.whole import decode_whole
 
@@ -112,8 +114,10 @@ class BrokerFixture(Fixture):
         )
         self.publisher = self._successor()
         self.sessions = FetchSessions(count(100).__next__)
-        self.produce_handler = Produce(self.directory, self.cache, self.engine, self.clock, self.unpacking)
-        self.fetch_handler = Fetch(self.directory, self.cache, self.sessions)
+        self.produce_handler = Produce(
+            self.directory, self.cache, self.engine, self.clock, self.unpacking, YieldQueue()
+        )
+        self.fetch_handler = Fetch(self.directory, self.cache, self.sessions, YieldQueue())
         return self
 
     def _successor(self) -> MetadataPublisher:
@@ -177,7 +181,7 @@ class BrokerFixture(Fixture):
         except TooManyElements:
             decoded = decode_whole(API[key], version, bytes(frame), position)
         context = RequestContext(
-            key, version, header.correlation_id, header.client_id or "", to or self.connection
+            key, version, header.correlation_id, header.client_id or "", to or self.connection, new_work
         )
         outcome = handler.handle(context, decoded)
         if key == PRODUCE:

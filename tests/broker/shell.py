@@ -18,7 +18,7 @@ from millrace.broker.settings.addresses import Endpoint
 from millrace.protocol.apis import API
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.runtime.net import LoopNet
-from millrace.runtime.steps import StepLine
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 LOOPS: dict[str, Callable[[Coroutine[Any, Any, Any]], Any]] = {"asyncio": asyncio.run, "uvloop": uvloop.run}
 MIB = 1 << 20
@@ -78,8 +78,8 @@ class Shell:
     async def __aenter__(self) -> Shell:
         loop = asyncio.get_running_loop()
         self.memory = RequestBudget(self._memory_bytes, loop.call_soon)
-        self.dispatcher = Dispatcher(self._handlers, loop.create_task)
-        self.server = Server(LoopNet(), self.dispatcher, self.memory, self._settings, StepLine())
+        self.dispatcher = Dispatcher(self._handlers, loop.create_task, YieldQueue())
+        self.server = Server(LoopNet(), self.dispatcher, self.memory, self._settings, YieldQueue())
         (bound,) = await self.server.start(await bind_all(LoopNet(), [Endpoint("PLAINTEXT", "127.0.0.1", 0)]))
         self.port = bound.port
         return self

@@ -13,6 +13,7 @@ from millrace.protocol.apis import ALL, API
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tests.broker.shell import Shell
+from tests.broker.work import new_work
 
 IMAGE = replace(EMPTY_IMAGE, offset=7, features=Features({"metadata.version": 30}))
 CLUSTER_ID = "bWlsbHJhY2UtdGVzdC0wMQ"
@@ -27,7 +28,7 @@ def handler() -> ApiVersions:
 def ask(version: int, **fields: object) -> tuple[ApiVersionsResponse, ConnectionInfo]:
     connection = ConnectionInfo(1, "PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1")
     request = ApiVersionsRequest(**fields)  # type: ignore[arg-type]
-    return handler().handle(RequestContext(18, version, 1, "", connection), request), connection
+    return handler().handle(RequestContext(18, version, 1, "", connection, new_work), request), connection
 
 
 def test_what_is_in_the_table_is_shown() -> None:

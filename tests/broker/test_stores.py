@@ -10,7 +10,7 @@ from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore.hedge import GETS_A_HEDGE, SAMPLES_MIN
 from millrace.runtime.objectstore.memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
-from millrace.runtime.steps import StepLine
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from millrace.s3stream.config import TrafficSettings
 from millrace.s3stream.limiter import Tier
 from tests.sim.loop import SimLoop, run_simulation
@@ -51,7 +51,7 @@ def test_data_takes_nothing_of_what_a_full_store_keeps() -> None:
     async def main(loop: SimLoop) -> None:
         bare, own = Keeping(), Keeping()
         stores = stack_stores(
-            bare, NoMeter(), Rand(b"stores"), TrafficSettings(), lambda *_: None, StepLine()
+            bare, NoMeter(), Rand(b"stores"), TrafficSettings(), lambda *_: None, YieldQueue()
         )
         await stores.engine.upload.put("upload", [b"x"])
         await stores.wal(own).put("batch", [b"x"])
@@ -72,7 +72,7 @@ def test_a_second_attempt_is_charged_to_whose_get_it_is() -> None:
     async def main(loop: SimLoop) -> None:
         late = Late()
         settings = TrafficSettings(bandwidth_bytes=100 << 20)
-        stores = stack_stores(late, NoMeter(), Rand(b"stores"), settings, lambda *_: None, StepLine())
+        stores = stack_stores(late, NoMeter(), Rand(b"stores"), settings, lambda *_: None, YieldQueue())
         counts = stores.traffic.inbound.tiers.counts
         await stores.plain.put("a", [bytes(1000)])
         for _ in range(max(SAMPLES_MIN, 3 * GETS_A_HEDGE)):

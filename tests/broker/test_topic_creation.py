@@ -22,11 +22,13 @@ from millrace.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.broker.partitions.stopped import turns
+from tests.broker.work import new_work
 from tests.kraft.test_replay import Machine
 from tests.patience import PATIENCE_S
 
-CONTEXT = RequestContext(3, 12, 1, "asker", ConnectionInfo(1, "PLAINTEXT", "h", 1, "10.0.0.7", 555))
+CONTEXT = RequestContext(3, 12, 1, "asker", ConnectionInfo(1, "PLAINTEXT", "h", 1, "10.0.0.7", 555), new_work)
 INTERNAL = {"__consumer_offsets": (50, {"cleanup.policy": "compact"})}
 
 
@@ -63,7 +65,7 @@ class ControllerOfOne:
 def run(scenario: Callable[[HandChannel, TopicCreation], Any]) -> None:
     async def main() -> None:
         channel = HandChannel()
-        await asyncio.wait_for(scenario(channel, TopicCreation(channel, INTERNAL)), PATIENCE_S)
+        await asyncio.wait_for(scenario(channel, TopicCreation(channel, INTERNAL, YieldQueue())), PATIENCE_S)
 
     asyncio.run(main())
 
@@ -210,7 +212,7 @@ def test_the_controller_takes_internal_topics_at_the_bounds_of_their_settings(na
     async def made(bound: int) -> dict[str, int]:
         given, _ = gather([f"{name}={bound}"], {}, None, "")
         settings = load(given, data_dir="/data", machine_bytes=4 << 30).settings
-        creation = TopicCreation(ControllerOfOne(), internal_topics(settings))
+        creation = TopicCreation(ControllerOfOne(), internal_topics(settings), YieldQueue())
         return await creation.ensure(["__consumer_offsets"], CONTEXT)
 
     for bound in (key.low, key.high or 2**31 - 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millrace.runtime.metrics import LINES_A_STEP, Counter, Gauge, Histogram, Registry
-from millrace.runtime.stepped import finished
+from millrace.runtime.scheduling.yielding import run_to_end
 
 PRINTED = """\
 # HELP wal_appends_total Records taken.
@@ -91,7 +91,7 @@ def test_a_page_of_many_series_is_made_in_steps() -> None:
     for _ in steps:
         seen.append(list(looks))
     assert seen == [[], ["a"], ["a"], ["a"], ["a"], ["a", "b"], ["a", "b"], ["a", "b"], ["a", "b"]]
-    assert registry.render() == finished(registry.render_in_steps())
+    assert registry.render() == run_to_end(registry.render_in_steps())
     assert registry.render().count("\n") == 2 + 1 + 2 * (2 + 2 * LINES_A_STEP)
 
 

@@ -13,7 +13,7 @@ from millrace.runtime.clock import SystemClock
 from millrace.runtime.errors import Closed
 from millrace.runtime.objectstore import StoreUnavailable
 from millrace.runtime.rand import Rand
-from millrace.runtime.steps import StepLine
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from millrace.s3stream.block_cache import BlockCache
 from millrace.s3stream.block_loader import BlockKey, BlockLoader, CachedBlock
 from millrace.s3stream.config import StreamSettings
@@ -66,7 +66,7 @@ class Bench:
         bucket.put(KEY, b"".join(finished.parts))
         self.store = SimObjectStore(bucket, Rand(b"loader"), StoreFaults(latency_ms=(10, 10)))
         self.group = StreamSetGroup()
-        self.loader = BlockLoader(self.group, self.store, self.store, get_bytes_max, gets_max, StepLine())
+        self.loader = BlockLoader(self.group, self.store, self.store, get_bytes_max, gets_max, YieldQueue())
         self.reader = ObjectReader(self.store, KEY, finished.size_bytes)
         self.refs: list[BlockRef] = []
 

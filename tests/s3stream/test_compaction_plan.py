@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.runtime.stepped import Steps, finished
+from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 from millrace.s3stream.compaction.aged import AgedLook, plan_aged
 from millrace.s3stream.compaction.choose import choose_run, choose_sets
 from millrace.s3stream.compaction.config import MIB, CompactionSettings
@@ -139,11 +139,13 @@ class Dialogue:
         found = AgedLook(self.settings).next_due_ms(self.sets, self.is_quarantined)
         return "never" if found is None else f"minute {found // MINUTE_MS}"
 
-    def planned(self, chosen: Sequence[StreamSetInfo], planner: Callable[..., Steps[SetPlan | None]]) -> str:
+    def planned(
+        self, chosen: Sequence[StreamSetInfo], planner: Callable[..., Yielding[SetPlan | None]]
+    ) -> str:
         if not chosen:
             return "nothing to do"
         sources = [SourceIndex(one.object_id, self.indexes[one.object_id]) for one in chosen]
-        return shown(finished(planner(sources, self.bounds)))
+        return shown(run_to_end(planner(sources, self.bounds)))
 
     def stream(self, start: str, *words: str) -> str:
         """Objects of one stream: S stream objects, C composites; then what is planned for them."""
@@ -241,7 +243,7 @@ def test_every_wanted_row_lies_in_one_portion() -> None:
             stream_objects_per_commit_max=chance.choice([2, 100]),
         )
         split_bytes = 0 if chance.random() < 0.3 else settings.split_bytes
-        plan = finished(plan_sets(sources, bounds, settings, split_bytes=split_bytes))
+        plan = run_to_end(plan_sets(sources, bounds, settings, split_bytes=split_bytes))
         if plan is None:
             continue
         planned += 1
@@ -255,9 +257,11 @@ def test_every_wanted_row_lies_in_one_portion() -> None:
         in_set = [one.stream_id for one in plan.portions if not one.is_split]
         assert len(set(in_set)) == len(in_set)
         written = [StreamRange(one.stream_id, one.start, one.end) for one in plan.portions]
-        assert finished(find_uncovered(taken, bounds, written)) is None
+        assert run_to_end(find_uncovered(taken, bounds, written)) is None
         for place in range(len(written)):
-            assert finished(find_uncovered(taken, bounds, written[:place] + written[place + 1 :])) is not None
+            assert (
+                run_to_end(find_uncovered(taken, bounds, written[:place] + written[place + 1 :])) is not None
+            )
         if len(taken) > 1:
             assert plan.split_count < settings.stream_objects_per_commit_max
             most = max(len(streams_of([source])) for source in taken)
@@ -276,12 +280,12 @@ def test_a_range_written_short_is_uncovered() -> None:
     bounds = {StreamId(1): StreamBounds(15, 30)}
     assert streams_of(sources) == [1]
     for start, end, is_covered in ((10, 30, True), (15, 30, True), (16, 30, False), (15, 29, False)):
-        found = finished(find_uncovered(sources, bounds, [StreamRange(StreamId(1), start, end)]))
+        found = run_to_end(find_uncovered(sources, bounds, [StreamRange(StreamId(1), start, end)]))
         assert (found is None) is is_covered
     halves = [StreamRange(StreamId(1), 20, 30), StreamRange(StreamId(1), 10, 20)]
-    assert finished(find_uncovered(sources, bounds, halves)) is None
-    assert finished(find_uncovered(sources, bounds, [])) is not None
-    assert finished(find_uncovered(sources, {}, [])) is None
+    assert run_to_end(find_uncovered(sources, bounds, halves)) is None
+    assert run_to_end(find_uncovered(sources, bounds, [])) is not None
+    assert run_to_end(find_uncovered(sources, {}, [])) is None
 
 
 def test_plans_and_checks_are_made_in_steps() -> None:
@@ -295,11 +299,11 @@ def test_plans_and_checks_are_made_in_steps() -> None:
     assert len(list(plan_sets(sources, bounds, CompactionSettings(), split_bytes=MIB))) >= 6000 // 256
     assert len(list(plan_aged(sources, bounds, CompactionSettings()))) >= 2 * 6000 // 256
     assert len(list(find_uncovered(sources, bounds, written))) >= 6000 // 256
-    assert finished(find_trimmed(sources, bounds)) == ()
+    assert run_to_end(find_trimmed(sources, bounds)) == ()
     bounds[StreamId(7)] = StreamBounds(10, 10)
     bounds[StreamId(8)] = StreamBounds(9, 10)
     del bounds[StreamId(9)]
-    assert finished(find_trimmed(sources, bounds)) == (7,)
+    assert run_to_end(find_trimmed(sources, bounds)) == (7,)
 
 
 def test_a_plan_for_one_stream_is_bounded() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from millrace.runtime.objectstore import StoreFull
 from millrace.runtime.objectstore.folder import SMALL_BYTES_MAX
-from millrace.runtime.stepped import finished
+from millrace.runtime.scheduling.yielding import run_to_end
 from millrace.s3stream.compaction.choose import choose_beyond
 from millrace.s3stream.compaction.config import MIB, CompactionSettings
 from millrace.s3stream.compaction.plan import Bounds, SetPlan, SourceIndex, find_uncovered
@@ -42,7 +42,7 @@ def planned(*objects: str, bounds: Mapping[int, int] | None = None) -> list[str]
     exist."""
     starts = {GONE: 100, KEPT: 0} if bounds is None else bounds
     known: Bounds = {StreamId(key): StreamBounds(start, 1000) for key, start in starts.items()}
-    return [told(plan) for plan in finished(plan_spent(sources_of(*objects), known, SETTINGS))]
+    return [told(plan) for plan in run_to_end(plan_spent(sources_of(*objects), known, SETTINGS))]
 
 
 def told(plan: SetPlan) -> str:
@@ -127,12 +127,12 @@ def test_any_plan(seed: int) -> None:
     }
     known.pop(StreamId(chance.randint(0, 9)), None)
     sources = {one.object_id: one for one in sources_of(*objects)}
-    plans = finished(plan_spent(list(sources.values()), known, SETTINGS))
+    plans = run_to_end(plan_spent(list(sources.values()), known, SETTINGS))
     taken = [object_id for plan in plans for object_id in plan.source_ids]
     assert len(taken) == len(set(taken))
     for plan in plans:
         held = [StreamRange(one.stream_id, one.start, one.end) for one in plan.portions]
-        assert finished(find_uncovered([sources[key] for key in plan.source_ids], known, held)) is None
+        assert run_to_end(find_uncovered([sources[key] for key in plan.source_ids], known, held)) is None
         assert plan.objects_count == bool(plan.portions)
         put_bytes = sum(one.size_bytes for one in plan.portions)
         gone_bytes = sum(sources[key].index.blocks_end for key in plan.source_ids)
@@ -145,7 +145,7 @@ def test_any_plan(seed: int) -> None:
         if plan.portions
     ]
     again = [SourceIndex(ObjectId(100 + number), index) for number, index in enumerate(made)]
-    assert finished(plan_spent(again, known, SETTINGS)) == []
+    assert run_to_end(plan_spent(again, known, SETTINGS)) == []
 
 
 def test_objects_are_looked_into_by_as_many_as_memory_holds() -> None:

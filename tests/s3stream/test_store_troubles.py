@@ -14,7 +14,7 @@ from millrace.runtime.clock import SystemClock
 from millrace.runtime.objectstore import StoreUnavailable
 from millrace.runtime.objectstore.retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
-from millrace.runtime.steps import StepLine
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from millrace.s3stream.config import StreamSettings, TrafficSettings
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import ObjectId
@@ -44,7 +44,7 @@ class Node:
         tiers = (Tier.UPLOAD, Tier.TAIL, Tier.CATCH_UP)
         stores = EngineStores(
             *(RetryingObjectStore(self.sim, Rand(b"r"), RETRIES, gate=self.traffic.gate(t)) for t in tiers),
-            StepLine(),
+            YieldQueue(),
         )
         settings = StreamSettings(
             log_cache_bytes=8 * MIB,

@@ -27,6 +27,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.clock import Clock
 from millrace.runtime.rand import Rand
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 R = TypeVar("R")
 GroupShard = ShardRuntime[GroupStateMachine]
@@ -60,6 +61,7 @@ class GroupCoordinator:
         judged: Clock,
         rand: Rand,
         on_failed: Callable[[BaseException], None],
+        yield_queue: YieldQueue,
         memory: StateMemory | None = None,
     ) -> None:
         """`judged`: the clock by which offsets are found to have expired (broker/identity/known_time.py)."""
@@ -70,7 +72,9 @@ class GroupCoordinator:
         self._cache = cache
         self._rand = rand.split("member ids")
         interval_ms = settings.offsets_retention_check_interval_ms
-        parts = ShardParts(room.coordinator_room, room, clock, judged, interval_ms, self._memory, on_failed)
+        parts = ShardParts(
+            room.coordinator_room, room, clock, judged, interval_ms, self._memory, on_failed, yield_queue
+        )
         self._shards = CoordinatorRuntime(
             OFFSETS_TOPIC, partitions, cache, parts, self._new_machine, self._delete_orphaned_offsets
         )

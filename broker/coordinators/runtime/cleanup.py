@@ -7,13 +7,12 @@ state machine). Keeps true: tombstones go to the log in the order of decisions, 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 
 from millrace.broker.coordinators.runtime.append_queue import AppendQueue
 from millrace.broker.coordinators.runtime.deferred import Callback
 from millrace.broker.coordinators.runtime.state_machine import Decision
-from millrace.runtime.steps import line_of
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 QUEUED_BYTES_MAX = 256 << 10  # not appended yet: beyond it the run goes on when that is durable
 
@@ -30,12 +29,13 @@ class Cleanup:
         queue: AppendQueue,
         carry_out: Callable[[Decision], None],
         on_failed: Callable[[BaseException], None],
+        yield_queue: YieldQueue,
     ) -> None:
         self._steps = steps
         self._queue = queue
         self._carry_out = carry_out
         self._on_failed = on_failed
-        self._loop = asyncio.get_running_loop()
+        self._yield_queue = yield_queue
         self._run: Iterator[Decision] | None = None
         self._is_asked_again = False
         self._durable = Callback(lambda _: self._go_on())
@@ -53,7 +53,7 @@ class Cleanup:
             self._go_on()
 
     def _go_on(self) -> None:
-        line_of(self._loop).call(self._step)
+        self._yield_queue.call_soon(self._step)
 
     def _step(self) -> None:
         if self._queue.is_ended or self._run is None:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar, Union
 
-from millrace.broker.scheduling.slices import in_slices
+from millrace.runtime.scheduling.chunks import Yielder, in_chunks
 
 R = TypeVar("R")
 Outcome: TypeAlias = Union[R, "asyncio.Future[R]"]
@@ -68,10 +68,10 @@ def unchanged(answer: R) -> R:
     return answer
 
 
-async def all_of(outcomes: Sequence[Outcome[R]]) -> list[R]:
+async def all_of(outcomes: Sequence[Outcome[R]], yielder: Yielder) -> list[R]:
     """The responses in their order, when the last one is there. They go on by themselves; cancelling this
     loses nothing of them."""
     found: list[R] = []
-    async for part in in_slices(outcomes, OUTCOMES_A_SLICE):
+    async for part in in_chunks(outcomes, OUTCOMES_A_SLICE, yielder):
         found += [await asyncio.shield(outcome) if asyncio.isfuture(outcome) else outcome for outcome in part]
     return found

@@ -41,6 +41,7 @@ from millrace.protocol.errors import KafkaError
 from millrace.protocol.records import Record
 from millrace.runtime.clock import Clock
 from millrace.runtime.errors import Closed, Fenced, in_words
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class ShardParts:
     cleanup_interval_ms: int
     memory: StateMemory
     on_failed: Callable[[BaseException], None]
+    yield_queue: YieldQueue  # for deletions of many records
 
 
 class ShardRuntime(Generic[M]):
@@ -319,7 +321,9 @@ class ShardRuntime(Generic[M]):
         if self._queue is None or self.is_ended:
             return
         if kind not in self._cleanups:
-            self._cleanups[kind] = Cleanup(steps, self._queue, self.carry_out, self._parts.on_failed)
+            self._cleanups[kind] = Cleanup(
+                steps, self._queue, self.carry_out, self._parts.on_failed, self._parts.yield_queue
+            )
         self._cleanups[kind].begin(is_urgent=is_urgent)
 
     # -- the end

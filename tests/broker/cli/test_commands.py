@@ -33,7 +33,7 @@ from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.server import Server, bind_all
 from millrace.runtime import process
 from millrace.runtime.net import LoopNet
-from millrace.runtime.steps import StepLine
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 class ShellBroker:
     admin_port = 9644
@@ -42,8 +42,10 @@ class ShellBroker:
         self.failed = loop.create_future()
         self.settings, self.mode = settings, sys.argv[1]
         memory = RequestBudget(settings.memory.requests_bytes, loop.call_soon)
-        dispatcher = Dispatcher({12: lambda context, request: loop.create_future()}, loop.create_task)
-        self.server = Server(LoopNet(), dispatcher, memory, settings.server, StepLine())
+        queue = YieldQueue()
+        handlers = {12: lambda context, request: loop.create_future()}
+        dispatcher = Dispatcher(handlers, loop.create_task, queue)
+        self.server = Server(LoopNet(), dispatcher, memory, settings.server, queue)
     async def start(self):
         if self.mode == "slow-start":
             print("starting", flush=True)

@@ -19,6 +19,7 @@ from millrace.runtime.objectstore import ObjectStore, StoreDenied
 from millrace.runtime.objectstore.address import StoreAddress, open_store, parse_address
 from millrace.runtime.objectstore.probe import conditional_put_fault
 from millrace.runtime.objectstore.s3 import S3ObjectStore
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.live.bad_s3 import BadS3
 from tests.patience import PATIENCE_S, eventually, next_line
 
@@ -258,7 +259,7 @@ def test_a_doctor_that_is_interrupted_as_it_begins_leaves_nothing(
 ) -> None:
     """Folders are made where the store is opened."""
 
-    async def opening(address: StoreAddress, clock: Clock) -> ObjectStore:
+    async def opening(address: StoreAddress, clock: Clock, yield_queue: YieldQueue) -> ObjectStore:
         Path(address.target, ".new").mkdir(parents=True)
         raise asyncio.CancelledError
 

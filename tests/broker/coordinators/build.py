@@ -49,6 +49,7 @@ from millrace.protocol.records import iter_records
 from millrace.protocol.stream_records import StreamRecord
 from millrace.runtime.disk import Buffer
 from millrace.runtime.rand import Rand
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from millrace.s3stream.ids import OpenedStream, StreamRole
 from millrace.wal.log import WalRecord
 from tests.broker.broker_fixture import NODE, BrokerFixture, Opener, topic_id
@@ -159,6 +160,7 @@ class GroupFixture(BrokerFixture):
             self.judged,
             Rand(b"seed"),
             self.failures.append,
+            YieldQueue(),
             self.memory,
         )
         publisher.subscribe(self.coordinator.on_image)

@@ -31,6 +31,7 @@ from millrace.runtime.objectstore.address import parse_address
 from millrace.s3stream.ids import StreamRole
 from tests.broker.broker_fixture import NODE, OTHER, BrokerFixture, topic_id
 from tests.broker.partitions.build import batch, run
+from tests.broker.work import new_work
 
 LOG_DIR = "/data/metadata"
 META, DATA, TIME = StreamRole.META, StreamRole.DATA, StreamRole.TIME
@@ -101,7 +102,7 @@ def test_an_object_is_divided_among_the_records_in_it() -> None:
         fixture.publish(RemoveStreamsRecord([5], 0))
         assert await sizes(fixture) == {("a", 0): 875, ("a", 1): 250}
         whole = CommittedSizes(fixture.cache.image)
-        await whole.count()
+        await whole.count(new_work())
         assert [whole.of_partition(topic_id("a"), index) for index in (0, 1, 7)] == [875, 250, 0]
 
     run(scenario())

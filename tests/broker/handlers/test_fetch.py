@@ -15,6 +15,7 @@ from millrace.protocol.batches import BatchHeader, iter_headers
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.fetch import ReplicaState
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.broker.broker_fixture import BrokerFixture, connection, fetch_request, parts_of
 from tests.broker.partitions.build import START_MS, batch, run
 from tests.patience import PATIENCE_S
@@ -292,7 +293,7 @@ def test_the_answers_limit_is_shared_in_the_order_asked() -> None:
             parts = parts_of(await fixture.fetch(wanted, max_bytes=limit))
             assert [len(offsets(part)) for part in parts.values()] == expected, limit
         fixture.fetch_handler = Fetch(
-            fixture.directory, fixture.cache, fixture.sessions, response_bytes_max=3 * one
+            fixture.directory, fixture.cache, fixture.sessions, YieldQueue(), response_bytes_max=3 * one
         )
         parts = parts_of(await fixture.fetch({("a", 0): 0, ("a", 1): 0}))
         assert [len(offsets(part)) for part in parts.values()] == [3, 0]
@@ -915,7 +916,7 @@ def test_without_slots_fetches_go_on_without_sessions() -> None:
         fixture = await BrokerFixture().start()
         await filled(fixture)
         fixture.fetch_handler = Fetch(
-            fixture.directory, fixture.cache, FetchSessions(iter(range(1, 9)).__next__, slots=0)
+            fixture.directory, fixture.cache, FetchSessions(iter(range(1, 9)).__next__, slots=0), YieldQueue()
         )
         for _ in range(3):
             response = await fixture.fetch({("a", 0): 10}, 12, session_epoch=0)

@@ -65,6 +65,7 @@ from millrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from millrace.protocol.metadata_records import ConfigRecord
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.broker.broker_fixture import NODE
 from tests.broker.coordinators.build import GroupFixture, run
 from tests.broker.others import Others
@@ -137,7 +138,9 @@ CASES = {
     "Metadata of names": Case(
         3,
         12,
-        lambda fixture: Metadata(fixture.cache, TopicCreation(NoChannel(), {}), auto_create=False),
+        lambda fixture: Metadata(
+            fixture.cache, TopicCreation(NoChannel(), {}, YieldQueue()), auto_create=False
+        ),
         4500,
         lambda numbers: MetadataRequest(
             [MetadataRequestTopic(name="t" if n == 3 else f"n{n}") for n in numbers]
@@ -158,7 +161,7 @@ CASES = {
         10,
         6,
         lambda fixture: FindCoordinator(
-            fixture.cache, TopicCreation(NoChannel(), {}), TransactionRefusals(lambda: 0.0)
+            fixture.cache, TopicCreation(NoChannel(), {}, YieldQueue()), TransactionRefusals(lambda: 0.0)
         ),
         450,
         lambda numbers: FindCoordinatorRequest(coordinator_keys=[f"g{n}" for n in numbers]),
@@ -300,7 +303,7 @@ def test_all_there_is() -> None:
         for number in range(2100):
             fixture.make_topic(f"n{number:04}")
         names = [topic.name for topic in fixture.cache.image.topics]
-        metadata = Metadata(fixture.cache, TopicCreation(NoChannel(), {}), auto_create=True)
+        metadata = Metadata(fixture.cache, TopicCreation(NoChannel(), {}, YieldQueue()), auto_create=True)
         found, turns = await turns_meanwhile(fixture, metadata, (3, 12, MetadataRequest(topics=None)))
         assert [topic.name for topic in found.topics] == names
         assert sum(len(topic.partitions) for topic in found.topics) == 2109
@@ -320,7 +323,7 @@ def test_clients_share_what_all_topics_come_to() -> None:
     async def scenario() -> None:
         fixture = await GroupFixture().start()
         fixture.make_topic("wide", 3500)
-        metadata = Metadata(fixture.cache, TopicCreation(NoChannel(), {}), auto_create=True)
+        metadata = Metadata(fixture.cache, TopicCreation(NoChannel(), {}, YieldQueue()), auto_create=True)
         ask = (3, 12, MetadataRequest(topics=None))
         first, _ = await turns_meanwhile(fixture, metadata, ask)
         again = await fixture.begin(metadata, *ask)

@@ -17,6 +17,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from millrace.protocol.primitives import Buffer
 from millrace.runtime.offload import InlineOffload
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.broker.broker_fixture import BrokerFixture, connection
 from tests.broker.partitions.build import MEMORY_BYTES, START_MS, batch, run
 from tests.broker.partitions.stopped import settle
@@ -234,7 +235,7 @@ class StoppedUnpacking(Unpacking):
     """What lies in gzip is unpacked when a test says so."""
 
     def __init__(self) -> None:
-        super().__init__(InlineOffload(), MEMORY_BYTES)
+        super().__init__(InlineOffload(), MEMORY_BYTES, YieldQueue())
         self.gate = asyncio.Event()
         self.waiting = 0
 
@@ -297,7 +298,7 @@ def test_one_connections_lookups_leave_room_for_others() -> None:
         unpacking.gate.set()
         for task in attack:
             assert codes(await task) == {0}
-        assert handler._places.taken_count == handler._slow_places.taken_count == 0
+        assert handler._permits.held_count == handler._slow_permits.held_count == 0
 
     run(scenario())
 
@@ -315,7 +316,7 @@ def test_a_lookup_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(list_offsets, "LOOKUP_S_MAX", longest_s)
             answer = await begin(fixture, handler, lookup("lies", LIARS, timeout_ms), 1)
             assert codes(answer) == {ErrorCode.REQUEST_TIMED_OUT}
-            assert handler._places.taken_count == handler._places.waiting_count == 0
+            assert handler._permits.held_count == handler._permits.waiting_count == 0
         monkeypatch.setattr(list_offsets, "LOOKUP_S_MAX", 15.0)
         unpacking.gate.set()
         assert codes(await begin(fixture, handler, lookup("lies", LIARS), 1)) == {0}
@@ -338,7 +339,7 @@ def test_lookups_of_a_connection_that_is_closed_end() -> None:
         leaving.is_open = False
         unpacking.gate.set()
         assert codes(await task) == {ErrorCode.NETWORK_EXCEPTION}
-        assert handler._places.taken_count == handler._slow_places.taken_count == 0
+        assert handler._permits.held_count == handler._slow_permits.held_count == 0
         assert len(handler._lookups.true_times) == list_offsets.LOOKUPS_OF_ONE
 
     run(scenario())

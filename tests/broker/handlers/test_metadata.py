@@ -30,6 +30,7 @@ from millrace.protocol.metadata_records import (
     RecordEndpoint,
     RegisterBrokerRecord,
 )
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.broker.broker_fixture import LISTENER, NODE, OTHER, BrokerFixture, topic_id
 from tests.broker.partitions.build import run
 
@@ -76,7 +77,7 @@ async def a_fixture() -> BrokerFixture:
 
 def metadata(fixture: BrokerFixture, *, auto_create: bool = True) -> tuple[Metadata, CreatingChannel]:
     channel = CreatingChannel(fixture)
-    creation = TopicCreation(channel, {"__consumer_offsets": (4, {})})
+    creation = TopicCreation(channel, {"__consumer_offsets": (4, {})}, YieldQueue())
     return Metadata(fixture.cache, creation, auto_create=auto_create), channel
 
 
@@ -327,7 +328,7 @@ def test_a_transactions_coordinator_is_refused_for_good(
 
     async def scenario() -> None:
         fixture, now_s = await BrokerFixture().start(), [0.0]
-        creation = TopicCreation(CreatingChannel(fixture), {})
+        creation = TopicCreation(CreatingChannel(fixture), {}, YieldQueue())
         handler = FindCoordinator(fixture.cache, creation, TransactionRefusals(lambda: now_s[0]))
         request = FindCoordinatorRequest("" if version >= 4 else "t", 1, ["t"] if version >= 4 else [])
         for at_s, line_count in ((0.0, 1), (59.0, 1), (60.0, 2)):
@@ -359,7 +360,7 @@ def test_a_group_is_where_its_partition_is(version: int) -> None:
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
         channel = CreatingChannel(fixture)
-        creation = TopicCreation(channel, {"__consumer_offsets": (4, {})})
+        creation = TopicCreation(channel, {"__consumer_offsets": (4, {})}, YieldQueue())
         handler = FindCoordinator(fixture.cache, creation, TransactionRefusals(lambda: 0.0))
         keys = ["g", "h"] if version >= 4 else []
         found = await fixture.ask(

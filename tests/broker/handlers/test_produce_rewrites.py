@@ -15,6 +15,7 @@ from millrace.protocol.batches import BatchHeader, Codec, is_intact
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.records import iter_records
 from millrace.runtime.offload import ThreadOffload
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.broker.broker_fixture import BrokerFixture, connection, parts_of, produce_request
 from tests.broker.partitions.build import MEMORY_BYTES, START_MS, batch, read, run
 from tests.broker.partitions.stopped import StoppedOffload, settle, turns
@@ -26,7 +27,7 @@ SLOW = b"slow" * 5000
 async def stopped_fixture(**configs: str) -> tuple[BrokerFixture, StoppedOffload]:
     """Topic "a" is kept in gzip, or as `configs` say; "plain" as it comes. Their partitions are open."""
     fixture, offload = BrokerFixture(), StoppedOffload()
-    fixture.unpacking = Unpacking(offload, MEMORY_BYTES)
+    fixture.unpacking = Unpacking(offload, MEMORY_BYTES, YieldQueue())
     await fixture.start()
     fixture.make_topic("a", 2, **(configs or {"compression_type": "gzip"}))
     fixture.make_topic("plain")
@@ -45,8 +46,8 @@ async def answer(fixture: BrokerFixture, outcome: Any, version: int = 9) -> dict
 
 
 def assert_nothing_left(fixture: BrokerFixture) -> None:
-    assert not fixture.produce_handler._turns
-    assert fixture.produce_handler._places.taken_count == 0
+    assert not fixture.produce_handler._queue
+    assert fixture.produce_handler._rewrites.held_count == 0
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "rewrite"]
 
 
@@ -108,7 +109,7 @@ def test_every_codec_and_time_is_imposed(codec: str, version: int) -> None:
     async def scenario() -> None:
         fixture = BrokerFixture()
         offload = ThreadOffload()
-        fixture.unpacking = Unpacking(offload, MEMORY_BYTES)
+        fixture.unpacking = Unpacking(offload, MEMORY_BYTES, YieldQueue())
         await fixture.start()
         fixture.make_topic(
             "a", compression_type=codec, message_timestamp_type="LogAppendTime", max_message_bytes="9000000"
@@ -317,7 +318,7 @@ def test_small_batches_are_answered_as_ever() -> None:
             ("plain", 0, batch(1, value=SLOW * 10, codec=Codec.GZIP)),
         ):
             outcome = send(fixture, data)
-            assert not handler._turns
+            assert not handler._queue
             assert (await answer(fixture, outcome))[data[0], 0].error_code == 0
         assert offload.asked == []
 

@@ -17,6 +17,7 @@ from millrace.protocol.compression import compress
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.records import Record, iter_records
 from millrace.runtime.offload import ThreadOffload
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.broker.broker_fixture import BrokerFixture, parts_of
 from tests.broker.partitions.build import MEMORY_BYTES, START_MS, read, run
 from tests.broker.partitions.stopped import StoppedOffload
@@ -170,7 +171,7 @@ def test_large_batches_are_judged_the_same(codec: Codec, topic_codec: str, value
     async def scenario() -> None:
         fixture = BrokerFixture()
         offload = ThreadOffload()
-        fixture.unpacking = Unpacking(offload, MEMORY_BYTES)
+        fixture.unpacking = Unpacking(offload, MEMORY_BYTES, YieldQueue())
         await fixture.start()
         fixture.make_topic(
             "a", compression_type=topic_codec, record_validation="records", max_message_bytes="9000000"
@@ -217,7 +218,7 @@ def test_one_turn_of_the_loop_looks_at_so_much_and_no_more() -> None:
     async def scenario() -> None:
         fixture = BrokerFixture()
         offload = StoppedOffload()
-        fixture.unpacking = Unpacking(offload, MEMORY_BYTES)
+        fixture.unpacking = Unpacking(offload, MEMORY_BYTES, YieldQueue())
         await fixture.start()
         fixture.make_topic("a", one_too_many, record_validation="records")
         for index in range(one_too_many):

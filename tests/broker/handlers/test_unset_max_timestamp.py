@@ -22,6 +22,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from millrace.runtime.offload import InlineOffload
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.broker.broker_fixture import BrokerFixture, parts_of
 from tests.broker.partitions.build import START_MS, batch, run
 from tests.live.stamped import headers_of_clients, stamped
@@ -122,7 +123,7 @@ def test_what_comes_to_more_than_may_be_unpacked_is_never_as_old_as_the_epoch(
     """Nobody but the index would have looked into it: the best guess of its header is stored."""
 
     async def scenario() -> None:
-        unpacking = Unpacking(InlineOffload(), 16 * MIB)
+        unpacking = Unpacking(InlineOffload(), 16 * MIB, YieldQueue())
         settings = TopicSettings(rules=ProduceRules(batch_bytes_max=1 << 30))
         sent = memoryview(stamped(base, told, [base], Codec.GZIP, bytes(unpacking.bytes_max + 1)))
         stored_batch = await unpacking.recode(sent, settings, START_MS, PRODUCE_VERSION)
@@ -191,7 +192,7 @@ def test_a_guess_is_judged() -> None:
     """What comes to more than may be unpacked is held to the bounds by what is stored of it."""
 
     async def scenario() -> None:
-        unpacking = Unpacking(InlineOffload(), 16 * MIB)
+        unpacking = Unpacking(InlineOffload(), 16 * MIB, YieldQueue())
         settings = TopicSettings(rules=ProduceRules(batch_bytes_max=1 << 30, timestamp_before_max_ms=DAY_MS))
         value = bytes(unpacking.bytes_max + 1)
         for base, told in (

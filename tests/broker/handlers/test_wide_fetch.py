@@ -14,6 +14,7 @@ from millrace.broker.handlers.fetch import Fetch
 from millrace.broker.requests.fetch_machine import FetchState
 from millrace.broker.requests.fetch_sessions import FetchItem, FetchSessions
 from millrace.broker.requests.read_pass import ITEMS_A_SLICE, ReadPass
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.broker.broker_fixture import BrokerFixture, fetch_request, parts_of
 from tests.broker.partitions.build import batch, run
 from tests.patience import PATIENCE_S
@@ -128,7 +129,7 @@ def test_what_is_left_of_a_wide_fetch_that_failed_goes_in_slices(monkeypatch: py
     async def scenario() -> None:
         fixture = await filled()
         fixture.fetch_handler = Fetch(
-            fixture.directory, fixture.cache, FetchSessions(iter(range(1, 9)).__next__)
+            fixture.directory, fixture.cache, FetchSessions(iter(range(1, 9)).__next__), YieldQueue()
         )
         async with reads_a_turn(monkeypatch) as counts:
             outcome = asyncio.ensure_future(

@@ -13,7 +13,7 @@ from millrace.runtime.clock import SystemClock
 from millrace.runtime.metrics import Registry
 from millrace.runtime.objectstore.memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
-from millrace.runtime.steps import StepLine
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from millrace.s3stream.config import TrafficSettings
 from millrace.s3stream.limiter import Tier
 from tests.broker.shell import Shell
@@ -54,7 +54,7 @@ def test_traffic_is_shown_by_tier_and_way() -> None:
         bare = MemoryObjectStore(SystemClock())
         settings = TrafficSettings(bandwidth_bytes=1 << 20)
         stores = stack_stores(
-            bare, StoreCounts(registry), Rand(b"meters"), settings, lambda *_: None, StepLine()
+            bare, StoreCounts(registry), Rand(b"meters"), settings, lambda *_: None, YieldQueue()
         )
         show_traffic(registry, stores)
         await stores.engine.upload.put("a", [bytes(3 << 20)])
@@ -101,7 +101,7 @@ def test_second_puts_of_the_log_are_counted_as_what_they_are() -> None:
         bucket = make_bucket()
         store = store_on(bucket, faults=StoreFaults(latency_ms=(60, 60)))
         stores = stack_stores(
-            store, StoreCounts(registry), Rand(b"meters"), TrafficSettings(), lambda *_: None, StepLine()
+            store, StoreCounts(registry), Rand(b"meters"), TrafficSettings(), lambda *_: None, YieldQueue()
         )
         wal, _, journal = await start_wal(bucket, 1, stores.wal(store))  # type: ignore[arg-type]
         for _ in range(8):

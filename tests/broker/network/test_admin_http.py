@@ -13,7 +13,8 @@ from millrace.broker.network.admin_http import (
     health_pages,
 )
 from millrace.runtime.net import LoopNet
-from millrace.runtime.stepped import Steps
+from millrace.runtime.scheduling.yield_queue import YieldQueue
+from millrace.runtime.scheduling.yielding import Yielding
 from tests.patience import eventually
 
 
@@ -23,7 +24,9 @@ class Door:
     async def __aenter__(self) -> Door:
         self.reason, self.blocked, self.held, self.render_turns = "recovering", "", "", 0
         pages = dict(
-            health_pages(lambda: self.reason, self.rendered, *(lambda: self.blocked, lambda: self.held))
+            health_pages(
+                lambda: self.reason, self.rendered, YieldQueue(), *(lambda: self.blocked, lambda: self.held)
+            )
         )
         pages["/broken"] = self.broken
         self.http = AdminHttp(LoopNet(), pages)
@@ -34,7 +37,7 @@ class Door:
         self.http.stop()
         await asyncio.sleep(0)
 
-    def rendered(self) -> Steps[str]:
+    def rendered(self) -> Yielding[str]:
         yield
         self.render_turns += 1
         yield
@@ -147,13 +150,13 @@ def test_who_leaves_while_a_page_is_made_ends_its_making() -> None:
         async with Door() as door:
             made = 0
 
-            def endless() -> Steps[str]:
+            def endless() -> Yielding[str]:
                 nonlocal made
                 while True:
                     made += 1
                     yield
 
-            door.http._pages = health_pages(lambda: "", endless)
+            door.http._pages = health_pages(lambda: "", endless, YieldQueue())
             _, writer = await asyncio.open_connection("127.0.0.1", door.port)
             writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
             await eventually(lambda: made > 0)

@@ -17,7 +17,7 @@ from millrace.broker.requests.dispatch import Dispatcher
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.apis import API
 from millrace.protocol.codec import encode_request
-from millrace.runtime.steps import StepLine
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 HEARTBEAT, LEAVE, COMMIT = 12, 13, 8  # answered at once, late, and late with others held behind it
 VERSIONS = {HEARTBEAT: 4, LEAVE: 3, COMMIT: 7}
@@ -91,11 +91,11 @@ class Crowd:
         self.receiver = Receiver()
         handlers = {HEARTBEAT: self.at_once, LEAVE: self.later, COMMIT: self.later}
         self.parts = ConnectionParts(
-            Dispatcher(handlers, loop.create_task),
+            Dispatcher(handlers, loop.create_task, YieldQueue()),
             self.budget,
             self.receiver,
-            StepLine(),
-            StepLine(),
+            YieldQueue(),
+            YieldQueue(),
             1 << 20,
             on_made=lambda connection: None,
             on_ended=lambda connection, reason: self.reasons.append(reason),

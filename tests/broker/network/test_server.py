@@ -20,7 +20,7 @@ from millrace.protocol.messages.heartbeat import HeartbeatResponse
 from millrace.protocol.messages.join_group import JoinGroupResponse
 from millrace.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from millrace.runtime.net import ConnectFailed, ListenFailed, LoopBound, LoopNet
-from millrace.runtime.steps import StepLine
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.broker.shell import LOOPS, MIB, Shell
 from tests.live import free_port
 from tests.patience import eventually
@@ -38,10 +38,10 @@ def make_server(settings: ServerSettings | None = None, net: LoopNet | None = No
     memory = RequestBudget(MIB, loop.call_soon)
     return Server(
         net or LoopNet(),
-        Dispatcher({HEARTBEAT: echo}, loop.create_task),
+        Dispatcher({HEARTBEAT: echo}, loop.create_task, YieldQueue()),
         memory,
         settings or ServerSettings(),
-        StepLine(),
+        YieldQueue(),
     )
 
 

@@ -14,6 +14,7 @@ from millrace.broker.partitions.unpacking import Unpacking
 from millrace.protocol.batch_build import build_batch
 from millrace.protocol.records import Record
 from millrace.runtime.offload import InlineOffload
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from millrace.s3stream.ids import StreamRole
 from millrace.s3stream.storage import Storage
 from millrace.s3stream.stream import Append, Stream
@@ -101,7 +102,7 @@ class Fixture:
         self.clock = SteppedClock()
         self.engine_settings = engine_settings
         self.tasks: list[asyncio.Task[None]] = []
-        self.unpacking = Unpacking(InlineOffload(), MEMORY_BYTES)
+        self.unpacking = Unpacking(InlineOffload(), MEMORY_BYTES, YieldQueue())
         self.engine: Storage
 
     async def start(self) -> Fixture:

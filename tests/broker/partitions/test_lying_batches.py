@@ -15,6 +15,7 @@ from millrace.broker.partitions.unpacking import Unpacking
 from millrace.protocol import record_walk
 from millrace.protocol.batches import Codec, ProduceRules
 from millrace.runtime.offload import InlineOffload
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.broker.partitions.build import MEMORY_BYTES, START_MS, Fixture, batch, run
 from tests.live.stamped import stamped
 
@@ -25,7 +26,7 @@ class CountingUnpacking(Unpacking):
     """Counts what it unpacks."""
 
     def __init__(self) -> None:
-        super().__init__(InlineOffload(), MEMORY_BYTES)
+        super().__init__(InlineOffload(), MEMORY_BYTES, YieldQueue())
         self.count = 0
 
     def unpacked(self, *asked):  # type: ignore[no-untyped-def]

@@ -16,6 +16,7 @@ from millrace.protocol.crc32c import crc32c
 from millrace.protocol.record_walk import IS_COMPILED
 from millrace.protocol.records import encode_record
 from millrace.runtime.offload import InlineOffload
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.stream import Stream
 from tests.broker.others import Others
@@ -256,7 +257,7 @@ def test_a_batch_above_the_bound_answers_by_its_header() -> None:
             1, START_MS + 100
         )
         assert await Lookups(fixture.unpacking).find_latest(partition, 2) == TimedOffset(1, START_MS + 100)
-        larger = Unpacking(InlineOffload(), 16 * (32 << 20))
+        larger = Unpacking(InlineOffload(), 16 * (32 << 20), YieldQueue())
         assert await Lookups(larger).find_time(partition, START_MS + 50, 3) == TimedOffset(2, START_MS + 100)
         assert await Lookups(larger).find_latest(partition, 2) == TimedOffset(1, START_MS)
 
@@ -293,7 +294,7 @@ def test_lookups_unpack_one_large_batch_at_a_time() -> None:
 
     async def scenario() -> None:
         fixture, offload = await Fixture().start(), StoppedOffload()
-        unpacking = Unpacking(offload, MEMORY_BYTES)
+        unpacking = Unpacking(offload, MEMORY_BYTES, YieldQueue())
         large = [await fixture.open(index) for index in range(8)]
         small = await fixture.open(8)
         for partition in large:

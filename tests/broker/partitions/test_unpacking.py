@@ -19,6 +19,7 @@ from millrace.protocol.compression import RecordsTooLarge
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.offload import InlineOffload, Offload, ThreadOffload
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.broker.others import Others
 from tests.broker.partitions.build import MEMORY_BYTES, START_MS, batch
 from tests.broker.partitions.stopped import StoppedOffload, settle, turns
@@ -53,7 +54,7 @@ async def recode(unpacking: Unpacking, data: memoryview, settings: TopicSettings
 )
 def test_the_bound_is_a_part_of_memory(memory_bytes: int, bytes_max: int) -> None:
     """A sixteenth, at least 16 MiB and at most what a producer could send uncompressed."""
-    assert Unpacking(InlineOffload(), memory_bytes).bytes_max == bytes_max
+    assert Unpacking(InlineOffload(), memory_bytes, YieldQueue()).bytes_max == bytes_max
 
 
 @pytest.mark.parametrize("target", list(Codec))
@@ -67,7 +68,7 @@ def test_a_batch_comes_out_as_from_a_rewrite_in_place(source: Codec, target: Cod
         settings = settings_of(target, is_compacted=True)
         expected, _ = rewrite_batch(data, BatchHeader(data), settings, START_MS)
         offload = ThreadOffload()
-        assert await recode(Unpacking(offload, MEMORY_BYTES), data, settings) == expected
+        assert await recode(Unpacking(offload, MEMORY_BYTES, YieldQueue()), data, settings) == expected
         await offload.close()
 
     run(scenario())
@@ -82,7 +83,7 @@ def test_more_than_the_bound_is_too_large(codec: Codec, settings: TopicSettings)
     for."""
 
     async def scenario() -> None:
-        unpacking = Unpacking(InlineOffload(), MEMORY_BYTES)
+        unpacking = Unpacking(InlineOffload(), MEMORY_BYTES, YieldQueue())
         await recode(unpacking, batch(1, key=b"k", value=bytes(16 * MIB - 100), codec=codec), settings)
         with pytest.raises(KafkaError) as refusal:
             await recode(unpacking, batch(1, key=b"k", value=bytes(16 * MIB + 1), codec=codec), settings)
@@ -98,7 +99,7 @@ def test_what_is_damaged_is_refused_before_anything_is_unpacked() -> None:
 
     async def scenario() -> None:
         offload = StoppedOffload()
-        unpacking = Unpacking(offload, MEMORY_BYTES)
+        unpacking = Unpacking(offload, MEMORY_BYTES, YieldQueue())
         data = batch(1, value=bytes(range(256)) * 4000, codec=Codec.SNAPPY)
         damaged = bytearray(data)
         damaged[-1] ^= 1
@@ -119,7 +120,7 @@ def test_one_large_batch_is_unpacked_at_a_time_in_the_order_of_asking() -> None:
 
     async def scenario() -> None:
         offload = StoppedOffload()
-        unpacking = Unpacking(offload, MEMORY_BYTES)
+        unpacking = Unpacking(offload, MEMORY_BYTES, YieldQueue())
         inside: list[int] = []
         order: list[int] = []
 
@@ -155,7 +156,7 @@ def test_who_is_cancelled_lets_the_next_in_once_the_thread_has_ended() -> None:
 
     async def scenario() -> None:
         offload = StoppedOffload()
-        unpacking = Unpacking(offload, MEMORY_BYTES)
+        unpacking = Unpacking(offload, MEMORY_BYTES, YieldQueue())
         data = batch(1, value=bytes(2 * MIB), codec=Codec.ZSTD)
         settings = settings_of(Codec.NONE)
         first, second, third = (asyncio.ensure_future(recode(unpacking, data, settings)) for _ in range(3))
@@ -202,7 +203,7 @@ def test_what_was_unpacked_is_freed_at_once(settings: TopicSettings, code: Error
 
     async def scenario() -> None:
         offload = Watching()
-        unpacking = Unpacking(offload, MEMORY_BYTES)
+        unpacking = Unpacking(offload, MEMORY_BYTES, YieldQueue())
         data = batch(1, value=bytes(4 * MIB), codec=Codec.SNAPPY)
         found = None
         try:
@@ -226,7 +227,7 @@ def test_keys_are_looked_for_in_slices() -> None:
     without a key ends it."""
 
     async def scenario() -> None:
-        unpacking = Unpacking(InlineOffload(), MEMORY_BYTES)
+        unpacking = Unpacking(InlineOffload(), MEMORY_BYTES, YieldQueue())
         settings = settings_of(is_compacted=True)
         async with Others() as others:
             await recode(unpacking, batch(20 * SLICE_RECORDS, key=b"k"), settings)
@@ -279,7 +280,7 @@ def test_zstd_is_held_to_a_level_for_what_is_large() -> None:
 
     async def scenario() -> None:
         offload: Offload = Noting()
-        unpacking = Unpacking(offload, MEMORY_BYTES)
+        unpacking = Unpacking(offload, MEMORY_BYTES, YieldQueue())
         for size_bytes in (MIB - 100, 2 * MIB):
             for level in (3, 22):
                 await recode(
@@ -295,7 +296,7 @@ def test_a_batch_that_is_no_batch_is_not_opened() -> None:
     a topic."""
 
     async def scenario() -> None:
-        unpacking = Unpacking(InlineOffload(), MEMORY_BYTES)
+        unpacking = Unpacking(InlineOffload(), MEMORY_BYTES, YieldQueue())
         data = batch(1, value=bytes(17 * MIB), codec=Codec.LZ4)
         with pytest.raises(RecordsTooLarge):
             async with unpacking.unpacked(data, BatchHeader(data)):

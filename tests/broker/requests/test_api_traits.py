@@ -28,6 +28,7 @@ from millrace.protocol.codec import encode_request
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import WireError
 from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 CONNECTION = ConnectionInfo(1, "PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1")
 TELEMETRY = {NAMED["GetTelemetrySubscriptions"].key, NAMED["PushTelemetry"].key}  # not served
@@ -47,7 +48,9 @@ def answered(api: Api, gates: Gates) -> tuple[Any, list[Any]]:
         return api.response_type()
 
     async def main() -> Any:
-        dispatcher = Dispatcher({api.key: handle}, asyncio.get_running_loop().create_task, gates)
+        dispatcher = Dispatcher(
+            {api.key: handle}, asyncio.get_running_loop().create_task, YieldQueue(), gates
+        )
         exchange = dispatcher.begin(frame(api), CONNECTION)
         if exchange.is_pending:
             await asyncio.wait([exchange.outcome])
@@ -112,6 +115,7 @@ def test_a_large_request_passes_them_too() -> None:
         dispatcher = Dispatcher(
             {api.key: lambda context, request: api.response_type()},
             asyncio.get_running_loop().create_task,
+            YieldQueue(),
             Gates(authorise=authorise),
         )
         many = MetadataRequest([MetadataRequestTopic(name=f"t{one}") for one in range(5_000)])

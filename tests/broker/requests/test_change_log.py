@@ -28,8 +28,9 @@ from millrace.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from tests.broker.others import Others
+from tests.broker.work import new_work
 
-CONTEXT = RequestContext(42, 2, 1, "tool", ConnectionInfo(1, "PLAINTEXT", "h", 1, "10.0.0.7", 555))
+CONTEXT = RequestContext(42, 2, 1, "tool", ConnectionInfo(1, "PLAINTEXT", "h", 1, "10.0.0.7", 555), new_work)
 
 
 def deleting(*codes: int) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ from millrace.broker.requests.dispatch import (
 )
 from millrace.broker.requests.gates import Gates
 from millrace.broker.requests.request import CLOSE, NO_REPLY, ConnectionInfo, RequestContext
-from millrace.broker.scheduling.slices import LARGE_AT_ONCE, pause
+from millrace.broker.requests.work import LARGE_AT_ONCE
 from millrace.protocol.apis import API, NAMED
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.error_codes import ErrorCode
@@ -46,6 +46,8 @@ from millrace.protocol.messages.metadata import (
 )
 from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, MillraceError, Unavailable
+from millrace.runtime.scheduling.yield_queue import YieldQueue
+from tests.broker.work import new_work
 
 PRODUCE, FETCH, METADATA, JOIN_GROUP, HEARTBEAT = 0, 1, 3, 11, 12
 CONNECTION = ConnectionInfo(1, "PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1")
@@ -62,7 +64,7 @@ def never(coroutine: Any) -> Any:
 def begin(
     handle: Any, key: int = HEARTBEAT, version: int = 4, request: Any = None
 ) -> tuple[Dispatcher, Exchange]:
-    dispatcher = Dispatcher({key: handle}, never)
+    dispatcher = Dispatcher({key: handle}, never, YieldQueue())
     return dispatcher, dispatcher.begin(frame(key, version, request), CONNECTION)
 
 
@@ -103,7 +105,7 @@ def test_a_null_client_id_is_empty() -> None:
     """Clients that send no client id are seen as ""."""
     seen: list[str] = []
     dispatcher = Dispatcher(
-        {12: lambda context, _: seen.append(context.client_id) or HeartbeatResponse()}, never
+        {12: lambda context, _: seen.append(context.client_id) or HeartbeatResponse()}, never, YieldQueue()
     )
     dispatcher.begin(frame(12, 0, client_id=None), CONNECTION)
     assert seen == [""]
@@ -125,7 +127,7 @@ def test_what_cannot_be_decoded_is_a_wire_error(raw: bytes) -> None:
     """Cut headers and bodies, unknown keys and keys without a handler end the connection, and no handler
     runs."""
     with pytest.raises(WireError):
-        Dispatcher({12: never}, never).begin(raw, CONNECTION)
+        Dispatcher({12: never}, never, YieldQueue()).begin(raw, CONNECTION)
 
 
 @pytest.mark.parametrize(("key", "version"), [(12, 5), (12, 99), (12, -1), (0, 2), (22, 6)])
@@ -133,12 +135,12 @@ def test_a_version_out_of_range_is_a_wire_error(key: int, version: int) -> None:
     """Versions above and below the range, and unstable ones, end the connection."""
     raw = key.to_bytes(2, "big") + version.to_bytes(2, "big", signed=True) + b"\0\0\0\7\0\1c" + bytes(60)
     with pytest.raises(WireError):
-        Dispatcher({key: never}, never).begin(raw, CONNECTION)
+        Dispatcher({key: never}, never, YieldQueue()).begin(raw, CONNECTION)
 
 
 def test_surplus_bytes_are_tolerated() -> None:
     """Bytes after the body are ignored, as Kafka does: librdkafka sends some."""
-    dispatcher = Dispatcher({3: lambda context, request: MetadataResponse()}, never)
+    dispatcher = Dispatcher({3: lambda context, request: MetadataResponse()}, never, YieldQueue())
     dispatcher.begin(frame(3, 13) + b"\0\0\0", CONNECTION)
 
 
@@ -151,7 +153,7 @@ def test_only_records_make_a_request_large() -> None:
         (METADATA, 12, 1, False),
         (PRODUCE, 12, 1, True),
     ):
-        dispatcher = Dispatcher({key: lambda context, request: CLOSE}, never)
+        dispatcher = Dispatcher({key: lambda context, request: CLOSE}, never, YieldQueue())
         small = frame(key, version)
         large = small + bytes(OTHER_REQUEST_BYTES_MAX - len(small) + surplus_bytes)
         if is_taken:
@@ -183,7 +185,7 @@ def test_a_large_question_is_decoded_and_answered_between_the_turns_of_others() 
         async def cold() -> MetadataResponse:
             return response
 
-        dispatcher = Dispatcher({METADATA: handle}, loop.create_task)
+        dispatcher = Dispatcher({METADATA: handle}, loop.create_task, YieldQueue())
         exchange = dispatcher.begin(frame(METADATA, 12, request), CONNECTION)
         assert exchange.is_pending
         while not exchange.outcome.done():
@@ -231,7 +233,7 @@ def test_whatever_holds_many_elements_is_decoded_between_the_turns_of_others(key
             return waits
 
         memory = bytearray(b"read" + frame(key, version, request))
-        dispatcher = Dispatcher({key: handle}, loop.create_task)
+        dispatcher = Dispatcher({key: handle}, loop.create_task, YieldQueue())
         exchanges = []
         turns = 0
         told: list[int] = []
@@ -282,7 +284,7 @@ def test_a_large_list_of_members_or_partitions_is_decoded_between_the_turns_of_o
             seen.append(asked)
             return api.response_type()
 
-        exchange = Dispatcher({api.key: handle}, loop.create_task).begin(
+        exchange = Dispatcher({api.key: handle}, loop.create_task, YieldQueue()).begin(
             frame(api.key, api.max_stable_version, request_), CONNECTION
         )
         turns = 0
@@ -308,29 +310,32 @@ def test_large_answers_are_made_a_few_at_a_time_in_the_order_of_asking() -> None
         at_most = 0
 
         def handle(context: RequestContext, asked: MetadataRequest) -> Any:
-            return large(context.correlation_id) if asked.topics is None else small()
+            return large(context) if asked.topics is None else small()
 
         async def small() -> MetadataResponse:
             return MetadataResponse()
 
-        async def large(number: int) -> MetadataResponse:
+        async def large(context: RequestContext) -> MetadataResponse:
             nonlocal at_most
-            await pause()
+            number = context.correlation_id
+            await context.work.yield_now()
             begun.append(number)
             for _ in range(3):
                 at_most = max(at_most, len(begun) - len(ended))
-                await pause()
+                await context.work.yield_now()
             ended.append(number)
             if number == 4:
                 raise ValueError
             return MetadataResponse()
 
-        async def other() -> HeartbeatResponse:
-            await pause()
+        async def other(context: RequestContext) -> HeartbeatResponse:
+            await context.work.yield_now()
             return HeartbeatResponse()
 
         dispatcher = Dispatcher(
-            {METADATA: handle, HEARTBEAT: lambda context, request: other()}, loop.create_task
+            {METADATA: handle, HEARTBEAT: lambda context, request: other(context)},
+            loop.create_task,
+            YieldQueue(),
         )
         all_topics = encode_request(API[METADATA], 12, 0, "c", MetadataRequest(topics=None))[4:]
         frames = [all_topics[:4] + number.to_bytes(4, "big") + all_topics[8:] for number in range(20)]
@@ -348,7 +353,7 @@ def test_large_answers_are_made_a_few_at_a_time_in_the_order_of_asking() -> None
         assert begun == expected
         assert ended == expected
         assert all(exchange.is_barrier for exchange in exchanges)
-        assert dispatcher.routes[METADATA].large_places.taken_count == 0
+        assert dispatcher.routes[METADATA].large_permits.held_count == 0
 
     asyncio.run(run())
 
@@ -362,11 +367,11 @@ def test_a_large_request_that_cannot_be_decoded_closes() -> None:
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        dispatcher = Dispatcher({METADATA: never}, loop.create_task)
+        dispatcher = Dispatcher({METADATA: never}, loop.create_task, YieldQueue())
         exchange = dispatcher.begin(frame(METADATA, 12, request)[:-3], CONNECTION)
         await asyncio.wait([exchange.outcome])
         assert dispatcher.settle(exchange) is CLOSE
-        dispatcher = Dispatcher({METADATA: refuse}, loop.create_task)
+        dispatcher = Dispatcher({METADATA: refuse}, loop.create_task, YieldQueue())
         exchange = dispatcher.begin(frame(METADATA, 13, request), CONNECTION)
         await asyncio.wait([exchange.outcome])
         assert (
@@ -389,7 +394,9 @@ def test_futures_and_coroutines_are_parked() -> None:
             return HeartbeatResponse(error_code=2)
 
         for outcome, code in ((future, 1), (cold(), 2)):
-            dispatcher = Dispatcher({12: lambda context, request, outcome=outcome: outcome}, loop.create_task)
+            dispatcher = Dispatcher(
+                {12: lambda context, request, outcome=outcome: outcome}, loop.create_task, YieldQueue()
+            )
             exchange = dispatcher.begin(frame(12, 4), CONNECTION)
             assert exchange.is_pending
             if not future.done():
@@ -437,7 +444,7 @@ def test_errors_are_counted_by_their_codes() -> None:
     def handle(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
         return HeartbeatResponse(error_code=next(answers))
 
-    dispatcher = Dispatcher({HEARTBEAT: handle}, never)
+    dispatcher = Dispatcher({HEARTBEAT: handle}, never, YieldQueue())
     told: list[str] = []
     for number in range(5):
         exchange = dispatcher.begin(frame(HEARTBEAT, 4), CONNECTION)
@@ -453,7 +460,9 @@ def test_a_wrong_return_value_is_a_defect_too() -> None:
     UNKNOWN_SERVER_ERROR."""
     loop = asyncio.new_event_loop()
     for outcome in (None, MetadataResponse()):
-        dispatcher = Dispatcher({12: lambda context, request, outcome=outcome: outcome}, loop.create_task)
+        dispatcher = Dispatcher(
+            {12: lambda context, request, outcome=outcome: outcome}, loop.create_task, YieldQueue()
+        )
         exchange = dispatcher.begin(frame(12, 4), CONNECTION)
         assert reply(dispatcher, exchange, exchange.outcome).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     loop.close()
@@ -535,9 +544,9 @@ def test_every_top_level_code_can_be_encoded() -> None:
         for version in api.versions:
             if not has_error_code(api.response_type, version):
                 continue
-            dispatcher = Dispatcher({}, never)
-            route = Route(api, never, Gates())
-            context = RequestContext(api.key, version, 7, "", CONNECTION)
+            dispatcher = Dispatcher({}, never, YieldQueue())
+            route = Route(api, never, Gates(), YieldQueue())
+            context = RequestContext(api.key, version, 7, "", CONNECTION, new_work)
             exchange = Exchange(route, context, None, None, version, 0.0)
             assert reply(dispatcher, exchange, api.response_type(error_code=-1)).error_code == -1, (
                 api.name,
@@ -556,7 +565,7 @@ def test_a_late_handler_is_made_once_when_it_is_asked_for() -> None:
         made.append(1)
         return handle
 
-    dispatcher = Dispatcher({HEARTBEAT: Late(make)}, never)
+    dispatcher = Dispatcher({HEARTBEAT: Late(make)}, never, YieldQueue())
     assert not made
     for _ in range(2):
         dispatcher.begin(frame(HEARTBEAT, 4), CONNECTION)

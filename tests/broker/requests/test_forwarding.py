@@ -21,6 +21,7 @@ from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.patience import PATIENCE_S
 
 CONNECTION = ConnectionInfo(1, "PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1")
@@ -48,7 +49,7 @@ def handler_of(key: int, forwarding: Forwarding) -> Handle:
 
 async def ask(key: int, version: int, request: Any, channel: Any) -> Any:
     loop = asyncio.get_running_loop()
-    dispatcher = Dispatcher({key: handler_of(key, Forwarding(channel, 20))}, loop.create_task)
+    dispatcher = Dispatcher({key: handler_of(key, Forwarding(channel, 20))}, loop.create_task, YieldQueue())
     frame = memoryview(encode_request(API[key], version, 7, "test", request))[4:]
     exchange = dispatcher.begin(frame, CONNECTION)
     if exchange.is_pending:

@@ -22,7 +22,7 @@ from millrace.runtime.disk.opening import DirectRefused, open_block_descriptor
 from millrace.runtime.disk.posix import PosixDisk
 from millrace.runtime.disk.uring import Uring
 from millrace.runtime.errors import Closed
-from millrace.runtime.steps import line_of
+from millrace.runtime.scheduling.yield_queue import DurableWrites
 from tests.patience import PATIENCE_S, eventually, next_line
 
 KIB = 1024
@@ -174,20 +174,20 @@ def test_more_writes_than_the_queue_holds(driver: str, tmp_path: Path) -> None:
 
 
 @drivers
-def test_the_loop_knows_what_is_being_written(driver: str, tmp_path: Path) -> None:
-    """Writes are counted in the loop's line of steps from their submission to their end, failed ones too."""
+def test_it_is_known_what_is_being_written(driver: str, tmp_path: Path) -> None:
+    """Writes are counted from their submission to their end, failed ones too."""
 
     async def run() -> None:
-        file = await PosixDisk(driver=driver).open_block(str(tmp_path / "block"), MIB)
-        line, view = line_of(asyncio.get_running_loop()), Arena(8192).view
+        counted, view = DurableWrites(), Arena(8192).view
+        file = await PosixDisk(driver=driver, writes=counted).open_block(str(tmp_path / "block"), MIB)
         writes = [file.write_at(0, view), file.write_at(8192, view), file.write_at(0, view[:1000])]
-        assert line.writes_in_flight == 3
+        assert counted.in_flight_count == 3
         await asyncio.gather(*writes, return_exceptions=True)
-        assert line.writes_in_flight == 0
+        assert counted.in_flight_count == 0
         last = file.write_at(0, view)
         await file.close()
         assert last.done()
-        assert line.writes_in_flight == 0
+        assert counted.in_flight_count == 0
 
     asyncio.run(run())
 
@@ -203,8 +203,8 @@ def test_a_write_that_nobody_waits_for_may_be_refused_too(
     async def run() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: escaped.append(context))
-        file = await PosixDisk(driver="uring").open_block(str(tmp_path / "block"), MIB)
-        view = Arena(4096).view
+        counted, view = DurableWrites(), Arena(4096).view
+        file = await PosixDisk(driver="uring", writes=counted).open_block(str(tmp_path / "block"), MIB)
         writes = [file.write_at(0, view) for _ in range(300)]
         writes[-1].cancel()
 
@@ -214,7 +214,7 @@ def test_a_write_that_nobody_waits_for_may_be_refused_too(
         monkeypatch.setattr(Uring, "write", refuse)
         found = await asyncio.gather(*writes, return_exceptions=True)
         assert {type(result) for result in found} == {type(None), DiskFailed, asyncio.CancelledError}
-        assert line_of(loop).writes_in_flight == 0
+        assert counted.in_flight_count == 0
         await file.close()
 
     asyncio.run(run())

@@ -41,7 +41,7 @@ from millrace.runtime.objectstore.folder_write import STAGE_BYTES
 from millrace.runtime.objectstore.local import LocalObjectStore
 from millrace.runtime.objectstore.retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
-from millrace.runtime.steps import line_of
+from millrace.runtime.scheduling.yield_queue import DurableWrites
 from tests.runtime.objectstore.contract import ObjectStoreContract, keys_of
 
 
@@ -637,17 +637,17 @@ def test_reads_beside_durable_writes_ask_for_little_at_a_time(tmp_path: Path) ->
         return bytes(memory)
 
     async def main() -> None:
-        store = await LocalObjectStore.open(str(tmp_path), NotedCalls(tmp_path))
+        writes = DurableWrites()
+        store = await LocalObjectStore.open(str(tmp_path), NotedCalls(tmp_path), writes=writes)
         await store.put("a", [data])
-        line = line_of(asyncio.get_running_loop())
         assert await read(store) == data
         assert asked == [len(data)]
         asked.clear()
-        line.begin_write()
+        writes.begin()
         assert await asyncio.gather(*(read(store) for _ in range(4))) == [data] * 4
         assert max(asked) == 64 << 10
         assert max(at_once) == 2
-        line.end_write()
+        writes.end()
         asked.clear()
         assert await read(store) == data  # right after it: the next write is not far
         assert max(asked) == 64 << 10

@@ -22,6 +22,7 @@ from millrace.broker.coordinators.runtime.state_machine import Decision, Now, Re
 from millrace.broker.state_memory import Charges, StateMemory
 from millrace.kraft.image.publisher import MetadataPublisher
 from millrace.protocol.records import Record
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.broker.broker_fixture import BrokerFixture
 from tests.broker.coordinators.build import TellingOpener
 from tests.s3stream.build import World
@@ -153,7 +154,14 @@ class CounterFixture(BrokerFixture):
         self.memory = StateMemory()
         room = self.engine.coordinator_room
         parts = ShardParts(
-            room, self.engine, self.clock, self.judged, CLEANUP_MS, self.memory, self.failures.append
+            room,
+            self.engine,
+            self.clock,
+            self.judged,
+            CLEANUP_MS,
+            self.memory,
+            self.failures.append,
+            YieldQueue(),
         )
         self.runtime = CoordinatorRuntime(
             TOPIC, self.directory, self.cache, parts, lambda: Counters(self.memory)

@@ -1,1 +1,0 @@
-"""Who may run when: keyed queues, semaphores and long work in slices."""

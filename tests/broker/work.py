@@ -1,0 +1,12 @@
+"""The work of requests that tests make themselves."""
+
+from __future__ import annotations
+
+from millrace.broker.requests.work import LARGE_AT_ONCE, RequestWork
+from millrace.runtime.scheduling.semaphore import Semaphore
+from millrace.runtime.scheduling.yield_queue import YieldQueue
+
+
+def new_work() -> RequestWork:
+    """That of a request alone: a queue and permits of its own."""
+    return RequestWork(YieldQueue(), Semaphore(LARGE_AT_ONCE))
