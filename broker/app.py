@@ -684,7 +684,7 @@ class Broker:
         watch = self._watch
         pages = health_pages(
             lambda: watch.reason,
-            self._registry.render_in_steps,
+            self._registry.render_yielding,
             self._runtime.yield_queue,
             lambda: watch.blocked_reason(),
             lambda: watch.held_reason(),

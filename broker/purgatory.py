@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-COMPLETED_A_TURN = 50  # each reads and answers: 2 to 5 milliseconds
+COMPLETED_PER_CHUNK = 50  # each reads and answers: 2 to 5 milliseconds
 
 
 class Subscription:
@@ -123,7 +123,7 @@ class Subscriber:
 
 class CompletionQueue:
     """Delayed fetches that are complete; they are called in the next turns of the loop, in order,
-    COMPLETED_A_TURN in each."""
+    COMPLETED_PER_CHUNK in each."""
 
     __slots__ = ("_call_soon", "_completed")
 
@@ -138,7 +138,7 @@ class CompletionQueue:
 
     def _run(self) -> None:
         completed = self._completed
-        now = [completed.popleft() for _ in range(min(COMPLETED_A_TURN, len(completed)))]
+        now = [completed.popleft() for _ in range(min(COMPLETED_PER_CHUNK, len(completed)))]
         if completed:
             self._call_soon(self._run)
         for on_complete in now:

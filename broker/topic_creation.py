@@ -1,7 +1,7 @@
 """Topics made on the way: by Metadata for names nobody has, and internal ones on first need.
 
 One creation of a name is in flight at a time, however many ask, and names asked for together are created
-together, very many of them a request at a time between others' turns. Not here: what a topic may be (the
+together, very many of them a request at a time, with a yield before each. Not here: what a topic may be (the
 controller decides). An internal topic that this broker has no use for is not made for a client that names it:
 it would have the wrong configuration on the day it is needed. One that the controller refuses is told to the
 operator, at a bounded rate: the clients that wait for it are told only to ask again.

@@ -32,7 +32,7 @@ from millrace.kraft.commands.decision import (
     Decision,
     OtherConfigCheck,
 )
-from millrace.kraft.commands.folding import Folded, fold_in_steps
+from millrace.kraft.commands.folding import Folded, fold_yielding
 from millrace.kraft.commands.table import COMMANDS, Command
 from millrace.kraft.config import ControllerSettings
 from millrace.kraft.driver import Driver
@@ -52,8 +52,8 @@ from millrace.runtime.scheduling.yielding import Yielding
 
 log = logging.getLogger(__name__)
 PENDING_MAX: Final = 10_000  # commands that wait for their commit; the next one is refused
-# commands that are decided in one turn of the loop when the one they stood behind is done
-LINE_A_TURN: Final = 20
+# commands that are decided in one iteration of the loop when the one they stood behind is done
+QUEUED_PER_CHUNK: Final = 20
 LONG_TRIES_MAX: Final = 5  # decisions in steps that others outran; the next is made at once
 FULL = "The disk of the metadata log is full: only deletions are taken until there is room."
 
@@ -110,7 +110,7 @@ class Controller:
         self._deciding: dict[asyncio.Task[None], None] = {}
         # one command in steps: the head is its own until it is done
         self._stepping: asyncio.Task[None] | None = None
-        self._line: deque[Callable[[], None]] = deque()  # behind it
+        self._queued: deque[Callable[[], None]] = deque()  # behind it
         self._head = publisher.image
         self._epoch = -1  # that this node leads; -1: none
         self._end: Exception | None = None  # why nothing is taken any more
@@ -139,7 +139,7 @@ class Controller:
             self._deciding[task] = None
             task.add_done_callback(self._deciding.pop)
         elif self._is_busy:
-            self._line.append(partial(self._decide_late, command, request, reply))
+            self._queued.append(partial(self._decide_late, command, request, reply))
         else:
             self._decide(command, request, reply)
         return reply
@@ -216,7 +216,7 @@ class Controller:
         reason = self._why_not_now()
         if reason is not None:
             return reason
-        waiting_count = self._pending_count + len(self._line)
+        waiting_count = self._pending_count + len(self._queued)
         return TooManyCommands(waiting_count) if waiting_count >= PENDING_MAX else None
 
     def _why_not_now(self) -> Exception | None:
@@ -232,7 +232,7 @@ class Controller:
         changed what was looked at, from the beginning, and after a few times at once."""
         try:
             for _ in range(LONG_TRIES_MAX):
-                decision = await self._decided_in_steps(command, request)
+                decision = await self._decided_yielding(command, request)
                 if decision is not None or reply.done():
                     break
             else:
@@ -245,7 +245,7 @@ class Controller:
             elif decision is not None:
                 self._propose(decision, reply)
             elif self._is_busy:
-                self._line.append(partial(self._decide_late, command, request, reply))
+                self._queued.append(partial(self._decide_late, command, request, reply))
             else:
                 self._decide(command, request, reply)
         except KafkaError as error:
@@ -255,7 +255,7 @@ class Controller:
             if not reply.done():
                 reply.set_exception(error)
 
-    async def _decided_in_steps(self, command: Command, request: Any) -> Decision | None:
+    async def _decided_yielding(self, command: Command, request: Any) -> Decision | None:
         """None when the image that it was decided on has gone; a refusal on the image that is there."""
         assert command.long is not None
         head = self._head
@@ -276,24 +276,24 @@ class Controller:
     @property
     def _is_busy(self) -> bool:
         """A command is decided in steps, or others still stand behind one."""
-        return self._stepping is not None or bool(self._line)
+        return self._stepping is not None or bool(self._queued)
 
     async def _not_busy(self) -> None:
         while self._is_busy:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._line.append(partial(_give_turn, turn))
-            await turn
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._queued.append(partial(_wake, waiter))
+            await waiter
 
     def _decide(self, command: Command, request: Any, reply: asyncio.Future[Any]) -> None:
         """At once, but for a command that names much: what comes next stands behind it until it is done."""
         with self._refusing(command, request, reply):
-            steps = fold_in_steps(command, self._context(), request, self._writer)
+            steps = fold_yielding(command, self._context(), request, self._writer)
             try:
                 next(steps)
             except StopIteration as end:
                 self._take(command, end.value, reply)
                 return
-            work = self._decide_in_steps(command, request, reply, steps)
+            work = self._decide_yielding(command, request, reply, steps)
             self._stepping = asyncio.get_running_loop().create_task(work, name="decision in steps")
 
     @contextmanager
@@ -307,7 +307,7 @@ class Controller:
             refusal = KafkaError(ErrorCode.INVALID_REQUEST, str(error))
             self._answer(command.refuse(request, refusal), reply)
 
-    async def _decide_in_steps(
+    async def _decide_yielding(
         self, command: Command, request: Any, reply: asyncio.Future[Any], steps: Yielding[Decision | Folded]
     ) -> None:
         head, epoch = self._head, self._epoch
@@ -323,7 +323,7 @@ class Controller:
                             self._head,
                             self._epoch,
                         )  # what was pending before it was given up: once more
-                        steps = fold_in_steps(command, self._context(), request, self._writer)
+                        steps = fold_yielding(command, self._context(), request, self._writer)
                     try:
                         next(steps)
                     except StopIteration as end:
@@ -334,7 +334,7 @@ class Controller:
                 reply.set_exception(error)
         finally:
             self._stepping = None
-            self._advance_line()
+            self._advance_queue()
 
     def _decide_late(self, command: Command, request: Any, reply: asyncio.Future[Any]) -> None:
         reason = self._why_not_now()
@@ -346,14 +346,14 @@ class Controller:
             if not reply.done():
                 reply.set_exception(error)
 
-    def _advance_line(self) -> None:
-        """Those who stood behind a command in steps, some a turn of the loop, until one of them takes steps
-        itself."""
-        for _ in range(LINE_A_TURN):
-            if self._stepping is not None or not self._line:
+    def _advance_queue(self) -> None:
+        """Those who stood behind a command in steps, some an iteration of the loop, until one of them takes
+        steps itself."""
+        for _ in range(QUEUED_PER_CHUNK):
+            if self._stepping is not None or not self._queued:
                 return
-            self._line.popleft()()
-        asyncio.get_running_loop().call_soon(self._advance_line)
+            self._queued.popleft()()
+        asyncio.get_running_loop().call_soon(self._advance_queue)
 
     def _take(self, command: Command, found: Decision | Folded, reply: asyncio.Future[Any]) -> None:
         decision = found.decision if isinstance(found, Folded) else found
@@ -437,9 +437,9 @@ class Controller:
         return min(self._clock.wall_ms(), self._wall_start_ms + elapsed_ms + self._wall_jump_max_ms)
 
 
-def _give_turn(turn: asyncio.Future[None]) -> None:
-    if not turn.done():
-        turn.set_result(None)
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def is_same_for_objects(one: MetadataImage, other: MetadataImage) -> bool:

@@ -21,7 +21,7 @@ from millrace.kraft.errors import LogCorrupt, LogFull, ProposalDropped, Snapshot
 from millrace.kraft.image.applier import Applier, StoredBatch
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
-from millrace.kraft.image.records import Proposal, encode_batch_in_steps, encode_leader_change
+from millrace.kraft.image.records import Proposal, encode_batch_yielding, encode_leader_change
 from millrace.kraft.log.log_store import LogStore, SnapshotId
 from millrace.kraft.log.reserve import Reserve
 from millrace.kraft.log.snapshot import receive_snapshot
@@ -280,7 +280,7 @@ class Driver:
             return encode_leader_change(first.payload, first.base, first.epoch, self._clock.wall_ms())
         if isinstance(first.payload, bytes):
             return first.payload
-        steps = encode_batch_in_steps([entry.payload for entry in group], first.base, first.epoch)
+        steps = encode_batch_yielding([entry.payload for entry in group], first.base, first.epoch)
         return await run_yielding(steps)
 
     def _machine_or_fail(self) -> StateMachine:

@@ -50,18 +50,18 @@ def build_batch(
     return seal_batch(base_offset, leader_epoch, body, payload)
 
 
-def build_batch_in_steps(
-    records: Sequence[Record], *, base_offset: int, leader_epoch: int, count_a_step: int
+def build_batch_yielding(
+    records: Sequence[Record], *, base_offset: int, leader_epoch: int, count_per_chunk: int
 ) -> Generator[None, None, bytes]:
     """The bytes of `build_batch`, plain, with a stop after every so many records: a small batch has none."""
     assert records, "a batch is built of at least one record"
     base_timestamp = records[0].timestamp
     max_timestamp = base_timestamp
     parts = []
-    for start in range(0, len(records), count_a_step):
+    for start in range(0, len(records), count_per_chunk):
         if start:
             yield
-        part = records[start : start + count_a_step]
+        part = records[start : start + count_per_chunk]
         max_timestamp = max(max_timestamp, *(record.timestamp for record in part))
         parts.append(encode_records(part, base_timestamp, start))
     count = len(records)

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 from millrace.protocol.apis import Api
 from millrace.protocol.compile import (
     build_decoder,
-    build_decoder_steps,
-    build_steps,
+    build_yielding_decoder,
+    build_yielding_encoder,
     decoder,
     encoder,
     parts_encoder,
@@ -30,12 +30,12 @@ from millrace.protocol.primitives import DATA_ELEMENTS_MAX, ELEMENTS_AT_ONCE, RE
 
 DecodeRequest: TypeAlias = Callable[[Buffer, int], Any]
 EncodeResponse: TypeAlias = Callable[[int, Any], list[Buffer]]
-DecodeSteps: TypeAlias = Callable[[Buffer, int], Generator[None, None, Any]]
-EncodeSteps: TypeAlias = Callable[[int, Any], Generator[None, None, list[Buffer]]]
+YieldingDecode: TypeAlias = Callable[[Buffer, int], Generator[None, None, Any]]
+YieldingEncode: TypeAlias = Callable[[int, Any], Generator[None, None, list[Buffer]]]
 
 PRODUCE, FETCH = 0, 1
-ELEMENTS_A_STEP = 1_000
-PIECES_A_STEP = 5_000  # a millisecond or two
+ELEMENTS_PER_CHUNK = 1_000
+PIECES_PER_CHUNK = 5_000  # a millisecond or two
 
 _FRAME = Struct(">ii")
 _FRAME_TAGGED = Struct(">iix")
@@ -50,14 +50,14 @@ def decode_request(api: Api, version: int, frame: Buffer, pos: int) -> Any:
     return decode(frame, pos)
 
 
-def decode_request_in_steps(api: Api, version: int, frame: Buffer, pos: int) -> Generator[None, None, Any]:
+def decode_request_yielding(api: Api, version: int, frame: Buffer, pos: int) -> Generator[None, None, Any]:
     """The value of `decode_request`, of any size, with stops on the way: a small request has none. `frame`
     must not change meanwhile."""
-    if (api.key, version) not in _step_decoders:
+    if (api.key, version) not in _yielding_decoders:
         elements_max = DATA_ELEMENTS_MAX if api.key in (PRODUCE, FETCH) else REQUEST_ELEMENTS_MAX
-        made = build_decoder_steps(api.request_type, version, ELEMENTS_A_STEP, elements_max)
-        _step_decoders[api.key, version] = made
-    decode = _step_decoders[api.key, version]
+        made = build_yielding_decoder(api.request_type, version, ELEMENTS_PER_CHUNK, elements_max)
+        _yielding_decoders[api.key, version] = made
+    decode = _yielding_decoders[api.key, version]
     if decode is None:
         return decode_request(api, version, frame, pos)
     return (yield from decode(memoryview(frame), pos))  # one view, of which records are slices
@@ -74,14 +74,14 @@ def encode_response(api: Api, version: int, correlation_id: int, response: Any) 
         raise ValueError(f"{api.name} v{version}: {reason}") from reason
 
 
-def encode_response_in_steps(
+def encode_response_yielding(
     api: Api, version: int, correlation_id: int, response: Any
 ) -> Generator[None, None, list[Buffer]]:
     """The bytes of `encode_response`, with stops on the way: a small response has none. Record bytes are
     copied. Raises ValueError for a value that the version cannot carry."""
-    encode = _step_encoders.get((api.key, version))
+    encode = _yielding_encoders.get((api.key, version))
     if encode is None:
-        encode = _step_encoders[api.key, version] = step_encoder(api, version)
+        encode = _yielding_encoders[api.key, version] = yielding_encoder(api, version)
     try:
         return (yield from encode(correlation_id, response))
     except error as reason:
@@ -104,8 +104,8 @@ def decode_response(api: Api, version: int, frame: Buffer) -> tuple[int, Any]:
 # Filled on first use of an API and version; bounded by the table of APIs.
 _request_decoders: dict[tuple[int, int], DecodeRequest] = {}
 _response_encoders: dict[tuple[int, int], EncodeResponse] = {}
-_step_decoders: dict[tuple[int, int], DecodeSteps | None] = {}
-_step_encoders: dict[tuple[int, int], EncodeSteps] = {}
+_yielding_decoders: dict[tuple[int, int], YieldingDecode | None] = {}
+_yielding_encoders: dict[tuple[int, int], YieldingEncode] = {}
 
 
 def request_decoder(api: Api, version: int) -> DecodeRequest:
@@ -141,8 +141,8 @@ def compiled_request_decoder(api: Api, version: int) -> DecodeRequest:
     return lambda frame, pos: decode(frame, pos)[0]
 
 
-def step_encoder(api: Api, version: int) -> EncodeSteps:
-    steps = build_steps(api.response_type, version)
+def yielding_encoder(api: Api, version: int) -> YieldingEncode:
+    steps = build_yielding_encoder(api.response_type, version)
     head = _FRAME_TAGGED if has_tagged_response_header(api, version) else _FRAME
 
     def encode_at_once(correlation_id: int, response: Any) -> Generator[None, None, list[Buffer]]:
@@ -154,7 +154,7 @@ def step_encoder(api: Api, version: int) -> EncodeSteps:
         chunks: list[Buffer] = [b""]
         pieces: list[Buffer] = []
         for _ in steps(pieces.append, response):
-            if len(pieces) >= PIECES_A_STEP:
+            if len(pieces) >= PIECES_PER_CHUNK:
                 chunks.append(b"".join(pieces))
                 pieces.clear()
                 yield

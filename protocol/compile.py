@@ -46,10 +46,10 @@ from collections.abc import Callable, Generator
 from functools import cache
 from typing import Any, TypeAlias, TypeVar, cast
 
+from millrace.protocol.compile_decode import can_yield as can_decoder_yield
 from millrace.protocol.compile_decode import decode_text
-from millrace.protocol.compile_decode import has_steps as has_decoder_steps
+from millrace.protocol.compile_encode import can_yield as can_encoder_yield
 from millrace.protocol.compile_encode import encode_text
-from millrace.protocol.compile_encode import has_steps as has_encoder_steps
 from millrace.protocol.declare import Versions
 from millrace.protocol.errors import WireError
 from millrace.protocol.primitives import READ_ERRORS, UNBOUNDED, Buffer
@@ -57,13 +57,13 @@ from millrace.protocol.primitives import READ_ERRORS, UNBOUNDED, Buffer
 T = TypeVar("T")
 Decode: TypeAlias = Callable[[Buffer, int], tuple[T, int]]
 # The same with stops; the value alone.
-DecodeSteps: TypeAlias = Callable[[Buffer, int], Generator[None, None, T]]
+YieldingDecode: TypeAlias = Callable[[Buffer, int], Generator[None, None, T]]
 Encode: TypeAlias = Callable[[T], bytes]
 # Gives the message to `out` piece by piece, record bytes as they are; what Fetch-like responses are sent
 # with.
 EncodeParts: TypeAlias = Callable[[Callable[[Buffer], object], T], None]
 # The same with a stop behind each element of an array of structures.
-EncodeSteps: TypeAlias = Callable[[Callable[[Buffer], object], T], Generator[None, None, None]]
+YieldingEncode: TypeAlias = Callable[[Callable[[Buffer], object], T], Generator[None, None, None]]
 
 
 def decoder(cls: type[T], version: int) -> Decode[T]:
@@ -99,17 +99,17 @@ def build_decoder(cls: type[Any], version: int, elements_max: int = UNBOUNDED) -
     return decode
 
 
-def build_decoder_steps(
-    cls: type[Any], version: int, elements_a_step: int, elements_max: int = UNBOUNDED
-) -> DecodeSteps[Any] | None:
+def build_yielding_decoder(
+    cls: type[Any], version: int, elements_per_chunk: int, elements_max: int = UNBOUNDED
+) -> YieldingDecode[Any] | None:
     """Like `build_decoder`, with a stop when about so many elements, tags or eights of numbers were read or
     announced; None for what has no array in that version. Several decodings may be under way at a time."""
     check_version(cls, version)
     versions: Versions = cls.VERSIONS
-    if not has_decoder_steps(cls, version, versions.is_flexible(version)):
+    if not can_decoder_yield(cls, version, versions.is_flexible(version)):
         return None
-    text, names = decode_text(cls, version, in_steps=True)
-    read = load(text, names, f"<decode {cls.__name__} v{version} in steps>", f"steps_{cls.__name__}")
+    text, names = decode_text(cls, version, is_yielding=True)
+    read = load(text, names, f"<decode {cls.__name__} v{version} yielding>", f"yielding_{cls.__name__}")
     left: list[int] = names["left"]
 
     def decode(buf: Buffer, pos: int) -> Generator[None, None, Any]:
@@ -126,7 +126,7 @@ def build_decoder_steps(
             now = left[0]
             count += 1 + kept - now
             kept = now
-            if count >= elements_a_step:
+            if count >= elements_per_chunk:
                 count = 0
                 yield
                 left[0] = kept
@@ -159,17 +159,17 @@ def build_parts(cls: type[Any], version: int) -> EncodeParts[Any]:
     return give
 
 
-def build_steps(cls: type[Any], version: int) -> EncodeSteps[Any] | None:
+def build_yielding_encoder(cls: type[Any], version: int) -> YieldingEncode[Any] | None:
     """Like `build_parts`, to be stopped on the way; None for what has no arrays of structures in that
     version."""
     check_version(cls, version)
     versions: Versions = cls.VERSIONS
-    if not has_encoder_steps(cls, version, versions.is_flexible(version)):
+    if not can_encoder_yield(cls, version, versions.is_flexible(version)):
         return None
-    text, names = encode_text(cls, version, in_steps=True)
+    text, names = encode_text(cls, version, is_yielding=True)
     return cast(
-        "EncodeSteps[Any]",
-        load(text, names, f"<encode {cls.__name__} v{version} in steps>", f"steps_{cls.__name__}"),
+        "YieldingEncode[Any]",
+        load(text, names, f"<encode {cls.__name__} v{version} yielding>", f"yielding_{cls.__name__}"),
     )
 
 

@@ -5,9 +5,9 @@ one `unpack_from`. Every length is compared with `end` (or with `stop`, the end 
 is used. `left`, a list of one number that a decoder's functions share, bounds what all arrays and tagged
 sections of a message hold together.
 
-Or of one that can be stopped: a structure that holds arrays, near or far, gets a generator `steps_X(buf, pos,
-end)` instead, which stops behind each element of such an array, or behind many where they are numbers. Others
-may use the functions meanwhile: who goes on sets `left` to what it was.
+Or of one that can be stopped: a structure that holds arrays, near or far, gets a generator `yielding_X(buf,
+pos, end)` instead, which stops behind each element of such an array, or behind many where they are numbers.
+Others may use the functions meanwhile: who goes on sets `left` to what it was.
 
 Not here: which errors leave a decoder (compile.py turns those in READ_ERRORS into WireError).
 """
@@ -32,13 +32,13 @@ from millrace.protocol.primitives import (
 
 # Names that the text uses itself; a field that is called so gets a local of another name.
 OWN_LOCALS = frozenset({"buf", "pos", "end", "stop", "n", "item", "upto", "tag", "tags", "taken"})
-NUMBERS_A_STEP = 8_000  # of an array of them: as much work as an eighth of that in structures
+NUMBERS_PER_CHUNK = 8_000  # of an array of them: as much work as an eighth of that in structures
 OWN_GLOBALS = frozenset({"unpack", "str", "bytes", "list", "range", "memoryview", "left", "spend"})
 
 
-def decode_text(cls: type[Any], version: int, *, in_steps: bool = False) -> tuple[str, dict[str, Any]]:
+def decode_text(cls: type[Any], version: int, *, is_yielding: bool = False) -> tuple[str, dict[str, Any]]:
     """The text of the decoder of `cls` at `version`, and the globals it needs."""
-    text = Text(cls, version, in_steps=in_steps)
+    text = Text(cls, version, is_yielding=is_yielding)
     text.names |= {"WireError": WireError, "unpack": struct.unpack_from}
     text.names |= {"read_uvarint": read_uvarint, "skip_tags": skip_tags, "spend": spend, "left": [0]}
     write_structure(text, cls)
@@ -60,7 +60,7 @@ def write_structure(text: Text, cls: type[Any]) -> None:
         if inner.structure is not None:
             write_structure(text, inner.structure)
     text.names[cls.__name__] = cls
-    text.add(0, f"def {'steps' if is_stepped(text, cls) else 'read'}_{cls.__name__}(buf, pos, end):")
+    text.add(0, f"def {'yielding' if yields(text, cls) else 'read'}_{cls.__name__}(buf, pos, end):")
     for run in runs(ordered):
         if run[0].type.kind in LETTERS:
             write_run(text, run)
@@ -78,11 +78,11 @@ def write_structure(text: Text, cls: type[Any]) -> None:
     text.add(0, "")
 
 
-def is_stepped(text: Text, cls: type[Any]) -> bool:
-    return text.in_steps and has_steps(cls, text.version, text.flexible)
+def yields(text: Text, cls: type[Any]) -> bool:
+    return text.is_yielding and can_yield(cls, text.version, text.flexible)
 
 
-def has_steps(cls: type[Any], version: int, flexible: bool) -> bool:
+def can_yield(cls: type[Any], version: int, flexible: bool) -> bool:
     """Whether it has arrays in that version."""
     return holds_arrays(cls, version, flexible, lambda element: True)
 
@@ -142,7 +142,7 @@ def write_value(text: Text, indent: int, target: str, wire: WireType, nullable: 
 def write_nested(text: Text, indent: int, target: str, wire: WireType, nullable: bool, bound: str) -> None:
     assert wire.structure is not None
     name = f"{wire.structure.__name__}(buf, pos, {bound})"
-    call = f"{target}, pos = {'yield from steps' if is_stepped(text, wire.structure) else 'read'}_{name}"
+    call = f"{target}, pos = {'yield from yielding' if yields(text, wire.structure) else 'read'}_{name}"
     if not nullable:
         text.add(indent, call)
         return
@@ -194,17 +194,17 @@ def write_array(text: Text, indent: int, target: str, wire: WireType, bound: str
     # A loop over strings needs n for its own lengths; range() holds the count already.
     write_value(text, indent + 1, "item", element, element.nullable, bound)
     text.add(indent + 1, f"{target}.append(item)")
-    if text.in_steps:
+    if text.is_yielding:
         text.add(indent + 1, "yield")
 
 
 def write_numbers(text: Text, indent: int, target: str, letter: str, size: int) -> None:
     """Reads n numbers."""
-    if not text.in_steps:
+    if not text.is_yielding:
         text.add(indent, f"{target} = list(unpack(f'>{{n}}{letter}', buf, pos))", f"pos += n * {size}")
         return
     text.add(indent, f"{target} = []", "while n:")
-    text.add(indent + 1, f"taken = n if n < {NUMBERS_A_STEP} else {NUMBERS_A_STEP}")
+    text.add(indent + 1, f"taken = n if n < {NUMBERS_PER_CHUNK} else {NUMBERS_PER_CHUNK}")
     text.add(
         indent + 1,
         f"{target} += unpack(f'>{{taken}}{letter}', buf, pos)",

@@ -2,7 +2,7 @@
 `out`.
 
 Or of one that can be stopped: a structure that holds arrays of structures, near or far, gets a generator
-`steps_X(out, value)` instead, which stops behind each element of such an array.
+`yielding_X(out, value)` instead, which stops behind each element of such an array.
 
 Runs of fixed-size fields are one `pack`, into which the length that follows a run (where it is not a varint)
 and an empty tagged section are drawn. Fields that the version does not carry are checked against their
@@ -25,9 +25,9 @@ from millrace.protocol.primitives import ONE_BYTE, string_bytes, tag_section, to
 READY_COUNT = 8
 
 
-def encode_text(cls: type[Any], version: int, *, in_steps: bool = False) -> tuple[str, dict[str, Any]]:
+def encode_text(cls: type[Any], version: int, *, is_yielding: bool = False) -> tuple[str, dict[str, Any]]:
     """The text of the encoder of `cls` at `version`, and the globals it needs."""
-    text = Text(cls, version, in_steps=in_steps)
+    text = Text(cls, version, is_yielding=is_yielding)
     text.names |= {
         "ONE_BYTE": ONE_BYTE,
         "string_bytes": string_bytes,
@@ -101,14 +101,14 @@ def write_structure(text: Text, cls: type[Any]) -> None:
 
 def entry(text: Text, cls: type[Any]) -> str:
     """The name of the function of `cls`."""
-    return f"{'steps' if is_stepped(text, cls) else 'write'}_{cls.__name__}"
+    return f"{'yielding' if yields(text, cls) else 'write'}_{cls.__name__}"
 
 
-def is_stepped(text: Text, cls: type[Any]) -> bool:
-    return text.in_steps and has_steps(cls, text.version, text.flexible)
+def yields(text: Text, cls: type[Any]) -> bool:
+    return text.is_yielding and can_yield(cls, text.version, text.flexible)
 
 
-def has_steps(cls: type[Any], version: int, flexible: bool) -> bool:
+def can_yield(cls: type[Any], version: int, flexible: bool) -> bool:
     """Whether it has arrays of structures in that version."""
     return holds_arrays(cls, version, flexible, lambda element: element.structure is not None)
 
@@ -168,7 +168,7 @@ def write_sized(text: Text, indent: int, run: Run, value: str, wire: WireType) -
         assert wire.structure is not None
         run.flush(indent)
         call = f"{entry(text, wire.structure)}(out, {value})"
-        text.add(indent, f"yield from {call}" if is_stepped(text, wire.structure) else call)
+        text.add(indent, f"yield from {call}" if yields(text, wire.structure) else call)
     elif wire.kind == "array":
         write_array(text, indent, run, value, wire)
     elif wire.kind == "records":
@@ -212,7 +212,7 @@ def write_array(text: Text, indent: int, run: Run, value: str, wire: WireType) -
     text.add(indent, f"for {name} in {value}:")
     write_value(text, indent + 1, run, name, element, element.nullable)
     run.flush(indent + 1)
-    if text.in_steps and element.structure is not None:
+    if text.is_yielding and element.structure is not None:
         text.add(indent + 1, "yield")
 
 

@@ -31,9 +31,9 @@ NUMBERS = frozenset(LETTERS) - {"uuid", "bool"}
 class Text:
     """Lines being written, and the globals that they name."""
 
-    def __init__(self, cls: type[Any], version: int, *, in_steps: bool = False) -> None:
+    def __init__(self, cls: type[Any], version: int, *, is_yielding: bool = False) -> None:
         self.version = version
-        self.in_steps = in_steps  # what is written can be stopped on the way
+        self.is_yielding = is_yielding  # what is written can be stopped on the way
         self.flexible: bool = cls.VERSIONS.is_flexible(version)
         self.lines: list[str] = []
         self.names: dict[str, Any] = {}

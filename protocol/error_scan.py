@@ -14,7 +14,7 @@ from millrace.protocol.declare import wire_fields
 # first.
 ErrorScan: TypeAlias = Callable[[Any, list[int]], None]
 # The same with a stop behind each element of an array.
-ErrorScanSteps: TypeAlias = Callable[[Any, list[int]], Generator[None, None, None]]
+YieldingErrorScan: TypeAlias = Callable[[Any, list[int]], Generator[None, None, None]]
 ERROR_CODE = "error_code"
 
 
@@ -36,10 +36,10 @@ def error_scan(declared: type[Any]) -> ErrorScan | None:
     return scan_all
 
 
-def error_scan_steps(declared: type[Any]) -> ErrorScanSteps:
+def error_scan_yielding(declared: type[Any]) -> YieldingErrorScan:
     """Like `error_scan`, to be stopped on the way; it finds nothing in a declaration without error codes."""
     has_code, inside = _places(declared)
-    arrays = [(name, error_scan_steps(structure)) for name, structure in inside]
+    arrays = [(name, error_scan_yielding(structure)) for name, structure in inside]
 
     def scan_all(value: Any, found: list[int]) -> Generator[None, None, None]:
         if has_code and value.error_code:

@@ -7,7 +7,7 @@ then miss records or meet them twice. A record of no key, or of a time outside t
 its index is told.
 
 `walk` is compiled (_record_walk.c) where a C compiler was there when this was installed, about ten
-nanoseconds a record; otherwise Python's own, a hundred times that, which `WalkInSteps` cuts into steps for
+nanoseconds a record; otherwise Python's own, a hundred times that, which `YieldingWalk` cuts into steps for
 whoever shares a loop. The compiled one lets go of the interpreter for large inputs. Not here: the values of
 records (records.py), unpacking (compression.py), what is made of an answer (broker/partitions/validation.py).
 Pure; never raises for what the bytes say.
@@ -32,7 +32,7 @@ else:
     _compiled = _record_walk
 
 INDEXES_MAX: Final = 100  # of records without a key, and of those out of time: more are not told
-STEP_RECORDS: Final = 1024  # about a millisecond
+RECORDS_PER_CHUNK: Final = 1024  # about a millisecond
 NO_TIMESTAMP: Final = -1
 _COMPILED_VERSION: Final = 1
 
@@ -70,16 +70,16 @@ def walk_in_python(
 ) -> Walked:
     """`count` records. Times are the base's plus each record's delta, in 64 bits; `earliest` to `latest` are
     in time, and so is -1."""
-    steps = WalkInSteps(records, count, base_timestamp, earliest, latest, needs_keys)
+    steps = YieldingWalk(records, count, base_timestamp, earliest, latest, needs_keys)
     for _ in steps:
         pass
     return steps.walked
 
 
 @dataclass(slots=True)
-class WalkInSteps:
-    """The walk in Python; iterating takes it a step of STEP_RECORDS further, and `walked` is the answer at
-    the end."""
+class YieldingWalk:
+    """The walk in Python; iterating takes it RECORDS_PER_CHUNK further, and `walked` is the answer at the
+    end."""
 
     records: Buffer
     count: int
@@ -111,7 +111,7 @@ class WalkInSteps:
                 return
             position += length
             self._index += 1
-            if not self._index % STEP_RECORDS:
+            if not self._index % RECORDS_PER_CHUNK:
                 yield
         if position != size:
             self._fault = Fault.BYTES_LEFT

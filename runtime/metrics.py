@@ -94,7 +94,7 @@ Metric = Counter | Gauge | Histogram
 Sample = tuple[Mapping[str, str], float]  # labels and value
 Samples = Mapping[str, Iterable[Sample]]  # by the family's name
 M = TypeVar("M", Counter, Gauge, Histogram)
-LINES_A_STEP = 500  # of series that come and go
+LINES_PER_CHUNK = 500  # of series that come and go
 _TYPES = {Counter: "counter", Gauge: "gauge", Histogram: "histogram"}
 
 
@@ -151,9 +151,9 @@ class Registry:
 
     def render(self) -> str:
         """Prometheus text format 0.0.4, all of it at once."""
-        return run_to_end(self.render_in_steps())
+        return run_to_end(self.render_yielding())
 
-    def render_in_steps(self) -> Yielding[str]:
+    def render_yielding(self) -> Yielding[str]:
         """The same, with a stop behind each look at what comes and goes, and behind so many lines."""
         lines: list[str] = []
         for name, (text, kind, series) in list(self._families.items()):
@@ -180,7 +180,7 @@ class Registry:
             text, kind = self._sampled[name]
             lines += [f"# HELP {name} {_escape(text, quote=False)}", f"# TYPE {name} {kind}"]
             for number, (labels, value) in enumerate(samples, 1):
-                if number % LINES_A_STEP == 0:
+                if number % LINES_PER_CHUNK == 0:
                     yield
                 label_text = label_texts.get(id(labels))
                 if label_text is None:

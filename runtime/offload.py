@@ -1,8 +1,8 @@
 """Runs a pure C function that releases the interpreter off the loop: compression, checksums of large buffers,
 hashing.
 
-Only such functions. Python code in a thread takes the interpreter from the loop in slices of milliseconds;
-that work belongs in slices on the loop or in a subprocess. Small inputs are cheaper done in place: a
+Only such functions. Python code in a thread takes the interpreter from the loop in chunks of milliseconds;
+that work belongs in chunks on the loop or in a subprocess. Small inputs are cheaper done in place: a
 hand-over costs about 0.1 ms, which the caller weighs.
 """
 

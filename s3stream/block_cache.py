@@ -44,8 +44,8 @@ LOOSE_PART = 4
 # At most this part of the cache is read ahead for one reader.
 READAHEAD_PART = 2
 # How many entries are made for one reader before others may run: a third of a millisecond.
-TAKE_STEP_COUNT = 256
-# Of fewer, taken since the reader last stood in line, the making is less work than the line.
+TAKEN_PER_CHUNK = 256
+# Of fewer, taken since the reader last yielded, the making is less work than the queue.
 SMALL_COUNT = 32
 
 
@@ -165,14 +165,14 @@ class BlockCache:
                     await self._take(block, accumulator)
 
     async def _take(self, block: CachedBlock, accumulator: ReadAccumulator) -> None:
-        """What of the block the accumulator still has room for, in steps that leave the loop to others."""
+        """What of the block the accumulator still has room for, in chunks between which the caller yields."""
         block.ahead, packed = None, block.packed
         while True:
             if len(accumulator.entries) % SMALL_COUNT + len(packed) >= SMALL_COUNT:
                 await self._yield_queue.yield_now()
             accumulator.take(
                 packed.entries(
-                    accumulator.next_offset, accumulator.end, accumulator.left_bytes, TAKE_STEP_COUNT
+                    accumulator.next_offset, accumulator.end, accumulator.left_bytes, TAKEN_PER_CHUNK
                 )
             )
             if accumulator.is_full or accumulator.next_offset >= packed.end:

@@ -1,8 +1,8 @@
 """Blocks from objects into the cache, by few GETs: each block once however many wait for it, near ones
 together.
 
-Who wants blocks is told where they will be; a turn of the loop later, so that all who ask at one time are
-seen together, what is wanted of each object is cut into GETs (read_plan.py). Only so many are under way,
+Who wants blocks is told where they will be; an iteration of the loop later, so that all who ask at one time
+are seen together, what is wanted of each object is cut into GETs (read_plan.py). Only so many are under way,
 fewer of them for read-ahead; what is wanted meanwhile gathers, and goes together. A block that was wanted
 ahead and is now waited for moves up, unless it is under way.
 
@@ -12,8 +12,8 @@ Keeps true:
     store reads each into memory of its own, which is used again (runtime/buffer_pool.py);
   * a block that is damaged fails who wants it, and no other of its GET;
   * a load goes on when its waiters are gone; those who wait when it is closed are told Closed;
-  * checking stops after some entries, and one step of all blocks' runs in a turn: the loop is held for half a
-    millisecond.
+  * checking stops after some entries, and of all blocks one chunk is checked an iteration: the loop is held
+    for half a millisecond.
 """
 
 from __future__ import annotations

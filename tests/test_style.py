@@ -49,19 +49,21 @@ COMPILED_ONCE = "compiled on first use, the same whoever asks first"
 SHARED_CONTAINERS = {
     ("protocol/codec.py", "_request_decoders"): COMPILED_ONCE,
     ("protocol/codec.py", "_response_encoders"): COMPILED_ONCE,
-    ("protocol/codec.py", "_step_decoders"): COMPILED_ONCE,
-    ("protocol/codec.py", "_step_encoders"): COMPILED_ONCE,
+    ("protocol/codec.py", "_yielding_decoders"): COMPILED_ONCE,
+    ("protocol/codec.py", "_yielding_encoders"): COMPILED_ONCE,
     ("protocol/declare.py", "_fields_by_class"): COMPILED_ONCE,
     ("runtime/buffer_pool.py", "_EXPORTERS"): COMPILED_ONCE,
 }
 
 # Whole identifiers, and words within them, that GLOSSARY.md has another word for.
 RETIRED_NAMES = frozenset(
-    ("Aside", "BrokerHouse", "House", "begin_to_owe", "end_owing", "forgive", "is_aside", "is_deep",
-    "is_quiet", "is_void",
-     "let_go", "owed_count", "passed_over", "put_aside", "stand_at", "tell_end")
+    ("Aside", "BrokerHouse", "FairPlaces", "House", "StepLine", "Turns", "Vandal", "begin_to_owe",
+    "end_owing", "forgive", "in_slices", "in_steps", "is_aside", "is_deep", "is_quiet", "is_void", "let_go",
+    "line_of", "owed_count", "passed_over", "put_aside", "spoilers", "stand_at", "tell_end", "vandal")
 )  # fmt: skip
-RETIRED_WORDS = re.compile(r"doom|harvest|shelf|shelves", re.IGNORECASE)
+RETIRED_WORDS = re.compile(
+    r"doom|harvest|shelf|shelves|_in_(slices|steps)$|_a_(slice|step|turn)$", re.IGNORECASE
+)
 # A log that is an example of one that others write: it has the name to itself.
 OTHERS_WORDS = ("tests/wal/shelf/", "tests/wal/test_contract.py", "tests/broker/test_third_wal.py")
 

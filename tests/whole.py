@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millrace.protocol.apis import Api
-from millrace.protocol.codec import decode_request, decode_request_in_steps
+from millrace.protocol.codec import decode_request, decode_request_yielding
 from millrace.protocol.errors import TooManyElements
 from millrace.protocol.primitives import Buffer
 
@@ -15,7 +15,7 @@ def decode_whole(api: Api, version: int, frame: Buffer, pos: int) -> Any:
     try:
         return decode_request(api, version, frame, pos)
     except TooManyElements:
-        steps = decode_request_in_steps(api, version, frame, pos)
+        steps = decode_request_yielding(api, version, frame, pos)
         while True:
             try:
                 next(steps)

@@ -45,8 +45,8 @@ OPENS_IN_A_BURST = 200
 BURST_S = 10.0
 OPENS_AT_ONCE = 8
 OPENING_TIMEOUT_S = 60.0
-SLICE = 500  # partitions or topics looked at before others have their turn on the loop
-CHUNKS_A_TURN = 8  # of ids of producers in the log
+LOOKED_PER_CHUNK = 500  # partitions or topics looked at before others have their turn on the loop
+IDS_PER_CHUNK = 8  # of ids of producers in the log
 NEVER_MS = 1 << 62
 
 
@@ -95,10 +95,10 @@ class Maintenance:
             producers = partition.state.producers
             producers.expire(tick_ms, self._directory.memory.producer_expiration_ms)
             if producers.cold is not None:
-                for step, _ in enumerate(producers.cold.sweep_steps(), 1):
-                    if step % CHUNKS_A_TURN == 0:
+                for step, _ in enumerate(producers.cold.sweep_yielding(), 1):
+                    if step % IDS_PER_CHUNK == 0:
                         await asyncio.sleep(0)
-            if number % SLICE == SLICE - 1:
+            if number % LOOKED_PER_CHUNK == LOOKED_PER_CHUNK - 1:
                 await asyncio.sleep(0)
 
     # -- retention
@@ -109,7 +109,7 @@ class Maintenance:
         await self._directory.release_quiet()
         for number, partition in enumerate(self._directory.opened()):
             self._retain(partition)
-            if number % SLICE == SLICE - 1:
+            if number % LOOKED_PER_CHUNK == LOOKED_PER_CHUNK - 1:
                 await asyncio.sleep(0)
         await self._retain_closed()
 
@@ -140,7 +140,7 @@ class Maintenance:
                 ):
                     candidates.append((self._retention_ms(topic), topic.topic_id, index))
                 number += 1
-                if number % SLICE == 0:
+                if number % LOOKED_PER_CHUNK == 0:
                     await asyncio.sleep(0)
         self._forecasts = {
             key: said for key, said in self._forecasts.items() if image.topics.partition(*key) is not None

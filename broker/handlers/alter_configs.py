@@ -6,7 +6,7 @@ what this broker alone can judge or do.
     its loggers       are set here, and nowhere written (log_levels.py)
     another broker    is no matter of this one: refused, as Kafka does
 
-Each resource stands or falls alone, and answers come in the order of the request, looked at in slices. Not
+Each resource stands or falls alone, and answers come in the order of the request, looked at in chunks. Not
 here: what values may hold (kraft/commands/configs.py), which listeners there may be (listener_rules.py).
 """
 
@@ -36,7 +36,7 @@ from millrace.protocol.messages import incremental_alter_configs as incremental
 from millrace.runtime.net import ListenFailed
 from millrace.runtime.scheduling.chunks import in_chunks
 
-RESOURCES_A_SLICE = 2_000
+RESOURCES_PER_CHUNK = 2_000
 Answers = dict[
     int, KafkaError | None
 ]  # by the resource's place in the request: what is answered here; None: done
@@ -77,11 +77,11 @@ class AlterConfigs:
     async def handle(self, context: RequestContext, request: Any) -> Any:
         is_incremental = isinstance(request, incremental.IncrementalAlterConfigsRequest)
         counts: Counter[Hashable] = Counter()
-        async for part in in_chunks(request.resources, RESOURCES_A_SLICE, context.work):
+        async for part in in_chunks(request.resources, RESOURCES_PER_CHUNK, context.work):
             counts.update(map(_named, part))
         answers: Answers = {}
         own = None
-        async for places in in_chunks(enumerate(request.resources), RESOURCES_A_SLICE, context.work):
+        async for places in in_chunks(enumerate(request.resources), RESOURCES_PER_CHUNK, context.work):
             for place, resource in places:
                 kind, name = resource.resource_type, resource.resource_name
                 if counts[kind, name] > 1:
@@ -122,17 +122,17 @@ class AlterConfigs:
         if not answers:
             return await self._forwarding.ask(request)
         rest: list[Any] = []
-        async for places in in_chunks(enumerate(request.resources), RESOURCES_A_SLICE, context.work):
+        async for places in in_chunks(enumerate(request.resources), RESOURCES_PER_CHUNK, context.work):
             rest += [resource for place, resource in places if place not in answers]
         if rest:
             response = await self._forwarding.ask(replace(request, resources=rest))
         else:
             response = RESPONSES[type(request)]()
         told: dict[Hashable, Any] = {}
-        async for part in in_chunks(response.responses, RESOURCES_A_SLICE, context.work):
+        async for part in in_chunks(response.responses, RESOURCES_PER_CHUNK, context.work):
             told.update((_named(one), one) for one in part)
         response.responses = []
-        async for places in in_chunks(enumerate(request.resources), RESOURCES_A_SLICE, context.work):
+        async for places in in_chunks(enumerate(request.resources), RESOURCES_PER_CHUNK, context.work):
             response.responses += [
                 _result(request, resource, answers[place]) if place in answers else told[_named(resource)]
                 for place, resource in places

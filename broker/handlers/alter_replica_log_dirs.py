@@ -23,7 +23,7 @@ from millrace.protocol.messages.alter_replica_log_dirs import (
 )
 from millrace.runtime.scheduling.chunks import in_chunks
 
-PARTITIONS_A_SLICE = 1000
+PARTITIONS_PER_CHUNK = 1000
 Place = tuple[
     AlterReplicaLogDirTopicResult, int, bool
 ]  # where its answer goes, the partition, whether its directory is ours
@@ -40,7 +40,7 @@ class AlterReplicaLogDirs:
         topics = [topic for asked in request.dirs for topic in asked.topics]
         if (
             len(request.dirs) + len(topics) + sum(len(topic.partitions) for topic in topics)
-            > PARTITIONS_A_SLICE
+            > PARTITIONS_PER_CHUNK
         ):
             return self._answer_many(context, request)
         results: dict[str, AlterReplicaLogDirTopicResult] = {}
@@ -53,7 +53,7 @@ class AlterReplicaLogDirs:
         """By one image, whatever changes meanwhile."""
         topics = self._cache.image.topics
         results: dict[str, AlterReplicaLogDirTopicResult] = {}
-        async for part in in_chunks(self._places(request, results), PARTITIONS_A_SLICE, context.work):
+        async for part in in_chunks(self._places(request, results), PARTITIONS_PER_CHUNK, context.work):
             self._judge_all(topics, part)
         return AlterReplicaLogDirsResponse(results=list(results.values()))
 

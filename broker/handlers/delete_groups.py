@@ -19,8 +19,8 @@ from millrace.protocol.messages.delete_groups import (
 from millrace.runtime.scheduling.chunks import in_chunks
 from millrace.runtime.scheduling.yield_queue import YieldQueue
 
-GROUPS_A_SLICE = 100
-OFFSETS_A_SLICE = 1000  # of one group
+GROUPS_PER_CHUNK = 100
+OFFSETS_PER_CHUNK = 1000  # of one group
 
 
 class DeleteGroups:
@@ -36,13 +36,13 @@ class DeleteGroups:
         self, context: RequestContext, request: DeleteGroupsRequest
     ) -> DeleteGroupsResponse:
         outcomes: list[Outcome[DeletableGroupResult]] = []
-        async for part in in_chunks(dict.fromkeys(request.groups_names), GROUPS_A_SLICE, context.work):
+        async for part in in_chunks(dict.fromkeys(request.groups_names), GROUPS_PER_CHUNK, context.work):
             outcomes += [self._delete(group_id, context.work.yield_queue) for group_id in part]
         return DeleteGroupsResponse(results=await all_of(outcomes, context.work))
 
     def _delete(self, group_id: str, yield_queue: YieldQueue) -> Outcome[DeletableGroupResult]:
         def delete(shard: GroupShard) -> Outcome[DeletableGroupResult]:
-            if shard.machine.offsets.count_of(group_id) > OFFSETS_A_SLICE:
+            if shard.machine.offsets.count_of(group_id) > OFFSETS_PER_CHUNK:
                 work = self._delete_wide(shard, group_id, yield_queue)
                 return asyncio.get_running_loop().create_task(work, name=f"deletion of group {group_id}")
             return _delete_rest(shard, group_id)
@@ -60,8 +60,8 @@ class DeleteGroups:
             return _refused(group_id, code)
         self._coordinator.deleting.add(group_id)
         try:
-            while not shard.is_ended and shard.machine.offsets.count_of(group_id) > OFFSETS_A_SLICE:
-                shard.carry_out(shard.machine.delete_some_offsets(group_id, OFFSETS_A_SLICE, shard.now()))
+            while not shard.is_ended and shard.machine.offsets.count_of(group_id) > OFFSETS_PER_CHUNK:
+                shard.carry_out(shard.machine.delete_some_offsets(group_id, OFFSETS_PER_CHUNK, shard.now()))
                 await shard.drained()
                 await yield_queue.yield_now()
             if shard.is_ended:

@@ -34,7 +34,7 @@ HIGH_WATERMARK = -1
 NO_LOW_WATERMARK = -1
 TIMEOUT_MS_MIN = 1000
 DELETIONS_AT_ONCE = 64
-PARTITIONS_A_SLICE = 100  # each is a task
+PARTITIONS_PER_CHUNK = 100  # each is a task
 
 
 class DeleteRecords:
@@ -61,7 +61,7 @@ class DeleteRecords:
         for topic in request.topics:
             answers = DeleteRecordsTopicResult(topic.name)
             response.topics.append(answers)
-            async for part in in_chunks(topic.partitions, PARTITIONS_A_SLICE, context.work):
+            async for part in in_chunks(topic.partitions, PARTITIONS_PER_CHUNK, context.work):
                 answers.partitions += await asyncio.gather(
                     *(self._delete(topic.name, asked, timeout_s) for asked in part)
                 )

@@ -5,7 +5,7 @@ dynamically. Secrets are never shown. A broker's loggers are described by the le
 
 What holds for every topic that says nothing itself is described once and shared by all topics and answers,
 until a broker-wide value changes: nobody changes a result that was given; so is what holds for every group. A
-request for more than a slice of resources or of their keys is answered in slices, of one image. A question
+request for more than a chunk of resources or of their keys is answered in chunks, of one image. A question
 that is asked again is answered once. Groups and client metrics need not exist to be described, so that of
 these a request may name only so many.
 """
@@ -46,7 +46,7 @@ from millrace.protocol.messages.describe_configs import (
 from millrace.runtime.scheduling.chunks import in_chunks
 
 LOGGER_SOURCE, STRING = 6, 2
-RESOURCES_A_SLICE, KEYS_A_SLICE = 16, 8_000
+RESOURCES_PER_CHUNK, KEYS_PER_CHUNK = 16, 8_000
 # Each name of a few bytes is answered with up to 1.5 KB.
 NEVER_MISSING_MAX = 5_000
 NEVER_MISSING = frozenset((ResourceType.GROUP, ResourceType.CLIENT_METRICS))
@@ -86,7 +86,10 @@ class DescribeConfigs:
         self, context: RequestContext, request: DescribeConfigsRequest
     ) -> DescribeConfigsResponse | Coroutine[Any, Any, DescribeConfigsResponse]:
         image = self._cache.image
-        if len(request.resources) > RESOURCES_A_SLICE or sum(map(_weight, request.resources)) > KEYS_A_SLICE:
+        if (
+            len(request.resources) > RESOURCES_PER_CHUNK
+            or sum(map(_weight, request.resources)) > KEYS_PER_CHUNK
+        ):
             return self._describe_many(context, image, request)
         return DescribeConfigsResponse(
             results=self._describe_all(image, unmet(request.resources, set(), _question), request)
@@ -101,10 +104,10 @@ class DescribeConfigs:
         known = frozenset(
             (*TOPIC_CONFIGS, *self._shown, *THROTTLES, *GROUP_KEYS, *CLIENT_METRICS_KEYS, *self._levels())
         )
-        async for resources in in_chunks(request.resources, KEYS_A_SLICE, context.work, _weight):
+        async for resources in in_chunks(request.resources, KEYS_PER_CHUNK, context.work, _weight):
             part = [
                 await _narrowed(context.work, image, known, resource)
-                if _weight(resource) > KEYS_A_SLICE
+                if _weight(resource) > KEYS_PER_CHUNK
                 else resource
                 for resource in resources
             ]
@@ -315,7 +318,7 @@ def _question(resource: DescribeConfigsResource) -> Hashable:
 
 def _weight(resource: DescribeConfigsResource) -> int:
     """In keys that are named."""
-    return KEYS_A_SLICE // RESOURCES_A_SLICE + len(resource.configuration_keys or ())
+    return KEYS_PER_CHUNK // RESOURCES_PER_CHUNK + len(resource.configuration_keys or ())
 
 
 async def _narrowed(
@@ -326,7 +329,7 @@ async def _narrowed(
     keys = resource.configuration_keys or []
     own = image.configs.of(resource.resource_type, resource.resource_name)
     kept = dict.fromkeys(keys[:1])
-    async for part in in_chunks(keys, KEYS_A_SLICE, work):
+    async for part in in_chunks(keys, KEYS_PER_CHUNK, work):
         kept.update((key, None) for key in part if key in known or key in own)
     return replace(resource, configuration_keys=list(kept))
 

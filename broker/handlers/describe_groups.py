@@ -1,7 +1,7 @@
 """DescribeGroups (key 15): state and members of classic groups; assignments and metadata of those that are
 stable.
 
-Each group is shown as it was at one moment, and once; many at several: they are looked at in slices.
+Each group is shown as it was at one moment, and once; many at several: they are looked at in chunks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from millrace.protocol.messages.describe_groups import (
 )
 from millrace.runtime.scheduling.chunks import in_chunks
 
-GROUPS_A_SLICE = 100
+GROUPS_PER_CHUNK = 100
 NOT_FOUND_VERSION = 6  # an unknown group is an error; before, it is one that is Dead (KIP-1043)
 
 
@@ -43,7 +43,7 @@ class DescribeGroups:
     ) -> DescribeGroupsResponse:
         outcomes: list[Outcome[DescribedGroup]] = []
         met: set[Hashable] = set()
-        async for part in in_chunks(request.groups, GROUPS_A_SLICE, context.work):
+        async for part in in_chunks(request.groups, GROUPS_PER_CHUNK, context.work):
             outcomes += [self._describe(group_id, context.api_version) for group_id in unmet(part, met, str)]
         described = await all_of(outcomes, context.work)
         if request.include_authorized_operations:

@@ -39,8 +39,8 @@ from millrace.runtime.disk import Disk
 from millrace.runtime.scheduling.chunks import in_chunks
 from millrace.s3stream.ids import ObjectId, StreamRole
 
-PARTITIONS_A_TURN = 60
-RANGES_A_TURN = 60  # of streams in objects; a stream without any counts as one
+PARTITIONS_PER_CHUNK = 60
+RANGES_PER_CHUNK = 60  # of streams in objects; a stream without any counts as one
 
 
 class CommittedSizes:
@@ -57,7 +57,7 @@ class CommittedSizes:
             return
         self._is_counted = True
         await work.yield_now()
-        left = RANGES_A_TURN
+        left = RANGES_PER_CHUNK
         for stream_id in self._image.objects.ranges:
             for held_by, start, end in self._held(self._image.streams.by_id[stream_id]):
                 self._offsets[held_by] = self._offsets.get(held_by, 0) + end - start
@@ -65,7 +65,7 @@ class CommittedSizes:
             left -= 1
             if left <= 0:
                 await work.yield_now()
-                left = RANGES_A_TURN
+                left = RANGES_PER_CHUNK
 
     def of_partition(self, topic_id: bytes, index: int) -> int:
         size_bytes = 0.0
@@ -108,7 +108,7 @@ class DescribeLogDirs:
         result = DescribeLogDirsResult(log_dir=self._log_dir)
         topics: dict[bytes, DescribeLogDirsTopic] = {}
         async for part in in_chunks(
-            await _wanted(context.work, image, request.topics), PARTITIONS_A_TURN, context.work
+            await _wanted(context.work, image, request.topics), PARTITIONS_PER_CHUNK, context.work
         ):
             for topic, index in part:
                 if topic.partitions[index].leader != self._cache.node_id:
@@ -135,7 +135,7 @@ async def _wanted(
     if asked is None:
         return ((topic, index) for topic in image.topics for index in range(len(topic.partitions)))
     wanted: dict[bytes, tuple[Topic, dict[int, None]]] = {}
-    async for part in in_chunks(asked, PARTITIONS_A_TURN, work, lambda one: 1 + len(one.partitions)):
+    async for part in in_chunks(asked, PARTITIONS_PER_CHUNK, work, lambda one: 1 + len(one.partitions)):
         for one in part:
             found = image.topics.by_name(one.topic)
             if found is not None:

@@ -30,7 +30,7 @@ from millrace.runtime.scheduling.chunks import in_chunks
 log = logging.getLogger(__name__)
 
 OPENINGS_AT_ONCE = 64
-PARTITIONS_A_SLICE = 100  # each is a task
+PARTITIONS_PER_CHUNK = 100  # each is a task
 NO_TOPIC = "This server does not host this topic-partition."
 
 
@@ -60,7 +60,7 @@ class DescribeProducers:
             answers = TopicResponse(topic.name)
             response.topics.append(answers)
             met_of_topic = met.setdefault(topic.name, set())
-            async for part in in_chunks(topic.partition_indexes, PARTITIONS_A_SLICE, context.work):
+            async for part in in_chunks(topic.partition_indexes, PARTITIONS_PER_CHUNK, context.work):
                 named = unmet(part, met_of_topic, int)
                 answers.partitions += await asyncio.gather(
                     *(self._describe(topic.name, index) for index in named)

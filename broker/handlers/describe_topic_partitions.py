@@ -2,7 +2,7 @@
 
 A page holds at most PARTITIONS_MAX partitions whatever was asked for; `next_cursor` says where the next
 begins. A cursor into a topic that was not asked for, or at no partition, is refused (INVALID_REQUEST), as in
-Kafka. Many names are looked up in slices, in one image.
+Kafka. Many names are looked up in chunks, in one image.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from millrace.protocol.messages.describe_topic_partitions import (
 from millrace.runtime.scheduling.chunks import in_chunks
 
 PARTITIONS_MAX = 2000
-NAMES_A_SLICE = 500
-PARTITIONS_A_SLICE = 500  # more are encoded in slices
+NAMES_PER_CHUNK = 500
+PARTITIONS_PER_CHUNK = 500  # more are encoded in chunks
 
 
 class DescribeTopicPartitions:
@@ -39,7 +39,7 @@ class DescribeTopicPartitions:
         self, context: RequestContext, request: DescribeTopicPartitionsRequest
     ) -> DescribeTopicPartitionsResponse | Coroutine[Any, Any, DescribeTopicPartitionsResponse]:
         partitions_count = min(request.response_partition_limit, self._cache.image.topics.partition_count)
-        if len(request.topics) > NAMES_A_SLICE or partitions_count > PARTITIONS_A_SLICE:
+        if len(request.topics) > NAMES_PER_CHUNK or partitions_count > PARTITIONS_PER_CHUNK:
             return self._answer_many(context, request)
         page = _Page(self._cache.image.topics, request)
         page.add(page.names)
@@ -50,7 +50,7 @@ class DescribeTopicPartitions:
     ) -> DescribeTopicPartitionsResponse:
         await context.work.yield_now()
         page = _Page(self._cache.image.topics, request)
-        async for names in in_chunks(page.names, NAMES_A_SLICE, context.work):
+        async for names in in_chunks(page.names, NAMES_PER_CHUNK, context.work):
             page.add(names)
             if page.response.next_cursor is not None:
                 break

@@ -7,7 +7,7 @@ counted (purgatory.py) or its time is over, and then reads what is dirty alone. 
 fetch_machine.py's; here its effects are carried out.
 
 A request for very many partitions, or of a session in which very many are dirty, is a task from the
-beginning: it reads them, and answers, in slices. What comes while it does, or while anybody reads from
+beginning: it reads them, and answers, in chunks. What comes while it does, or while anybody reads from
 objects, is counted, so that nothing need be read at one moment before it is delayed.
 
 Not here: sessions (fetch_sessions.py), counting (purgatory.py). Replicas do not fetch: a partition has one,
@@ -48,7 +48,7 @@ from millrace.broker.requests.fetch_sessions import (
     FetchSessions,
     Key,
 )
-from millrace.broker.requests.read_pass import ITEMS_A_SLICE, ReadPass, failed
+from millrace.broker.requests.read_pass import ITEMS_PER_CHUNK, ReadPass, failed
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.fetch import (
@@ -78,7 +78,7 @@ HINTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 class _Operation:
     """One request under way, delayed or not (`DelayedOperation` of request.py). `is_wide`: it is for so many
-    partitions that it reads and answers in slices. `future`: of its answer, once the first pass gave none."""
+    partitions that it reads and answers in chunks. `future`: of its answer, once the first pass gave none."""
 
     __slots__ = (
         "_on_expired",
@@ -166,7 +166,7 @@ class Fetch:
         self._remote_reads = asyncio.Semaphore(REMOTE_READS_IN_FLIGHT)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._left: deque[list[FetchItem]] = deque()  # of wide requests that are over, subscribed yet
-        sessions.on_leaving = lambda: self._in_turn(sessions.leave_some)
+        sessions.on_leaving = lambda: self._repeat(sessions.leave_some)
 
     def handle(self, context: RequestContext, request: FetchRequest) -> Any:
         version = context.api_version
@@ -186,12 +186,12 @@ class Fetch:
         if plan.session is None:
             for item in plan.items.values():
                 operation.subscriber.add(item)
-        elif len(operation.subscriber.dirty) > ITEMS_A_SLICE:
-            return self._serve_in_slices(operation, request.max_wait_ms)
+        elif len(operation.subscriber.dirty) > ITEMS_PER_CHUNK:
+            return self._serve_in_chunks(operation, request.max_wait_ms)
         return self._begin(operation, request.max_wait_ms)
 
     async def _handle_wide(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
-        """Others have the loop between its slices."""
+        """Others have the loop between its chunks."""
         version = context.api_version
         items: dict[Key, FetchItem] = {}
         async for named in self._chunks(_items_of(request, version)):
@@ -210,14 +210,14 @@ class Fetch:
             async for added in self._chunks(plan.items.values()):
                 for item in added:
                     operation.subscriber.add(item)
-        return await self._serve_in_slices(operation, request.max_wait_ms)
+        return await self._serve_in_chunks(operation, request.max_wait_ms)
 
-    async def _serve_in_slices(self, operation: _Operation, max_wait_ms: int) -> FetchResponse:
+    async def _serve_in_chunks(self, operation: _Operation, max_wait_ms: int) -> FetchResponse:
         operation.is_wide = True
         effect = READ
         try:
             while effect is READ:
-                effect = await self._read_in_slices(operation, effect)
+                effect = await self._read_in_chunks(operation, effect)
         except BaseException:
             self._leave(operation)
             raise
@@ -225,7 +225,7 @@ class Fetch:
             found: FetchResponse | None = await self._wait(operation, max_wait_ms, effect)
             if found is not None:
                 return found
-        return await self._answer_in_slices(operation)
+        return await self._answer_in_chunks(operation)
 
     def _operation_of(self, context: RequestContext, request: FetchRequest, plan: FetchPlan) -> _Operation:
         max_bytes = min(request.max_bytes, self._response_bytes_max)
@@ -339,7 +339,7 @@ class Fetch:
                 return machine.on_abandoned()
             return machine.on_remote_read(read_pass, loop.time(), *operation.heard())
         if operation.is_wide:
-            return await self._read_in_slices(operation, effect)
+            return await self._read_in_chunks(operation, effect)
         return self._read(operation, effect)
 
     def _read(self, operation: _Operation, effect: FetchEffect) -> FetchEffect:
@@ -360,14 +360,14 @@ class Fetch:
             operation.listen()
         return effect
 
-    async def _read_in_slices(self, operation: _Operation, effect: FetchEffect) -> FetchEffect:
+    async def _read_in_chunks(self, operation: _Operation, effect: FetchEffect) -> FetchEffect:
         """A pass of a wide one."""
         machine, read_pass = operation.machine, operation.read_pass
         if not self._is_wanted(operation):
             return machine.on_abandoned()
         operation.begin_pass()
         operation.listen()
-        await read_pass.run_in_slices(self._yield_queue)
+        await read_pass.run_in_chunks(self._yield_queue)
         heard_bytes, is_interrupted = operation.heard()
         if operation.is_abandoned:  # else it goes on to listen, to the end of a remote read
             return machine.on_abandoned()
@@ -412,7 +412,7 @@ class Fetch:
         if operation.is_wide:
             self._left.append(list(operation.plan.items.values()))
             if len(self._left) == 1:
-                self._in_turn(self._leave_some)
+                self._repeat(self._leave_some)
             return
         for item in operation.plan.items.values():
             operation.subscriber.remove(item)
@@ -420,10 +420,10 @@ class Fetch:
     def _leave_some(self) -> bool:
         """Of what wide requests left behind; whether there is more."""
         items = self._left[0]
-        for item in items[-ITEMS_A_SLICE:]:
+        for item in items[-ITEMS_PER_CHUNK:]:
             if item.subscriber is not None:
                 item.subscriber.remove(item)
-        del items[-ITEMS_A_SLICE:]
+        del items[-ITEMS_PER_CHUNK:]
         if not items:
             self._left.popleft()
         return bool(self._left)
@@ -432,12 +432,12 @@ class Fetch:
         """So many of them, then a yield, behind the last ones too. With none of the permits of large answers
         (broker/requests/work.py): a Fetch may wait for a minute."""
         iterator = iter(items)
-        while part := list(islice(iterator, ITEMS_A_SLICE)):
+        while part := list(islice(iterator, ITEMS_PER_CHUNK)):
             yield part
             await self._yield_queue.yield_now()
 
-    def _in_turn(self, step: Callable[[], bool]) -> None:
-        """Calls it in turns of its own as long as it says that there is more."""
+    def _repeat(self, step: Callable[[], bool]) -> None:
+        """Calls it, in the queue of what is large, as long as it says that there is more."""
 
         def run() -> None:
             if step():
@@ -454,9 +454,9 @@ class Fetch:
         self._put_all(operation, response, operation.plan.items.values(), {})
         return response
 
-    async def _answer_in_slices(self, operation: _Operation) -> FetchResponse:
+    async def _answer_in_chunks(self, operation: _Operation) -> FetchResponse:
         if operation.plan.kind is FetchKind.INCREMENT:
-            return await self._answer_increment_in_slices(operation)
+            return await self._answer_increment_in_chunks(operation)
         # A session's items change with it: those of the request are answered.
         items, response, topics = (
             list(operation.plan.items.values()),
@@ -497,7 +497,7 @@ class Fetch:
         self._put_news(operation, response, list(operation.read_pass.answers), {})
         return response
 
-    async def _answer_increment_in_slices(self, operation: _Operation) -> FetchResponse:
+    async def _answer_increment_in_chunks(self, operation: _Operation) -> FetchResponse:
         session = operation.plan.session
         assert session is not None
         response, items, topics = (
@@ -586,7 +586,7 @@ def _is_wide(request: FetchRequest) -> bool:
         count += len(topic.partitions)
     if request.forgotten_topics_data:
         count += sum(len(topic.partitions) for topic in request.forgotten_topics_data)
-    return count > ITEMS_A_SLICE
+    return count > ITEMS_PER_CHUNK
 
 
 def _items_of(request: FetchRequest, version: int) -> Iterator[tuple[Key, FetchItem]]:

@@ -25,7 +25,7 @@ from millrace.protocol.messages.find_coordinator import (
 from millrace.runtime.scheduling.chunks import in_chunks
 
 GROUP, TRANSACTION = 0, 1
-KEYS_A_SLICE = 100
+KEYS_PER_CHUNK = 100
 
 
 class FindCoordinator:
@@ -39,7 +39,7 @@ class FindCoordinator:
     ) -> FindCoordinatorResponse | Coroutine[Any, Any, FindCoordinatorResponse]:
         if request.key_type == GROUP and self._cache.image.topics.by_name(OFFSETS_TOPIC) is None:
             return self._create_then_answer(context, request)
-        if len(request.coordinator_keys) > KEYS_A_SLICE:
+        if len(request.coordinator_keys) > KEYS_PER_CHUNK:
             return self._answer_many(context, request)
         return self._answer(context, request)
 
@@ -56,7 +56,7 @@ class FindCoordinator:
         if context.api_version < 4:
             return self._answer(context, request)
         response = FindCoordinatorResponse()
-        async for part in in_chunks(request.coordinator_keys, KEYS_A_SLICE, context.work):
+        async for part in in_chunks(request.coordinator_keys, KEYS_PER_CHUNK, context.work):
             response.coordinators += [self._locate(context, request.key_type, key) for key in part]
         return response
 

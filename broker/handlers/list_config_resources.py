@@ -20,7 +20,7 @@ from millrace.protocol.messages.list_config_resources import (
 )
 from millrace.runtime.scheduling.chunks import in_chunks
 
-RESOURCES_A_SLICE = 2000
+RESOURCES_PER_CHUNK = 2000
 SUPPORTED = tuple(int(kind) for kind in ResourceType)
 
 
@@ -39,7 +39,7 @@ class ListConfigResources:
             return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         image = self._cache.image
         found = (ConfigResource(name, kind) for kind in kinds for name in _names(image, kind))
-        if len(image.topics) + len(image.configs.by_resource) > RESOURCES_A_SLICE:
+        if len(image.topics) + len(image.configs.by_resource) > RESOURCES_PER_CHUNK:
             return self._answer_many(context, found)
         return ListConfigResourcesResponse(config_resources=list(found))
 
@@ -48,7 +48,7 @@ class ListConfigResources:
     ) -> ListConfigResourcesResponse:
         """Of one image."""
         response = ListConfigResourcesResponse()
-        async for part in in_chunks(found, RESOURCES_A_SLICE, context.work):
+        async for part in in_chunks(found, RESOURCES_PER_CHUNK, context.work):
             response.config_resources += part
         return response
 

@@ -15,7 +15,7 @@ from millrace.protocol.messages.list_groups import ListedGroup, ListGroupsReques
 from millrace.runtime.scheduling.chunks import in_chunks
 
 CLASSIC = "classic"
-SHARDS_A_SLICE = 5
+SHARDS_PER_CHUNK = 5
 
 Part = tuple[int, list[ListedGroup]]  # one shard's: an error code, its groups
 
@@ -45,7 +45,7 @@ class ListGroups:
             return deferred.outcome()
 
         outcomes: list[Outcome[Part]] = []
-        async for indexes in in_chunks(self._coordinator.shards_with_data(), SHARDS_A_SLICE, context.work):
+        async for indexes in in_chunks(self._coordinator.shards_with_data(), SHARDS_PER_CHUNK, context.work):
             outcomes += [self._coordinator.ask_shard(index, act, _refusal) for index in indexes]
         parts = await all_of(outcomes, context.work)
         # A partition that is led elsewhere by now is another broker's to list.

@@ -1,7 +1,7 @@
 """ListOffsets (key 2): where a partition begins and ends, and which record belongs to a time.
 
 What needs no reading of partitions that are open is answered at once; the rest is looked up side by side, a
-few at a time. More partitions than a slice are answered in slices: each is looked at at a time of its own,
+few at a time. More partitions than a chunk are answered in chunks: each is looked at at a time of its own,
 and what one says of another was never promised. Tiered storage does not exist as a tier here, so nothing was
 ever moved to one and nothing waits for it.
 
@@ -15,7 +15,7 @@ A lookup may have to read and to unpack. Each belongs to its connection, of whic
 at work while others wait; it ends when the connection does, and with REQUEST_TIMED_OUT after `LOOKUP_S_MAX`,
 which clients take for a word to ask again: what was found out till then is kept. One that meets a batch whose
 header claims what its records have not, or one of many records where these are walked in Python, is slow from
-there on: it gives its place to others, and goes on in one of few.
+there on: it releases its permit, and goes on with one of few.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ SINCE_VERSION = {
 LOOKUPS_AT_ONCE, LOOKUPS_OF_ONE = 16, 12
 SLOW_AT_ONCE, SLOW_OF_ONE = 2, 1
 LOOKUP_S_MAX = 15.0  # of a request; clients wait for 30 s or longer
-PARTITIONS_A_SLICE = 500
-LOOKUPS_A_SLICE = 100  # each is a task
+PARTITIONS_PER_CHUNK = 500
+LOOKUPS_PER_CHUNK = 100  # each is a task
 VERSION_WITH_EPOCHS = 4
 
 Place = tuple[
@@ -79,7 +79,10 @@ class ListOffsets:
     def handle(
         self, context: RequestContext, request: ListOffsetsRequest
     ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
-        if len(request.topics) + sum(len(topic.partitions) for topic in request.topics) > PARTITIONS_A_SLICE:
+        if (
+            len(request.topics) + sum(len(topic.partitions) for topic in request.topics)
+            > PARTITIONS_PER_CHUNK
+        ):
             return self._answer_many(context, request)
         counts: Counter[tuple[str, int]] = Counter()
         response = ListOffsetsResponse()
@@ -94,10 +97,10 @@ class ListOffsets:
         counts: Counter[tuple[str, int]] = Counter()
         response = ListOffsetsResponse()
         places: list[Place] = []
-        async for part in in_chunks(_places(request, response, counts), PARTITIONS_A_SLICE, context.work):
+        async for part in in_chunks(_places(request, response, counts), PARTITIONS_PER_CHUNK, context.work):
             places += part
         slow: list[Place] = []
-        async for part in in_chunks(places, PARTITIONS_A_SLICE, context.work):
+        async for part in in_chunks(places, PARTITIONS_PER_CHUNK, context.work):
             slow += self._answer_edges(
                 part, counts, context.api_version, isolation_of(request.isolation_level)
             )
@@ -155,7 +158,7 @@ class ListOffsets:
     ) -> ListOffsetsResponse:
         limit_s = min(LOOKUP_S_MAX, request.timeout_ms / 1000) if request.timeout_ms > 0 else LOOKUP_S_MAX
         due_s = asyncio.get_running_loop().time() + limit_s
-        async for part in in_chunks(slow, LOOKUPS_A_SLICE, context.work):
+        async for part in in_chunks(slow, LOOKUPS_PER_CHUNK, context.work):
             asking = (
                 self._look_up(place, isolation_of(request.isolation_level), context.connection, due_s)
                 for place in part

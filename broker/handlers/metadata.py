@@ -2,7 +2,7 @@
 
 A name that nobody has is created on the way where the setting and the request allow it; the answer then waits
 for the creation, so the client needs no second round. Listing all topics never creates. A name that no topic
-may have is told from one that nobody has. More than a slice is described in slices, by one image. A topic
+may have is told from one that nobody has. More than a chunk is described in chunks, by one image. A topic
 that is named more than once is described once.
 """
 
@@ -21,7 +21,7 @@ from millrace.broker.topic_creation import CREATION_TIMEOUT_MS, TopicCreation
 from millrace.kraft.commands.create_topics import name_fault
 from millrace.kraft.tables.topics import PartitionState, Topic, Topics
 from millrace.protocol.apis import API
-from millrace.protocol.codec import encode_response_in_steps
+from millrace.protocol.codec import encode_response_yielding
 from millrace.protocol.declare import NO_UUID
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.metadata import (
@@ -37,7 +37,7 @@ from millrace.runtime.scheduling.yield_queue import run_yielding
 
 METADATA_KEY = 3
 FIRST_WITH_IDS = 12
-PARTITIONS_A_SLICE = 1000  # a topic weighs as much as one
+PARTITIONS_PER_CHUNK = 1000  # a topic weighs as much as one
 # What is asked for, each topic once; None: all topics.
 Asked = Iterable[MetadataRequestTopic] | None
 # What was asked for, None where all are; the topic, if there is one.
@@ -88,7 +88,7 @@ class Metadata:
         found = self._shared.find(key, source, context.correlation_id)
         if found is None:
             response = await self._described_all(context, request, None, {})
-            steps = encode_response_in_steps(
+            steps = encode_response_yielding(
                 API[METADATA_KEY], context.api_version, context.correlation_id, response
             )
             found = Encoded(await run_yielding(steps, context.work.yield_now))
@@ -105,7 +105,7 @@ class Metadata:
         missing: list[str] = []
         asked: list[MetadataRequestTopic] = []
         met: set[Hashable] = set()
-        async for named in in_chunks(request.topics or (), PARTITIONS_A_SLICE, context.work):
+        async for named in in_chunks(request.topics or (), PARTITIONS_PER_CHUNK, context.work):
             part = unmet(named, met, _named)
             asked += part
             missing += self._names_to_create(self._cache.image.topics, request, part)
@@ -120,16 +120,16 @@ class Metadata:
         asked: Asked,
         errors: dict[str, int],
     ) -> MetadataResponse:
-        """By one image, in slices; `asked` None: all topics."""
+        """By one image, in chunks; `asked` None: all topics."""
         response = self._with_brokers(context, request)
         found = _found(self._cache.image.topics, context, asked)
-        async for topics in in_chunks(found, PARTITIONS_A_SLICE, context.work, _weight):
+        async for topics in in_chunks(found, PARTITIONS_PER_CHUNK, context.work, _weight):
             self._add(response, context, request, topics, errors, is_brief=True)
             for _, topic in topics:
-                if topic is not None and len(topic.partitions) > PARTITIONS_A_SLICE:
-                    answer = response.topics[-1]  # a wide one ends its slice
+                if topic is not None and len(topic.partitions) > PARTITIONS_PER_CHUNK:
+                    answer = response.topics[-1]  # a wide one ends its chunk
                     async for states in in_chunks(
-                        enumerate(topic.partitions), PARTITIONS_A_SLICE, context.work
+                        enumerate(topic.partitions), PARTITIONS_PER_CHUNK, context.work
                     ):
                         answer.partitions += [_described_partition(index, state) for index, state in states]
         return response
@@ -175,7 +175,7 @@ class Metadata:
         """`is_brief`: without the partitions of wide topics."""
         for asked, topic in found:
             if topic is not None:
-                answer = _described(topic, PARTITIONS_A_SLICE if is_brief else None)
+                answer = _described(topic, PARTITIONS_PER_CHUNK if is_brief else None)
             else:
                 assert asked is not None
                 answer = _missing(asked, context.api_version, creation_errors)
@@ -188,14 +188,14 @@ class Metadata:
 
 
 def _is_large(topics: Topics, asked: list[MetadataRequestTopic] | None) -> bool:
-    """More than a slice; `asked` None: all topics."""
+    """More than a chunk; `asked` None: all topics."""
     if asked is None:
-        return len(topics) + topics.partition_count > PARTITIONS_A_SLICE
-    if len(asked) + topics.partition_count <= PARTITIONS_A_SLICE:
+        return len(topics) + topics.partition_count > PARTITIONS_PER_CHUNK
+    if len(asked) + topics.partition_count <= PARTITIONS_PER_CHUNK:
         return False
     return (
-        len(asked) > PARTITIONS_A_SLICE
-        or sum(_weight((one, _topic(topics, one))) for one in asked) > PARTITIONS_A_SLICE
+        len(asked) > PARTITIONS_PER_CHUNK
+        or sum(_weight((one, _topic(topics, one))) for one in asked) > PARTITIONS_PER_CHUNK
     )
 
 

@@ -37,8 +37,8 @@ from millrace.runtime.scheduling.chunks import in_chunks
 TOPIC_ID_VERSION = 10
 NOT_FOUND_VERSION = 9  # earlier clients know GROUP_ID_NOT_FOUND as ILLEGAL_GENERATION
 NO_RETENTION = -1
-PARTITIONS_A_SLICE = 400  # two or three milliseconds
-SLICES_AHEAD = 2
+PARTITIONS_PER_CHUNK = 400  # two or three milliseconds
+CHUNKS_AHEAD = 2
 TIME_MAX_MS = (1 << 63) - 1  # the latest that a record can carry
 
 # What is to be committed of a topic that there is: each asked partition beside its place in the response.
@@ -57,21 +57,21 @@ class OffsetCommit:
         | asyncio.Future[OffsetCommitResponse]
         | Coroutine[Any, Any, OffsetCommitResponse]
     ):
-        if sum(map(_weight, request.topics)) > PARTITIONS_A_SLICE:
-            return self._commit_in_slices(context, request)
+        if sum(map(_weight, request.topics)) > PARTITIONS_PER_CHUNK:
+            return self._commit_in_chunks(context, request)
         return self._begin(context, request)
 
-    async def _commit_in_slices(
+    async def _commit_in_chunks(
         self, context: RequestContext, request: OffsetCommitRequest
     ) -> OffsetCommitResponse:
-        """Others have turns between two slices. Each is judged by the group as it is then: a member that lost
-        its place meanwhile commits no more. The next but one waits until a slice is durable, so that little
+        """The caller yields between two chunks. Each is judged by the group as it is then: a member that lost
+        its place meanwhile commits no more. The next but one waits until a chunk is durable, so that little
         of the request is in the shard's queue at a time."""
         outcomes: deque[Outcome[OffsetCommitResponse]] = deque()
         response = OffsetCommitResponse()
-        async for parts in in_chunks(_parts(request), PARTITIONS_A_SLICE, context.work, _weight):
+        async for parts in in_chunks(_parts(request), PARTITIONS_PER_CHUNK, context.work, _weight):
             outcomes.append(self._begin(context, replace(request, topics=list(parts))))
-            while len(outcomes) >= SLICES_AHEAD:
+            while len(outcomes) >= CHUNKS_AHEAD:
                 _join(response, await _answer_of(outcomes.popleft()))
         for outcome in outcomes:
             _join(response, await _answer_of(outcome))
@@ -199,13 +199,13 @@ def _weight(topic: OffsetCommitRequestTopic) -> int:
 def _parts(request: OffsetCommitRequest) -> Iterator[OffsetCommitRequestTopic]:
     """The request's topics, wide ones in several parts."""
     for topic in request.topics:
-        for start in range(0, max(1, len(topic.partitions)), PARTITIONS_A_SLICE):
-            part = topic.partitions[start : start + PARTITIONS_A_SLICE]
+        for start in range(0, max(1, len(topic.partitions)), PARTITIONS_PER_CHUNK):
+            part = topic.partitions[start : start + PARTITIONS_PER_CHUNK]
             yield OffsetCommitRequestTopic(topic.name, topic.topic_id, part)
 
 
 def _join(response: OffsetCommitResponse, part: OffsetCommitResponse) -> None:
-    """Puts the answers of a slice behind those before; parts of one topic become one again."""
+    """Puts the answers of a chunk behind those before; parts of one topic become one again."""
     for topic in part.topics:
         last = response.topics[-1] if response.topics else None
         if last is not None and (last.name, last.topic_id) == (topic.name, topic.topic_id):

@@ -21,7 +21,7 @@ from millrace.protocol.messages.offset_delete import (
 )
 from millrace.runtime.scheduling.chunks import in_chunks
 
-PARTITIONS_A_SLICE = 400  # two or three milliseconds
+PARTITIONS_PER_CHUNK = 400  # two or three milliseconds
 
 
 class OffsetDelete:
@@ -38,17 +38,17 @@ class OffsetDelete:
     ):
         if not request.group_id:
             return _refusal(ErrorCode.INVALID_GROUP_ID)
-        if sum(map(_weight, request.topics)) > PARTITIONS_A_SLICE:
-            return self._delete_in_slices(context, request)
+        if sum(map(_weight, request.topics)) > PARTITIONS_PER_CHUNK:
+            return self._delete_in_chunks(context, request)
         return self._begin(request)
 
-    async def _delete_in_slices(
+    async def _delete_in_chunks(
         self, context: RequestContext, request: OffsetDeleteRequest
     ) -> OffsetDeleteResponse:
-        """Others have turns between two slices, each of which is judged by the group as it is then, and
+        """The caller yields between two chunks, each of which is judged by the group as it is then, and
         waited for. The first that is refused whole ends it: what was deleted before it is deleted."""
         response = OffsetDeleteResponse()
-        async for parts in in_chunks(_parts(request), PARTITIONS_A_SLICE, context.work, _weight):
+        async for parts in in_chunks(_parts(request), PARTITIONS_PER_CHUNK, context.work, _weight):
             outcome = self._begin(OffsetDeleteRequest(request.group_id, list(parts)))
             part = await outcome if isinstance(outcome, asyncio.Future) else outcome
             if part.error_code:
@@ -102,5 +102,5 @@ def _weight(topic: OffsetDeleteRequestTopic) -> int:
 def _parts(request: OffsetDeleteRequest) -> Iterator[OffsetDeleteRequestTopic]:
     """The request's topics, wide ones in several parts."""
     for topic in request.topics:
-        for start in range(0, max(1, len(topic.partitions)), PARTITIONS_A_SLICE):
-            yield OffsetDeleteRequestTopic(topic.name, topic.partitions[start : start + PARTITIONS_A_SLICE])
+        for start in range(0, max(1, len(topic.partitions)), PARTITIONS_PER_CHUNK):
+            yield OffsetDeleteRequestTopic(topic.name, topic.partitions[start : start + PARTITIONS_PER_CHUNK])

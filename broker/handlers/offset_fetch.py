@@ -2,8 +2,8 @@
 
 What is shown is durable, so `require_stable` asks for nothing more while there are no transactions. Classic
 members may read whatever they claim to be. What a group has is shown as it was at one moment; more than a
-slice of it is copied then, and answered in slices. Several groups were never promised to be of one moment. A
-group that is named again is refused there, and of what more than a slice names a partition is answered once:
+chunk of it is copied then, and answered in chunks. Several groups were never promised to be of one moment. A
+group that is named again is refused there, and of what more than a chunk names a partition is answered once:
 a few bytes would ask for kilobytes each. Not here: what is committed (coordinators/groups/offsets.py).
 """
 
@@ -40,9 +40,9 @@ R = TypeVar("R")
 GROUP_ERROR_VERSION = 2  # before, an error of the group stands at each partition
 GROUPS_VERSION = 8
 TOPIC_ID_VERSION = 10
-PARTITIONS_A_SLICE = 1000
+PARTITIONS_PER_CHUNK = 1000
 GROUP_WEIGHT = 20  # what a group costs beside its partitions, as many of those
-TOPICS_A_SLICE = 500
+TOPICS_PER_CHUNK = 500
 
 Copied = dict[str, Partitions]  # a group's offsets by topic, of one moment
 
@@ -58,7 +58,7 @@ class OffsetFetch:
         version = context.api_version
         groups = _groups(version, request)
         is_named = len(groups) == 1 and groups[0].topics is not None
-        if is_named and _weight(groups[0]) <= PARTITIONS_A_SLICE:  # no task for what is asked most
+        if is_named and _weight(groups[0]) <= PARTITIONS_PER_CHUNK:  # no task for what is asked most
             return self._fetch(version, groups[0], lambda found: _response(version, [found]))
         return self._fetch_all(context.work, version, groups)
 
@@ -67,13 +67,13 @@ class OffsetFetch:
     ) -> OffsetFetchResponse:
         outcomes: list[Outcome[OffsetFetchResponseGroup]] = []
         met: set[str] = set()
-        async for part in in_chunks(groups, PARTITIONS_A_SLICE, work, _weight):
+        async for part in in_chunks(groups, PARTITIONS_PER_CHUNK, work, _weight):
             for group in part:
                 if group.group_id in met:
                     outcomes.append(_refused(version, group, ErrorCode.INVALID_REQUEST))
                     continue
                 met.add(group.group_id)
-                is_large = group.topics is None or _weight(group) > PARTITIONS_A_SLICE
+                is_large = group.topics is None or _weight(group) > PARTITIONS_PER_CHUNK
                 outcomes.append(
                     await self._fetch_large(work, version, group)
                     if is_large
@@ -101,11 +101,11 @@ class OffsetFetch:
         if group.topics is None:
             async for topic, partitions in self._whole(work, version, copied):
                 found.topics.append(topic)
-                async for indexes in in_chunks(partitions, PARTITIONS_A_SLICE, work):
+                async for indexes in in_chunks(partitions, PARTITIONS_PER_CHUNK, work):
                     topic.partitions += [_found(partitions, index, NO_UUID) for index in indexes]
             return found
         met: dict[Hashable, set[Hashable]] = {}
-        async for topics in in_chunks(group.topics or (), PARTITIONS_A_SLICE, work, _topic_weight):
+        async for topics in in_chunks(group.topics or (), PARTITIONS_PER_CHUNK, work, _topic_weight):
             for asked in topics:
                 met_of_topic = met.setdefault((asked.topic_id, asked.name), set())
                 found.topics.append(await self._some_of_many(work, version, copied, asked, met_of_topic))
@@ -121,7 +121,7 @@ class OffsetFetch:
     ) -> OffsetFetchResponseTopics:
         """Of a topic, those that are not in `met`."""
         found = OffsetFetchResponseTopics(asked.name, asked.topic_id)
-        async for indexes in in_chunks(asked.partition_indexes, PARTITIONS_A_SLICE, work):
+        async for indexes in in_chunks(asked.partition_indexes, PARTITIONS_PER_CHUNK, work):
             part = OffsetFetchRequestTopics(asked.name, asked.topic_id, unmet(indexes, met, int))
             some = self._some(version, lambda name: copied.get(name, NO_PARTITIONS), part)
             found.name = some.name
@@ -133,7 +133,7 @@ class OffsetFetch:
     ) -> AsyncIterator[tuple[OffsetFetchResponseTopics, Partitions]]:
         """Topics that have no id by now cannot be said where ids are what is said."""
         topics = self._cache.image.topics
-        async for part in in_chunks(copied.items(), TOPICS_A_SLICE, work):
+        async for part in in_chunks(copied.items(), TOPICS_PER_CHUNK, work):
             for name, partitions in part:
                 topic = topics.by_name(name) if version >= TOPIC_ID_VERSION else None
                 if version < TOPIC_ID_VERSION:

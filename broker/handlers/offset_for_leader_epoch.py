@@ -28,7 +28,7 @@ from millrace.runtime.scheduling.chunks import in_chunks
 log = logging.getLogger(__name__)
 
 OPENINGS_AT_ONCE = 64
-PARTITIONS_A_SLICE = 100  # each is a task
+PARTITIONS_PER_CHUNK = 100  # each is a task
 
 
 class OffsetForLeaderEpoch:
@@ -55,7 +55,7 @@ class OffsetForLeaderEpoch:
         for topic in request.topics:
             answers = OffsetForLeaderTopicResult(topic.topic)
             response.topics.append(answers)
-            async for part in in_chunks(topic.partitions, PARTITIONS_A_SLICE, context.work):
+            async for part in in_chunks(topic.partitions, PARTITIONS_PER_CHUNK, context.work):
                 answers.partitions += await asyncio.gather(
                     *(self._end_of(topic.topic, asked) for asked in part)
                 )

@@ -2,13 +2,14 @@
 
 What runs before `handle` returns runs in the order of the connection: partitions are found, room for the
 whole request is made sure of, each batch is handed to its partition. A request whose partitions are not all
-open, or for which there is no room, keeps its turn at its partitions (turns.py) and goes through the same
-steps when it comes; what arrives later for one of them stands behind it. So does a request with a batch whose
-producer's state is in the log, which is read first, and one with a batch that takes long to rewrite: when its
-turn has come, and there is room, its batches are rewritten off the loop, then appended. At most
-REWRITES_AT_ONCE requests are between the two, and of several no more than Unpacking.held_bytes_max, as what
-their frames grow to is charged to nobody. A request for more partitions than may be served in one turn of the
-loop is served in pieces (wide_produce.py), and its connection begins nothing behind it.
+open, or for which there is no room, is queued at its partitions (runtime/scheduling/keyed_queue.py) and goes
+through the same steps when it is first there; what arrives later for one of them stands behind it. So does a
+request with a batch whose producer's state is in the log, which is read first, and one with a batch that
+takes long to rewrite: when it is first, and there is room, its batches are rewritten off the loop, then
+appended. At most REWRITES_AT_ONCE requests are between the two, and of several no more than
+Unpacking.held_bytes_max, as what their frames grow to is charged to nobody. A request for more partitions
+than may be served in one iteration of the loop is served in pieces (wide_produce.py), and its connection
+begins nothing behind it.
 
 acks=1 is as durable as acks=-1. acks=0 is not answered, and closes the connection when anything was refused,
 so that the client asks for metadata. An append has no timeout: the WAL confirms it or the process ends;
@@ -66,7 +67,7 @@ TIMEOUT_MS_MIN = 1000
 # What an entry costs in WAL and cache beside its bytes, erring upwards.
 ENTRY_OVERHEAD_BYTES = 640
 REWRITES_AT_ONCE = 8
-TURN_BYTES = 64 << 10  # of batches that are small each: what is done with them in one turn of the loop
+CHUNK_BYTES = 64 << 10  # of batches that are small each: what is done with them in one iteration of the loop
 MAGIC_AT, ATTRIBUTES_AT, PRODUCER_ID_AT = 16, 22, 43
 TRANSACTIONAL_BIT = 0x10
 NO_RECORDS = memoryview(b"")
@@ -88,7 +89,7 @@ class _Part:
         self.reply = reply
         self.is_recoded = False
         self.is_found = False
-        self.looked: Looked | None = None  # what a look at its records told, in this turn of the loop
+        self.looked: Looked | None = None  # what a look at its records told, in this iteration of the loop
         self.partition: Partition | None = None
 
     def on_done(self, append: object) -> None:
@@ -144,7 +145,7 @@ class _Work:
         self.is_over = False
         self.is_slow = False
         self.is_cold = False
-        self.looked_bytes = 0  # of records that were looked at, or will be, in this turn of the loop
+        self.looked_bytes = 0  # of records that were looked at, or will be, in this iteration of the loop
         self.permit_bytes = -1  # taken among those that are rewritten; none yet
         self.future: asyncio.Future[Any] | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -160,7 +161,7 @@ class _Work:
                 asked.records = None
 
     def finish(self) -> None:
-        """Every part is settled, in a later turn of the loop than the request's own."""
+        """Every part is settled, in a later iteration of the loop than the request's own."""
         if self.future is not None and not self.future.done():
             self.future.set_result(self.outcome())
 
@@ -490,8 +491,8 @@ class Produce:
         self._complete(work)
 
     def _is_slow(self, part: _Part) -> bool:
-        """Whether what is to be done with a batch takes too long for one turn of the loop, or all that is to
-        be done with its request does."""
+        """Whether what is to be done with a batch takes too long for one iteration of the loop, or all that
+        is to be done with its request does."""
         settings, records, work = part.led.settings, part.records, part.work
         if part.is_recoded:
             return False
@@ -523,7 +524,7 @@ class Produce:
             for part in parts:
                 await self._rewrite_part(work, part)
                 done_bytes += len(part.records)
-                if done_bytes > TURN_BYTES:
+                if done_bytes > CHUNK_BYTES:
                     done_bytes = 0
                     await self._yield_queue.yield_now()
         except Exception:
@@ -531,7 +532,7 @@ class Produce:
             self._give_up(work, work.parts, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _on_rewritten(self, work: _Work, rewrite: asyncio.Task[None]) -> None:
-        """Room is made sure of once more, and the whole is appended; or the turn goes by."""
+        """Room is made sure of once more, and the whole is appended; or it leaves the queue."""
         work.rewrite = None
         if work.is_over or not rewrite.cancelled():  # else the process ends
             self._admit(work)
@@ -559,7 +560,7 @@ class Produce:
         return True
 
     def _expire(self, work: _Work) -> None:
-        """Nothing was appended: the client may send it again. The turn goes by when it comes."""
+        """Nothing was appended: the client may send it again. It leaves the queue when it is first."""
         self._give_up(work, work.parts, ErrorCode.REQUEST_TIMED_OUT)
         if work.rewrite is not None:
             work.rewrite.cancel()

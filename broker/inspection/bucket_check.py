@@ -36,7 +36,7 @@ from millrace.runtime.objectstore import ObjectEntry, ObjectMissing, ObjectStore
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import ObjectId, ObjectKind, StreamId
 from millrace.s3stream.objects.composite import CompositeIndex, Link, links_of
-from millrace.s3stream.objects.format import ROW, BlockRef, verify_in_steps
+from millrace.s3stream.objects.format import ROW, BlockRef, verify_yielding
 from millrace.s3stream.objects.keys import object_key, objects_prefix, parse_object_key
 from millrace.s3stream.objects.reader import ObjectReader
 
@@ -332,7 +332,7 @@ class BucketCheck:
         for row in run:
             start = row.position - run[0].position
             try:
-                for _ in verify_in_steps(row, data[start : start + row.size_bytes]):
+                for _ in verify_yielding(row, data[start : start + row.size_bytes]):
                     await asyncio.sleep(0)
             except ObjectCorrupt as error:
                 within = f", {error.position} bytes into it" if error.position else ""

@@ -21,8 +21,8 @@ Not here: what a request means (dispatch.py and the handlers), who may connect a
     memory that its frame is charged.
   * A frame is charged to the budget before it is begun; what is here of one that is not, or waits, is charged
     too (arrival.py). Without room the connection joins the line of that part of the budget and stops reading.
-    One turn begins at most FRAMES_A_TURN frames; what is left waits in a line of all such connections, of
-    which one has a turn each time round the loop.
+    At most FRAMES_PER_CHUNK frames are begun at once; with what is left the connection is queued with all
+    such (`frame_queue`), of which one goes on each iteration of the loop.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 log = logging.getLogger(__name__)
 IN_FLIGHT_MAX = 64
-FRAMES_A_TURN = 32
+FRAMES_PER_CHUNK = 32
 # Above it a client is told from one that reads; below it what a transport holds is seen by the sweep alone.
 WRITE_HIGH_BYTES = 64 << 10
 WRITE_LOW_BYTES = 16 << 10
@@ -239,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
     def _advance(self, is_turn: bool = False) -> None:
         """Begins what may be begun, sends what is ready, and reads on or stops reading."""
         frames, exchanges, machine = self._frames, self._exchanges, self._machine
-        left = FRAMES_A_TURN
+        left = FRAMES_PER_CHUNK
         while (
             frames
             and machine.state <= EXECUTING

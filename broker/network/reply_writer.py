@@ -1,5 +1,5 @@
-"""Replies on their way to the transport: a slice each turn of the loop, so that who asks for little need not
-wait behind who was given much.
+"""Replies on their way to the transport: a chunk each iteration of the loop, so that who asks for little need
+not wait behind who was given much.
 
 A transport takes at once whatever it is given, and the kernel copies it at once, as far as its buffer goes:
 for a reply of some MiB that held the loop for milliseconds. Small replies go out as they come. While the
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from millrace.runtime.disk import Buffer
 
-SLICE_BYTES = 512 << 10
+CHUNK_BYTES = 512 << 10
 
 
 class ReplyWriter:
@@ -47,7 +47,7 @@ class ReplyWriter:
 
     def write(self, parts: list[Buffer], size_bytes: int) -> None:
         self.written_bytes += size_bytes
-        if size_bytes <= SLICE_BYTES and not self.is_held:
+        if size_bytes <= CHUNK_BYTES and not self.is_held:
             self._transport.writelines(parts)
             return
         self._parts.extend(parts)
@@ -76,9 +76,9 @@ class ReplyWriter:
         self._tell()
 
     def _go_on(self) -> None:
-        """One slice, now, unless one was written this turn."""
+        """One chunk, now, unless one was written this turn."""
         if self._parts and not (self._is_paused or self._is_turn_due):
-            self._transport.writelines(self._next_slice())
+            self._transport.writelines(self._next_chunk())
             self._is_turn_due = True
             self._call_soon(self._on_turn)
         self.is_held = self._is_paused or bool(self._parts)
@@ -95,8 +95,8 @@ class ReplyWriter:
             self._transport.close()
         self._on_change()
 
-    def _next_slice(self) -> list[Buffer]:
-        parts, left_bytes = self._parts, SLICE_BYTES
+    def _next_chunk(self) -> list[Buffer]:
+        parts, left_bytes = self._parts, CHUNK_BYTES
         taken: list[Buffer] = []
         while parts and left_bytes:
             part = parts.popleft()
@@ -106,5 +106,5 @@ class ReplyWriter:
                 part = view[:left_bytes]
             taken.append(part)
             left_bytes -= len(part)
-        self._parts_bytes -= SLICE_BYTES - left_bytes
+        self._parts_bytes -= CHUNK_BYTES - left_bytes
         return taken

@@ -274,7 +274,7 @@ class ColdProducers:
         block.charges.release()
         self.void.append(number)
 
-    def sweep_steps(self) -> Iterator[None]:
+    def sweep_yielding(self) -> Iterator[None]:
         """Forgets the ids of blocks that are gone, a chunk a step; others may run between two steps."""
         place = len(self._chunks)
         while place > 0 and self._dead_count:

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 OPENS_IN_FLIGHT = 64
 SAVES_IN_FLIGHT = 64
-DROPS_A_TURN = 50
+DROPS_PER_CHUNK = 50
 RETRY_MS = 1000
 OPENING_TIMEOUT_S = 30.0
 COOLED_AT_ONCE = 64
@@ -374,7 +374,7 @@ class PartitionDirectory:
         for number, partition in enumerate(opened, 1):
             partition.resign()
             await self._storage.drop_streams(_stream_ids(partition))
-            if number % DROPS_A_TURN == 0:
+            if number % DROPS_PER_CHUNK == 0:
                 await asyncio.sleep(0)
 
     def _clear_open_failures(self, topic_id: bytes) -> None:

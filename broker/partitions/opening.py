@@ -36,7 +36,7 @@ from millrace.s3stream.stream import Stream
 log = logging.getLogger(__name__)
 
 # Of cold producers, some milliseconds.
-BLOCKS_A_TURN = 8
+BLOCKS_PER_CHUNK = 8
 RANGES_TOLD_MAX = 20
 ROLES = (StreamRole.META, StreamRole.DATA, StreamRole.TIME)
 
@@ -134,7 +134,7 @@ async def _adopt_cold(meta: MetaStream, state: PartitionState, found: Found) -> 
     digests, meta.digests = meta.digests, {}
     heads = {number: head for (kind, number), head in digests.items() if kind == COLD_BLOCK}
     for number, _ in enumerate(state.adopt_cold(heads, meta.get(KEY_COLD_INDEX), found), 1):
-        if number % BLOCKS_A_TURN == 0:
+        if number % BLOCKS_PER_CHUNK == 0:
             await asyncio.sleep(0)
 
 

@@ -31,7 +31,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError, WireError
 
 INDEXES_TOLD_MAX = 100  # record errors in one answer
-SLICE_RECORDS = 2048  # whose heads are read in one turn of the loop: two milliseconds
+CHUNK_RECORDS = 2048  # whose heads are read in one iteration of the loop: two milliseconds
 # To hand work over to a thread and to park its request costs about 0.2 ms. At its highest level zstd takes 3
 # ms for so much, all others less than 0.5; to unpack eight times as much takes 0.2.
 RECOMPRESSED_INLINE_BYTES_MAX = 8 << 10
@@ -69,7 +69,7 @@ def is_slow(view: memoryview, settings: TopicSettings) -> bool:
     is_recompressed = has_new_codec(header, settings)
     if not (is_recompressed or is_looked_into):
         return False
-    if is_looked_into and header.record_count > SLICE_RECORDS:
+    if is_looked_into and header.record_count > CHUNK_RECORDS:
         return True
     inline_bytes_max = RECOMPRESSED_INLINE_BYTES_MAX if is_recompressed else UNPACKED_INLINE_BYTES_MAX
     if header.codec == Codec.NONE:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from millrace.broker.partitions.partition import Partition
-from millrace.broker.partitions.rewrite import SLICE_RECORDS
+from millrace.broker.partitions.rewrite import CHUNK_RECORDS
 from millrace.broker.partitions.segments import Segment
 from millrace.broker.partitions.time_index import TimeTail, find_in_chunk, is_chunk, last_in_chunk
 from millrace.broker.partitions.true_times import TrueTimes
@@ -30,7 +30,7 @@ from millrace.s3stream.objects.format import Entry
 
 T = TypeVar("T")
 SCAN_BYTES = 256 << 10
-HEAVY_RECORDS = 2 * SLICE_RECORDS
+HEAVY_RECORDS = 2 * CHUNK_RECORDS
 
 
 class TimedOffset(NamedTuple):
@@ -45,7 +45,7 @@ class Asker:
         """Called before a lookup reads on."""
 
     async def on_heavy(self) -> None:
-        """Called before a batch is walked for longer than a few turns of the loop."""
+        """Called before a batch is walked for longer than a few iterations of the loop."""
 
     async def on_lie(self) -> None:
         """A batch was walked that has no record of the time that it claims."""
@@ -167,7 +167,7 @@ class _Lookup:
                 if largest is None:
                     largest = NO_TIMESTAMP
                     async for times in in_chunks(
-                        times_in(header, payload), SLICE_RECORDS, self._unpacking.yield_queue
+                        times_in(header, payload), CHUNK_RECORDS, self._unpacking.yield_queue
                     ):
                         largest = max(largest, *(time for _, time in times))
         except WireError:
@@ -219,7 +219,7 @@ class _Lookup:
                 if largest is None or largest >= timestamp_ms:
                     largest = NO_TIMESTAMP
                     async for times in in_chunks(
-                        times_in(header, payload), SLICE_RECORDS, self._unpacking.yield_queue
+                        times_in(header, payload), CHUNK_RECORDS, self._unpacking.yield_queue
                     ):
                         for found, found_ms in times:
                             if found_ms >= timestamp_ms and start <= found < end:
@@ -303,10 +303,10 @@ async def _search_chunks(
 
 @asynccontextmanager
 async def _times(entry: Entry, unpacking: Unpacking) -> AsyncIterator[InChunks[tuple[int, int]]]:
-    """In slices, as a batch may hold millions of records."""
+    """In chunks, as a batch may hold millions of records."""
     header = BatchHeader(entry.data)
     async with unpacking.unpacked(entry.data, header) as payload:
-        yield in_chunks(times_in(header, payload), SLICE_RECORDS, unpacking.yield_queue)
+        yield in_chunks(times_in(header, payload), CHUNK_RECORDS, unpacking.yield_queue)
 
 
 async def _largest(partition: Partition, segment: Segment, end: int, unpacking: Unpacking) -> int:
@@ -332,8 +332,8 @@ async def _largest(partition: Partition, segment: Segment, end: int, unpacking: 
 async def _largest_in_batch(entry: Entry, start: int, end: int, unpacking: Unpacking) -> int:
     largest = -1
     try:
-        async with _times(entry, unpacking) as slices:
-            async for times in slices:
+        async with _times(entry, unpacking) as chunks:
+            async for times in chunks:
                 largest = max(largest, *(time for found, time in times if start <= found < end), -1)
     except WireError:
         return BatchHeader(entry.data).max_timestamp

@@ -2,7 +2,7 @@
 one at a time.
 
 What codecs do is done in threads (they release the interpreter), what Python does with each record on the
-loop, in slices. Small batches are unpacked in place.
+loop, in chunks. Small batches are unpacked in place.
 
 Not here: which batches are looked into (rewrite.py, time_lookup.py), in which order their requests go on
 (handlers/produce.py).
@@ -20,8 +20,8 @@ from itertools import compress, count, islice
 from typing import ParamSpec, TypeVar
 
 from millrace.broker.partitions.rewrite import (
+    CHUNK_RECORDS,
     INDEXES_TOLD_MAX,
-    SLICE_RECORDS,
     UNPACKED_INLINE_BYTES_MAX,
     TimeSpan,
     demand_keys,
@@ -38,7 +38,7 @@ from millrace.protocol.batches import HEADER_BYTES, BatchHeader, Codec, check_pr
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError, WireError
 from millrace.protocol.primitives import Buffer
-from millrace.protocol.record_walk import IS_COMPILED, WalkInSteps, walk
+from millrace.protocol.record_walk import IS_COMPILED, YieldingWalk, walk
 from millrace.runtime.offload import Offload
 from millrace.runtime.scheduling.chunks import in_chunks
 from millrace.runtime.scheduling.yield_queue import YieldQueue
@@ -155,7 +155,7 @@ class Unpacking:
     async def _walk(
         self, view: memoryview, header: BatchHeader, payload: Buffer, settings: TopicSettings, now_ms: int
     ) -> tuple[memoryview, BatchHeader]:
-        """Judges each record. The compiled walk lets go of the interpreter; Python's own takes turns with
+        """Judges each record. The compiled walk lets go of the interpreter; Python's own yields to
         others."""
         rules = settings.record_rules
         assert rules is not None
@@ -166,7 +166,7 @@ class Unpacking:
             settings.is_compacted,
         )
         if not IS_COMPILED:
-            steps = WalkInSteps(payload, *arguments)
+            steps = YieldingWalk(payload, *arguments)
             for _ in steps:
                 await self.yield_queue.yield_now()
             walked = steps.walked
@@ -181,7 +181,7 @@ class Unpacking:
 
         keyless: list[int] = []
         numbers = count()
-        async for found in in_chunks(keyless_in(header, payload), SLICE_RECORDS, self.yield_queue):
+        async for found in in_chunks(keyless_in(header, payload), CHUNK_RECORDS, self.yield_queue):
             keyless += compress(islice(numbers, len(found)), found)
             if len(keyless) >= INDEXES_TOLD_MAX:
                 break
@@ -232,6 +232,6 @@ async def _span_of(header: BatchHeader, payload: Buffer, yield_queue: YieldQueue
     from millrace.protocol.records import times_in
 
     span = TimeSpan()
-    async for times in in_chunks(times_in(header, payload), SLICE_RECORDS, yield_queue):
+    async for times in in_chunks(times_in(header, payload), CHUNK_RECORDS, yield_queue):
         span.add(times)
     return span

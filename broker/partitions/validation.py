@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from millrace.broker.partitions.rewrite import (
+    CHUNK_RECORDS,
     INDEXES_TOLD_MAX,
     RECOMPRESSED_INLINE_BYTES_MAX,
-    SLICE_RECORDS,
     InvalidRecords,
     has_new_codec,
     unreadable,
@@ -42,7 +42,7 @@ INT64_MIN = -INT64_MAX - 1
 
 
 class TooLong:
-    """Told in place of an answer: to look takes longer than one turn of the loop may."""
+    """Told in place of an answer: to look takes longer than one iteration of the loop may."""
 
 
 TOO_LONG: Final = TooLong()
@@ -67,7 +67,7 @@ class RecordLook:
         bytes_max = (
             RECOMPRESSED_INLINE_BYTES_MAX if has_new_codec(header, settings) else UNPACKED_INLINE_BYTES_MAX
         )
-        if not IS_COMPILED and header.record_count > SLICE_RECORDS:
+        if not IS_COMPILED and header.record_count > CHUNK_RECORDS:
             return TOO_LONG
         data = view[HEADER_BYTES:]
         if header.codec == Codec.NONE:

@@ -43,7 +43,7 @@ class Answer(Enum):
     PLAIN = auto()  # may be larger than its request
     WIDE = (
         auto()
-    )  # may be large where the request is small: encoded in slices, and nothing behind it is begun meanwhile
+    )  # may be large where the request is small: encoded in chunks, and nothing behind it is begun meanwhile
 
 
 class Work(Enum):
@@ -51,9 +51,9 @@ class Work(Enum):
 
     RECORDS = auto()  # carries records: charged as bulk, of any size that socket.request.max.bytes allows
     WHOLE = auto()  # decoded in one go, but for one that holds many elements
-    # names things by the thousand: from SLICED_FROM_BYTES on decoded in slices, few at a time until they are
+    # names things by the thousand: from CHUNKED_FROM_BYTES on decoded in chunks, few at a time until they are
     # answered
-    SLICED = auto()
+    CHUNKED = auto()
     KEPT = auto()  # what it brings is a group's from then on
 
 
@@ -113,7 +113,7 @@ class Traits:
 
 FREE, BARRIER, HEAD = Order
 BRIEF, SHARED, PLAIN, WIDE = Answer
-RECORDS, WHOLE, SLICED, KEPT = Work
+RECORDS, WHOLE, CHUNKED, KEPT = Work
 TIME, NONE, BYTES_IN, BYTES_OUT, MUTATION = Quota
 _KEYS: Final = {api.name: api.key for api in KAFKA}
 
@@ -138,24 +138,24 @@ def _row(
 _ROWS: Final = (
     _row("Produce", FREE, RECORDS, BRIEF, "TOPIC WRITE", BYTES_IN),
     _row("Fetch", HEAD, WHOLE, SHARED, "TOPIC READ", BYTES_OUT),
-    _row("ListOffsets", FREE, SLICED, PLAIN, "TOPIC DESCRIBE"),
-    _row("Metadata", HEAD, SLICED, WIDE, "TOPIC DESCRIBE"),
-    _row("OffsetCommit", BARRIER, SLICED, BRIEF, "GROUP READ"),
-    _row("OffsetFetch", HEAD, SLICED, WIDE, "GROUP DESCRIBE"),
-    _row("FindCoordinator", FREE, SLICED, BRIEF, "GROUP DESCRIBE"),
+    _row("ListOffsets", FREE, CHUNKED, PLAIN, "TOPIC DESCRIBE"),
+    _row("Metadata", HEAD, CHUNKED, WIDE, "TOPIC DESCRIBE"),
+    _row("OffsetCommit", BARRIER, CHUNKED, BRIEF, "GROUP READ"),
+    _row("OffsetFetch", HEAD, CHUNKED, WIDE, "GROUP DESCRIBE"),
+    _row("FindCoordinator", FREE, CHUNKED, BRIEF, "GROUP DESCRIBE"),
     _row("JoinGroup", HEAD, KEPT, BRIEF, "GROUP READ"),
     _row("Heartbeat", FREE, WHOLE, BRIEF, "GROUP READ"),
-    _row("LeaveGroup", FREE, SLICED, BRIEF, "GROUP READ"),
+    _row("LeaveGroup", FREE, CHUNKED, BRIEF, "GROUP READ"),
     _row("SyncGroup", HEAD, KEPT, BRIEF, "GROUP READ"),
-    _row("DescribeGroups", HEAD, SLICED, WIDE, "GROUP DESCRIBE"),
+    _row("DescribeGroups", HEAD, CHUNKED, WIDE, "GROUP DESCRIBE"),
     _row("ListGroups", HEAD, WHOLE, WIDE, "CLUSTER DESCRIBE"),
     _row("SaslHandshake", FREE, WHOLE, BRIEF, quota=NONE, is_open=True),
     _row("ApiVersions", FREE, WHOLE, BRIEF, quota=NONE, is_open=True),
-    _row("CreateTopics", BARRIER, SLICED, BRIEF, "CLUSTER CREATE", MUTATION, is_forwarded=True),
-    _row("DeleteTopics", BARRIER, SLICED, BRIEF, "TOPIC DELETE", MUTATION, is_forwarded=True),
-    _row("DeleteRecords", BARRIER, SLICED, BRIEF, "TOPIC DELETE"),
+    _row("CreateTopics", BARRIER, CHUNKED, BRIEF, "CLUSTER CREATE", MUTATION, is_forwarded=True),
+    _row("DeleteTopics", BARRIER, CHUNKED, BRIEF, "TOPIC DELETE", MUTATION, is_forwarded=True),
+    _row("DeleteRecords", BARRIER, CHUNKED, BRIEF, "TOPIC DELETE"),
     _row("InitProducerId", FREE, WHOLE, BRIEF, "CLUSTER IDEMPOTENT_WRITE"),
-    _row("OffsetForLeaderEpoch", HEAD, SLICED, WIDE, "TOPIC DESCRIBE"),
+    _row("OffsetForLeaderEpoch", HEAD, CHUNKED, WIDE, "TOPIC DESCRIBE"),
     _row("AddPartitionsToTxn", FREE, WHOLE, BRIEF, "TRANSACTIONAL_ID WRITE"),
     _row("AddOffsetsToTxn", FREE, WHOLE, BRIEF, "TRANSACTIONAL_ID WRITE"),
     _row("EndTxn", FREE, WHOLE, BRIEF, "TRANSACTIONAL_ID WRITE"),
@@ -164,22 +164,22 @@ _ROWS: Final = (
     _row("DescribeAcls", FREE, WHOLE, PLAIN, "CLUSTER DESCRIBE"),
     _row("CreateAcls", FREE, WHOLE, PLAIN, "CLUSTER ALTER"),
     _row("DeleteAcls", FREE, WHOLE, PLAIN, "CLUSTER ALTER"),
-    _row("DescribeConfigs", HEAD, SLICED, WIDE, "NAMED DESCRIBE_CONFIGS"),
-    _row("AlterConfigs", BARRIER, SLICED, PLAIN, "NAMED ALTER_CONFIGS", is_forwarded=True),
-    _row("AlterReplicaLogDirs", HEAD, SLICED, WIDE, "CLUSTER ALTER"),
-    _row("DescribeLogDirs", HEAD, SLICED, WIDE, "CLUSTER DESCRIBE"),
+    _row("DescribeConfigs", HEAD, CHUNKED, WIDE, "NAMED DESCRIBE_CONFIGS"),
+    _row("AlterConfigs", BARRIER, CHUNKED, PLAIN, "NAMED ALTER_CONFIGS", is_forwarded=True),
+    _row("AlterReplicaLogDirs", HEAD, CHUNKED, WIDE, "CLUSTER ALTER"),
+    _row("DescribeLogDirs", HEAD, CHUNKED, WIDE, "CLUSTER DESCRIBE"),
     _row("SaslAuthenticate", FREE, WHOLE, BRIEF, quota=NONE, is_open=True),
-    _row("CreatePartitions", BARRIER, SLICED, PLAIN, "TOPIC ALTER", MUTATION, is_forwarded=True),
+    _row("CreatePartitions", BARRIER, CHUNKED, PLAIN, "TOPIC ALTER", MUTATION, is_forwarded=True),
     _row("CreateDelegationToken", FREE, WHOLE, PLAIN, "DELEGATION_TOKEN CREATE"),
     _row("RenewDelegationToken", FREE, WHOLE, PLAIN, "DELEGATION_TOKEN ALTER"),
     _row("ExpireDelegationToken", FREE, WHOLE, PLAIN, "DELEGATION_TOKEN ALTER"),
     _row("DescribeDelegationToken", FREE, WHOLE, PLAIN, "DELEGATION_TOKEN DESCRIBE"),
-    _row("DeleteGroups", BARRIER, SLICED, PLAIN, "GROUP DELETE"),
-    _row("ElectLeaders", FREE, SLICED, PLAIN, "CLUSTER ALTER", is_forwarded=True),
-    _row("IncrementalAlterConfigs", BARRIER, SLICED, PLAIN, "NAMED ALTER_CONFIGS", is_forwarded=True),
-    _row("AlterPartitionReassignments", FREE, SLICED, PLAIN, "CLUSTER ALTER", is_forwarded=True),
+    _row("DeleteGroups", BARRIER, CHUNKED, PLAIN, "GROUP DELETE"),
+    _row("ElectLeaders", FREE, CHUNKED, PLAIN, "CLUSTER ALTER", is_forwarded=True),
+    _row("IncrementalAlterConfigs", BARRIER, CHUNKED, PLAIN, "NAMED ALTER_CONFIGS", is_forwarded=True),
+    _row("AlterPartitionReassignments", FREE, CHUNKED, PLAIN, "CLUSTER ALTER", is_forwarded=True),
     _row("ListPartitionReassignments", FREE, WHOLE, PLAIN, "CLUSTER DESCRIBE", is_forwarded=True),
-    _row("OffsetDelete", BARRIER, SLICED, PLAIN, "GROUP DELETE"),
+    _row("OffsetDelete", BARRIER, CHUNKED, PLAIN, "GROUP DELETE"),
     _row("DescribeClientQuotas", FREE, WHOLE, PLAIN, "CLUSTER DESCRIBE_CONFIGS"),
     _row("AlterClientQuotas", FREE, WHOLE, PLAIN, "CLUSTER ALTER_CONFIGS"),
     _row("DescribeUserScramCredentials", FREE, WHOLE, PLAIN, "CLUSTER DESCRIBE"),
@@ -187,14 +187,14 @@ _ROWS: Final = (
     _row("DescribeQuorum", FREE, WHOLE, PLAIN, "CLUSTER DESCRIBE", is_forwarded=True),
     _row("UpdateFeatures", FREE, WHOLE, PLAIN, "CLUSTER ALTER", is_forwarded=True),
     _row("DescribeCluster", FREE, WHOLE, PLAIN, "CLUSTER DESCRIBE"),
-    _row("DescribeProducers", HEAD, SLICED, WIDE, "TOPIC READ"),
+    _row("DescribeProducers", HEAD, CHUNKED, WIDE, "TOPIC READ"),
     _row("UnregisterBroker", FREE, WHOLE, PLAIN, "CLUSTER ALTER", is_forwarded=True),
     _row("DescribeTransactions", FREE, WHOLE, PLAIN, "TRANSACTIONAL_ID DESCRIBE"),
     _row("ListTransactions", FREE, WHOLE, PLAIN, "TRANSACTIONAL_ID DESCRIBE"),
     _row("ConsumerGroupHeartbeat", FREE, WHOLE, BRIEF, "GROUP READ"),
     _row("ConsumerGroupDescribe", FREE, WHOLE, PLAIN, "GROUP DESCRIBE"),
     _row("ListConfigResources", HEAD, WHOLE, WIDE, "CLUSTER DESCRIBE_CONFIGS"),
-    _row("DescribeTopicPartitions", HEAD, SLICED, WIDE, "TOPIC DESCRIBE"),
+    _row("DescribeTopicPartitions", HEAD, CHUNKED, WIDE, "TOPIC DESCRIBE"),
     _row("ShareGroupHeartbeat", FREE, WHOLE, PLAIN, "GROUP READ"),
     _row("ShareGroupDescribe", FREE, WHOLE, PLAIN, "GROUP DESCRIBE"),
     _row("ShareFetch", FREE, WHOLE, PLAIN, "GROUP READ"),

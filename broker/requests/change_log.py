@@ -1,7 +1,7 @@
 """Who changed topics, configurations, records and groups: a line a request that changed something, with
 client id and address, at a bounded rate.
 
-Behind the handlers of these APIs, once they have answered, and in slices. What was refused, or only
+Behind the handlers of these APIs, once they have answered, and in chunks. What was refused, or only
 validated, is not logged. The first LINES_MAX lines of a period are written, the rest are counted. Topics that
 a request makes on the way (topic_creation.py) are told here, too.
 """
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 LINES_MAX = 60
 PERIOD_S = 60.0
 NAMES_MAX = 10  # of one request
-RESULTS_A_SLICE = 2_000
+RESULTS_PER_CHUNK = 2_000
 VALUE_CHARS_MAX = 100  # of a value or a name, each of which may fill a string of the protocol
 ITEM_CHARS_MAX = 1_000
 
@@ -118,7 +118,9 @@ class LoggedHandle:
         response = await outcome
         if not getattr(request, "validate_only", False):
             done: list[Any] = []
-            async for part in in_chunks(self._change.done(request, response), RESULTS_A_SLICE, context.work):
+            async for part in in_chunks(
+                self._change.done(request, response), RESULTS_PER_CHUNK, context.work
+            ):
                 done += [one for one in part if one is not None]
             self._note(context, done)
         return response

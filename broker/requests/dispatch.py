@@ -2,7 +2,7 @@
 the reply.
 
     frame -> admit -> authenticated? -> decode -> authorise -> quota -> handle -> encode -> send
-             connection.py              `begin`, or in slices `answered`          `encode`, `in_bytes`
+             connection.py              `begin`, or in chunks `answered`          `encode`, `in_bytes`
                        gates.py                   gates.py
 
 What holds for an API stands in its row of api_traits.py.
@@ -14,9 +14,9 @@ Not here: sockets, order and budgets (connection.py), meaning (handlers). Kept t
     handler raises becomes an answer.
   * An ApiVersions request of a version we do not know is answered in version 0 with UNSUPPORTED_VERSION
     (KIP-511).
-  * What a cold handler answers may be large, and is encoded in slices (broker/scheduling/slices.py) as soon
-    as it is there. A request that holds many elements is decoded in slices too, and so is a large one whose
-    work is SLICED: its handler is called when it is decoded. A connection begins nothing behind what is
+  * What a cold handler answers may be large, and is encoded in chunks (broker/requests/work.py) as soon
+    as it is there. A request that holds many elements is decoded in chunks too, and so is a large one whose
+    work is CHUNKED: its handler is called when it is decoded. A connection begins nothing behind what is
     large, so that it has one such answer at a time, however many it asks for.
   * Every answer that is an error is built by the handler's own `refuse(request, code)` where it has one, else
     by the response's top-level error_code where that version carries one; else there is no honest answer and
@@ -39,14 +39,14 @@ from millrace.broker.requests.request import CLOSE, ConnectionInfo, Encoded, Han
 from millrace.broker.requests.work import LARGE_AT_ONCE, RequestWork
 from millrace.protocol.apis import API, Api
 from millrace.protocol.codec import (
-    ELEMENTS_A_STEP,
+    ELEMENTS_PER_CHUNK,
     decode_request,
-    decode_request_in_steps,
+    decode_request_yielding,
     encode_response,
-    encode_response_in_steps,
+    encode_response_yielding,
 )
 from millrace.protocol.error_codes import ErrorCode
-from millrace.protocol.error_scan import error_scan, error_scan_steps
+from millrace.protocol.error_scan import error_scan, error_scan_yielding
 from millrace.protocol.errors import TooManyElements, WireError
 from millrace.protocol.frame import in_own_memory
 from millrace.protocol.header import API_VERSIONS_KEY, decode_request_header
@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 # A request that carries no records is never this large; what is decoded of one may take several times its
 # bytes (text above all).
 OTHER_REQUEST_BYTES_MAX = 16 << 20
-SLICED_FROM_BYTES = 64 << 10
+CHUNKED_FROM_BYTES = 64 << 10
 NAMES_OF_CODES = {int(code): code.name for code in ErrorCode}
 UNANSWERED = "UNANSWERED"
 TRACE_FREE = (WireError, asyncio.CancelledError)
@@ -81,8 +81,8 @@ class Route:
         "handle",
         "has_records",
         "is_barrier",
+        "is_chunked",
         "is_late_barrier",
-        "is_sliced",
         "large_permits",
         "max_version",
         "min_version",
@@ -92,7 +92,7 @@ class Route:
         "requests_count",
         "response_type",
         "scan",
-        "scan_steps",
+        "scan_yielding",
         "seconds",
         "traits",
     )
@@ -102,7 +102,7 @@ class Route:
         self.traits = traits = TRAITS[api.key]
         self.handle = gates.before(handle, traits)
         self.is_barrier = traits.order is Order.BARRIER
-        self.is_sliced = traits.work is Work.SLICED
+        self.is_chunked = traits.work is Work.CHUNKED
         self.has_records = traits.work is Work.RECORDS
         self.is_late_barrier = self.is_barrier or self.has_records or traits.answer is Answer.WIDE
         self.large_permits = Semaphore(LARGE_AT_ONCE)
@@ -116,7 +116,7 @@ class Route:
         self.error_counts: dict[str, int] = {}
         self.on_new_error: Callable[[str], None] = lambda name: None
         self.scan = error_scan(api.response_type)
-        self.scan_steps = error_scan_steps(api.response_type)
+        self.scan_yielding = error_scan_yielding(api.response_type)
         self.seconds = Histogram()
 
     def count_errors(self, response: Any) -> None:
@@ -126,11 +126,11 @@ class Route:
             self.scan(response, found)
             self._count_all(found)
 
-    def count_errors_in_steps(self, response: Any) -> Generator[None, None, None]:
+    def count_errors_yielding(self, response: Any) -> Generator[None, None, None]:
         """The same, with stops on the way."""
         found: list[int] = []
-        for count, _ in enumerate(self.scan_steps(response, found), 1):
-            if not count % ELEMENTS_A_STEP:
+        for count, _ in enumerate(self.scan_yielding(response, found), 1):
+            if not count % ELEMENTS_PER_CHUNK:
                 self._count_all(found)
                 found.clear()
                 yield
@@ -168,7 +168,7 @@ class Exchange:
     (`is_pending`). `version` is the version that the reply is encoded in, the request's own but for the
     answer to an unknown ApiVersions. `is_barrier`: its connection begins nothing behind it before it is done.
     `began_s`: by the clock of what is measured. `on_begun`: called when the handler was, of a request that is
-    decoded in slices.
+    decoded in chunks.
     """
 
     __slots__ = (
@@ -239,7 +239,7 @@ class Dispatcher:
         return route
 
     def begin(self, frame: Buffer, connection: ConnectionInfo) -> Exchange:
-        """Decodes the frame and runs the handler's ordered part, or has both done in slices. On return no
+        """Decodes the frame and runs the handler's ordered part, or has both done in chunks. On return no
         view of the frame is left that is not all of its memory. Raises WireError for what is malformed, not
         served, too large, or sent before authentication; what a handler raises is answered."""
         began_s = measured_s()
@@ -261,7 +261,7 @@ class Dispatcher:
             raise WireError(f"{route.api.name} before authentication")
         if len(frame) > OTHER_REQUEST_BYTES_MAX and not route.has_records:
             raise WireError(f"{route.api.name} of {len(frame)} bytes, the bound is {OTHER_REQUEST_BYTES_MAX}")
-        if len(frame) >= SLICED_FROM_BYTES and route.is_sliced:
+        if len(frame) >= CHUNKED_FROM_BYTES and route.is_chunked:
             return self._begin_large(route, context, frame, position, began_s, is_large=True)
         try:
             request = decode_request(route.api, version, frame, position)
@@ -362,14 +362,14 @@ class Dispatcher:
 
 
 async def answered(exchange: Exchange, frame: Buffer, position: int, *, is_large: bool) -> Any:
-    """What becomes of a request that is decoded in slices; one that is large by its bytes keeps its place
+    """What becomes of a request that is decoded in chunks; one that is large by its bytes keeps its permit
     until it is answered. WireError for one that cannot be decoded."""
     route, context = exchange.route, exchange.context
     work = context.work
     await work.begin()
     try:
         exchange.request = await run_yielding(
-            decode_request_in_steps(route.api, exchange.version, frame, position), work.yield_now
+            decode_request_yielding(route.api, exchange.version, frame, position), work.yield_now
         )
         del frame
         if not is_large:
@@ -400,8 +400,8 @@ async def in_bytes(
     response = await answer
     if isinstance(response, Verdict | Encoded):
         return response
-    await run_yielding(exchange.route.count_errors_in_steps(response), work.yield_now)
-    steps = encode_response_in_steps(
+    await run_yielding(exchange.route.count_errors_yielding(response), work.yield_now)
+    steps = encode_response_yielding(
         exchange.route.api, exchange.version, exchange.context.correlation_id, response
     )
     return Encoded(await run_yielding(steps, work.yield_now))

@@ -15,7 +15,7 @@ goes out as an effect.
         '------------------------------> | DELAYED |
                     too little           '---------'
 
-A request for very many partitions reads in slices, with others between: events may come while it is READING
+A request for very many partitions reads in chunks, with others between: events may come while it is READING
 too. What becomes visible during such a pass, or during a remote read, counts: with enough of it, or a
 partition that changed its leader, READING is next. A delayed operation that is force completed expires, as at
 its deadline. From any state but DONE a defect leads to DONE, and DONE has no way out.
@@ -146,7 +146,7 @@ class FetchMachine:
         return f"{self.state.name.lower()}{' expired' if self.is_expired else ''}"
 
     def on_pass(self, found: Found, heard_bytes: int = 0, is_interrupted: bool = False) -> FetchEffect:
-        """A read pass is over. Of one in slices: `heard_bytes` became visible meanwhile, `is_interrupted` by
+        """A read pass is over. Of one in chunks: `heard_bytes` became visible meanwhile, `is_interrupted` by
         what cannot wait."""
         if found.openings:
             event = NOT_OPEN
@@ -171,8 +171,8 @@ class FetchMachine:
         return self._take(self._judge(found, heard_bytes, is_interrupted))
 
     def on_satisfied(self) -> FetchEffect:
-        """The bytes that it was delayed for came. It may have expired in the same turn of the loop: then this
-        is nothing."""
+        """The bytes that it was delayed for came. It may have expired in the same iteration of the loop: then
+        this is nothing."""
         return self._take(SATISFIED)
 
     def on_expired(self) -> FetchEffect:

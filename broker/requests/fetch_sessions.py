@@ -16,7 +16,7 @@ smaller than itself and older than `idle_ms`; else the answer has session id 0, 
 `partitions_max` bounds what all sessions together remember, and with it their memory (`partitions_within`).
 
 A session may hold 100,000 partitions: what an increment changes may be folded in in parts, and what a large
-session leaves behind goes ITEMS_A_STEP at a time, after the session is gone from its slot.
+session leaves behind goes ITEMS_PER_CHUNK at a time, after the session is gone from its slot.
 
 Not here: reading partitions, waiting (purgatory.py: a session is one subscriber for as long as it lives).
 
@@ -42,7 +42,7 @@ NOTHING_SENT = -1
 PARTITIONS_MAX = 1_000_000
 PARTITION_BYTES = 320  # what a remembered partition takes: the item, its key and its places
 MEMORY_SHARES = 4
-ITEMS_A_STEP = 1_000  # about a millisecond
+ITEMS_PER_CHUNK = 1_000  # about a millisecond
 
 Topic = str | bytes  # a name below Fetch version 13, an id from then on
 Key = tuple[Topic, int]
@@ -246,7 +246,7 @@ class FetchSessions:
 
     def leave_some(self) -> bool:
         """Ends the subscriptions of some that a session left behind; whether there are more."""
-        left = ITEMS_A_STEP
+        left = ITEMS_PER_CHUNK
         while self._leaving and left:
             session = self._leaving[0]
             while session.items and left:

@@ -35,7 +35,7 @@ from millrace.s3stream.objects.format import Entry
 
 VERSION_WITH_STORAGE_ERROR = 6
 REMOTE_READS_AT_ONCE = 16
-ITEMS_A_SLICE = 500
+ITEMS_PER_CHUNK = 500
 # How long an answer waits for the store: with nothing to tell, and when it has records that others wait for.
 # The load goes on.
 REMOTE_READ_S = 10.0
@@ -111,14 +111,14 @@ class ReadPass:
         self._begin()
         self._read_all(list(self._subscriber.dirty))
 
-    async def run_in_slices(self, yielder: Yielder) -> None:
-        """The same, of very many: others have the loop meanwhile. What leaves the subscriber until its turn
-        comes is passed over."""
+    async def run_in_chunks(self, yielder: Yielder) -> None:
+        """The same, of very many: others have the loop meanwhile. What leaves the subscriber until its
+        chunk is read is passed over."""
         self._begin()
         changed = list(self._subscriber.dirty)
-        for start in range(0, len(changed), ITEMS_A_SLICE):
+        for start in range(0, len(changed), ITEMS_PER_CHUNK):
             await yielder.yield_now()
-            self._read_all(changed[start : start + ITEMS_A_SLICE])
+            self._read_all(changed[start : start + ITEMS_PER_CHUNK])
 
     def _begin(self) -> None:
         self.is_urgent = False

@@ -1,7 +1,7 @@
 """Produce requests for so many partitions that they are served in pieces: cut, and their responses joined
 again. Pure.
 
-A piece is a request of its own: it finds its partitions, makes sure of room and keeps its turns by itself, as
+A piece is a request of its own: it finds its partitions, makes sure of room and is queued by itself, as
 several requests of one connection do. Not here: serving a piece (handlers/produce.py).
 """
 
@@ -22,8 +22,8 @@ PARTS_A_PIECE: Final = ELEMENTS_AT_ONCE // 2
 
 
 def is_wide(request: ProduceRequest) -> bool:
-    """Whether it names more than may be served in one turn of the loop. Counted as the decoder counts: a wide
-    one was decoded in steps, and its records lie in memory of their own."""
+    """Whether it names more than may be served in one iteration of the loop. Counted as the decoder counts: a
+    wide one was decoded in chunks, and its records lie in memory of their own."""
     count = len(request.topic_data)
     if count > ELEMENTS_AT_ONCE:
         return True

@@ -45,10 +45,10 @@ def is_long(request: CommitCompactionRequest) -> bool:
 
 
 def decide_commit_compaction(image: MetadataImage, request: CommitCompactionRequest, now_ms: int) -> Decision:
-    return run_to_end(decide_in_steps(image, request, now_ms))
+    return run_to_end(decide_yielding(image, request, now_ms))
 
 
-def decide_in_steps(
+def decide_yielding(
     image: MetadataImage, request: CommitCompactionRequest, now_ms: int
 ) -> Yielding[Decision]:
     check_broker(image, request.node_id, request.broker_epoch)

@@ -25,9 +25,9 @@ from millrace.protocol.metadata_records import ConfigRecord
 from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 
 T = TypeVar("T")
-WEIGHT_A_STEP: Final = 500  # resources and values between two pauses: two or three milliseconds
+WEIGHT_PER_CHUNK: Final = 500  # resources and values between two pauses: two or three milliseconds
 CHARS_A_WEIGHT: Final = 50  # of a value, which may be a list of thousands
-NAMES_A_STEP: Final = 5_000  # that are only looked for twice
+NAMES_PER_CHUNK: Final = 5_000  # that are only looked for twice
 BROKER_LISTS: Final = frozenset(
     (
         "cordoned.log.dirs",
@@ -54,10 +54,10 @@ class Operation(IntEnum):
 def decide_incremental_alter_configs(
     image: MetadataImage, request: incremental.IncrementalAlterConfigsRequest, rules: ConfigRules
 ) -> Decision:
-    return run_to_end(decide_incremental_alter_configs_in_steps(image, request, rules))
+    return run_to_end(decide_incremental_alter_configs_yielding(image, request, rules))
 
 
-def decide_incremental_alter_configs_in_steps(
+def decide_incremental_alter_configs_yielding(
     image: MetadataImage, request: incremental.IncrementalAlterConfigsRequest, rules: ConfigRules
 ) -> Yielding[Decision]:
     decision = Decision(incremental.IncrementalAlterConfigsResponse())
@@ -67,10 +67,10 @@ def decide_incremental_alter_configs_in_steps(
 def decide_alter_configs(
     image: MetadataImage, request: whole.AlterConfigsRequest, rules: ConfigRules
 ) -> Decision:
-    return run_to_end(decide_alter_configs_in_steps(image, request, rules))
+    return run_to_end(decide_alter_configs_yielding(image, request, rules))
 
 
-def decide_alter_configs_in_steps(
+def decide_alter_configs_yielding(
     image: MetadataImage, request: whole.AlterConfigsRequest, rules: ConfigRules
 ) -> Yielding[Decision]:
     decision = Decision(whole.AlterConfigsResponse())
@@ -112,10 +112,10 @@ def by_key(
     """The last item of each key, and the keys that several have."""
     last: dict[Hashable, T] = {}
     again: set[Hashable] = set()
-    for start in range(0, len(items), NAMES_A_STEP):
+    for start in range(0, len(items), NAMES_PER_CHUNK):
         if start:
             yield
-        for item in items[start : start + NAMES_A_STEP]:
+        for item in items[start : start + NAMES_PER_CHUNK]:
             named = key(item)
             if named in last:
                 again.add(named)
@@ -132,7 +132,7 @@ class Pace:
     def is_spent(self, weight: int) -> bool:
         """A pause is due before what weighs so much."""
         self._weight += weight
-        if self._weight <= WEIGHT_A_STEP:
+        if self._weight <= WEIGHT_PER_CHUNK:
             return False
         self._weight = 0
         return True

@@ -49,9 +49,9 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 COUNTED_TOPICS: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 NAME_BYTES_MAX: Final = 249
 # Between two pauses: two or three milliseconds.
-TOPICS_A_STEP: Final = 50
-NAMES_A_STEP: Final = 2000
-PARTITIONS_A_STEP: Final = 1000
+TOPICS_PER_CHUNK: Final = 50
+NAMES_PER_CHUNK: Final = 2000
+PARTITIONS_PER_CHUNK: Final = 1000
 REPLICAS_SHOWN_MAX: Final = 100  # in a refusal: a request may name one broker a million times
 NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 UNASSIGNED_DIRECTORY: Final = bytes(15) + b"\x01"  # Kafka's id for a replica whose folder is not known
@@ -60,27 +60,27 @@ UNASSIGNED_DIRECTORY: Final = bytes(15) + b"\x01"  # Kafka's id for a replica wh
 def decide_create_topics(
     image: MetadataImage, request: CreateTopicsRequest, rules: CreationRules
 ) -> Decision:
-    return run_to_end(decide_create_topics_in_steps(image, request, rules))
+    return run_to_end(decide_create_topics_yielding(image, request, rules))
 
 
-def decide_create_topics_in_steps(
+def decide_create_topics_yielding(
     image: MetadataImage, request: CreateTopicsRequest, rules: CreationRules
 ) -> Yielding[Decision]:
     """With a pause after every so many topics or partitions: the image is the same after it. A topic that is
     refused has its error in the response; none is raised."""
-    named, counts, total = yield from count_in_steps(request, rules)
+    named, counts, total = yield from count_yielding(request, rules)
     excess = excess_of(total, rules)
     decision = Decision(CreateTopicsResponse())
     batch = Creation(image, rules)
     for place, topic in enumerate(named.values(), 1):
-        if place % TOPICS_A_STEP == 0:
+        if place % TOPICS_PER_CHUNK == 0:
             yield
         try:
             if excess is not None:
                 raise KafkaError(ErrorCode.POLICY_VIOLATION, excess)
             if counts[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            result, records = yield from batch.create_in_steps(topic)
+            result, records = yield from batch.create_yielding(topic)
             decision.records += [] if request.validate_only else records
         except KafkaError as error:
             result = CreatableTopicResult(topic.name, error_code=error.code, error_message=error.message)
@@ -91,7 +91,7 @@ def decide_create_topics_in_steps(
     return decision
 
 
-def count_in_steps(
+def count_yielding(
     request: CreateTopicsRequest, rules: CreationRules
 ) -> Yielding[tuple[dict[str, CreatableTopic], Counter[str], int]]:
     """Topics by name, how often each is named, and the partitions of all."""
@@ -99,7 +99,7 @@ def count_in_steps(
     counts: Counter[str] = Counter()
     total = 0
     for place, topic in enumerate(request.topics, 1):
-        if place % NAMES_A_STEP == 0:
+        if place % NAMES_PER_CHUNK == 0:
             yield
         named[topic.name] = topic
         counts[topic.name] += 1
@@ -128,7 +128,7 @@ class Creation:
         # what holds for a topic that says nothing itself
         self._plain: list[CreatableTopicConfigs] | None = None
 
-    def create_in_steps(self, topic: CreatableTopic) -> Yielding[tuple[CreatableTopicResult, list[Any]]]:
+    def create_yielding(self, topic: CreatableTopic) -> Yielding[tuple[CreatableTopicResult, list[Any]]]:
         name = topic.name
         self._check_name(name)
         values = check_configs(topic)
@@ -298,10 +298,10 @@ def add_partitions(
     records: list[Any], topic_id: bytes, first: int, leaders: Sequence[Broker]
 ) -> Yielding[None]:
     """The records of partitions from `first` on."""
-    for start in range(0, len(leaders), PARTITIONS_A_STEP):
+    for start in range(0, len(leaders), PARTITIONS_PER_CHUNK):
         if start:
             yield
-        part = leaders[start : start + PARTITIONS_A_STEP]
+        part = leaders[start : start + PARTITIONS_PER_CHUNK]
         records += [
             partition_record(topic_id, first + start + place, leader) for place, leader in enumerate(part)
         ]
@@ -319,10 +319,10 @@ def shown_configs(image: MetadataImage, lookup: ConfigLookup) -> list[CreatableT
 def decide_create_partitions(
     image: MetadataImage, request: CreatePartitionsRequest, rules: CreationRules
 ) -> Decision:
-    return run_to_end(decide_create_partitions_in_steps(image, request, rules))
+    return run_to_end(decide_create_partitions_yielding(image, request, rules))
 
 
-def decide_create_partitions_in_steps(
+def decide_create_partitions_yielding(
     image: MetadataImage, request: CreatePartitionsRequest, rules: CreationRules
 ) -> Yielding[Decision]:
     """A topic that is refused has its error in the response; none is raised."""
@@ -330,7 +330,7 @@ def decide_create_partitions_in_steps(
     counts = Counter(topic.name for topic in request.topics)
     added = 0
     for place, topic in enumerate({topic.name: topic for topic in request.topics}.values(), 1):
-        if place % TOPICS_A_STEP == 0:
+        if place % TOPICS_PER_CHUNK == 0:
             yield
         result = CreatePartitionsTopicResult(topic.name)
         try:

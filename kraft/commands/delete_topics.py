@@ -26,16 +26,16 @@ from millrace.protocol.metadata_records import RemoveTopicRecord
 from millrace.protocol.stream_records import RemoveStreamsRecord
 from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 
-TOPICS_A_STEP: Final = 200
-NAMES_A_STEP: Final = 2000
+TOPICS_PER_CHUNK: Final = 200
+NAMES_PER_CHUNK: Final = 2000
 STREAMS_A_RECORD: Final = 200
 
 
 def decide_delete_topics(image: MetadataImage, request: DeleteTopicsRequest, now_ms: int) -> Decision:
-    return run_to_end(decide_delete_topics_in_steps(image, request, now_ms))
+    return run_to_end(decide_delete_topics_yielding(image, request, now_ms))
 
 
-def decide_delete_topics_in_steps(
+def decide_delete_topics_yielding(
     image: MetadataImage, request: DeleteTopicsRequest, now_ms: int
 ) -> Yielding[Decision]:
     """With a pause after every so many topics or streams: the image is the same after it. A topic that is
@@ -44,16 +44,16 @@ def decide_delete_topics_in_steps(
     counts: Counter[tuple[str | None, bytes]] = Counter()
     for place, state in enumerate(request.topics, 1):
         counts[state.name, state.topic_id] += 1
-        if place % NAMES_A_STEP == 0:
+        if place % NAMES_PER_CHUNK == 0:
             yield
     for place, name in enumerate(request.topic_names, 1):
         counts[name, NO_UUID] += 1
-        if place % NAMES_A_STEP == 0:
+        if place % NAMES_PER_CHUNK == 0:
             yield
     taken: set[bytes] = set()
     for place, (asked_name, asked_id) in enumerate(counts, 1):
         state = DeleteTopicState(asked_name, asked_id)
-        if place % TOPICS_A_STEP == 0:
+        if place % TOPICS_PER_CHUNK == 0:
             yield
         result = DeletableTopicResult(state.name, state.topic_id)
         try:

@@ -17,7 +17,7 @@ from millrace.protocol.dataclass import dataclass
 from millrace.protocol.stream_records import RemoveStreamsRecord
 from millrace.runtime.scheduling.yielding import Yielding
 
-RECORDS_A_STEP: Final = 300  # applied between two pauses: two or three milliseconds
+RECORDS_PER_CHUNK: Final = 300  # applied between two pauses: two or three milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Folded:
     delta: MetadataDelta
 
 
-def fold_in_steps(
+def fold_yielding(
     command: Command, context: Context, request: Any, writer: ValueWriter
 ) -> Yielding[Decision | Folded]:
     """A Decision alone where its records are few enough to be encoded and applied at once. Raises what
@@ -38,14 +38,14 @@ def fold_in_steps(
         return command.decide(context, request)
     decision = yield from command.steps(context, request)
     records = decision.records
-    if sum(map(weight_of, records)) <= RECORDS_A_STEP:
+    if sum(map(weight_of, records)) <= RECORDS_PER_CHUNK:
         return decision
     yield
-    values = yield from writer.write_in_steps(records)
+    values = yield from writer.write_yielding(records)
     delta = MetadataDelta(context.image)
-    weight = RECORDS_A_STEP
+    weight = RECORDS_PER_CHUNK
     for record in records:
-        if weight >= RECORDS_A_STEP:
+        if weight >= RECORDS_PER_CHUNK:
             weight = 0
             yield
         weight += weight_of(record)

@@ -29,14 +29,14 @@ from millrace.protocol.messages.list_partition_reassignments import (
 )
 from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 
-PARTITIONS_A_STEP: Final = 300  # two or three milliseconds
+PARTITIONS_PER_CHUNK: Final = 300  # two or three milliseconds
 
 
 def decide_elect_leaders(image: MetadataImage, request: ElectLeadersRequest) -> Decision:
-    return run_to_end(decide_elect_leaders_in_steps(image, request))
+    return run_to_end(decide_elect_leaders_yielding(image, request))
 
 
-def decide_elect_leaders_in_steps(image: MetadataImage, request: ElectLeadersRequest) -> Yielding[Decision]:
+def decide_elect_leaders_yielding(image: MetadataImage, request: ElectLeadersRequest) -> Yielding[Decision]:
     """Where all are meant, those that need no election are not named. Raises KafkaError INVALID_REQUEST for
     an unknown election type."""
     if request.election_type not in (0, 1):
@@ -49,7 +49,7 @@ def decide_elect_leaders_in_steps(image: MetadataImage, request: ElectLeadersReq
         for partition in asked.partitions:
             result.partition_result.append(election(image, asked.topic, partition))
             place += 1
-            if place % PARTITIONS_A_STEP == 0:
+            if place % PARTITIONS_PER_CHUNK == 0:
                 yield
     return Decision(response)
 
@@ -66,10 +66,10 @@ def election(image: MetadataImage, topic: str, index: int) -> PartitionResult:
 def decide_alter_partition_reassignments(
     image: MetadataImage, request: alter.AlterPartitionReassignmentsRequest
 ) -> Decision:
-    return run_to_end(decide_alter_partition_reassignments_in_steps(image, request))
+    return run_to_end(decide_alter_partition_reassignments_yielding(image, request))
 
 
-def decide_alter_partition_reassignments_in_steps(
+def decide_alter_partition_reassignments_yielding(
     image: MetadataImage, request: alter.AlterPartitionReassignmentsRequest
 ) -> Yielding[Decision]:
     response = alter.AlterPartitionReassignmentsResponse(
@@ -82,7 +82,7 @@ def decide_alter_partition_reassignments_in_steps(
         for asked in topic.partitions:
             result.partitions.append(reassignment(image, topic.name, asked))
             place += 1
-            if place % PARTITIONS_A_STEP == 0:
+            if place % PARTITIONS_PER_CHUNK == 0:
                 yield
     return Decision(response)
 

@@ -49,8 +49,8 @@ class Row:
     place: str
     call: Call
     is_growing: bool = False
-    has_long: bool = False  # its module has `is_long` and `decide_in_steps`
-    has_steps: bool = False  # its module has a generator of the function's name and `_in_steps`
+    has_long: bool = False  # its module has `is_long` and `decide_yielding`
+    is_yielding: bool = False  # its module has a generator of the function's name and `_yielding`
 
 
 def _plain(decide: Decider, context: Context, request: Any) -> Any:
@@ -76,20 +76,20 @@ def _registering(decide: Decider, context: Context, request: Any) -> Any:
 ROWS: Final[dict[str, Row]] = {
     # Kafka's own.
     "AllocateProducerIds": Row("brokers.decide_allocate_producer_ids", _plain, is_growing=True),
-    "AlterConfigs": Row("configs.decide_alter_configs", _configuring, is_growing=True, has_steps=True),
+    "AlterConfigs": Row("configs.decide_alter_configs", _configuring, is_growing=True, is_yielding=True),
     "AlterPartitionReassignments": Row(
-        "partitions.decide_alter_partition_reassignments", _plain, has_steps=True
+        "partitions.decide_alter_partition_reassignments", _plain, is_yielding=True
     ),
     "BrokerHeartbeat": Row("brokers.decide_heartbeat", _plain),
     "BrokerRegistration": Row("brokers.decide_register_broker", _registering),
     "CreatePartitions": Row(
-        "create_topics.decide_create_partitions", _creating, is_growing=True, has_steps=True
+        "create_topics.decide_create_partitions", _creating, is_growing=True, is_yielding=True
     ),
-    "CreateTopics": Row("create_topics.decide_create_topics", _creating, is_growing=True, has_steps=True),
-    "DeleteTopics": Row("delete_topics.decide_delete_topics", _timed, has_steps=True),
-    "ElectLeaders": Row("partitions.decide_elect_leaders", _plain, has_steps=True),
+    "CreateTopics": Row("create_topics.decide_create_topics", _creating, is_growing=True, is_yielding=True),
+    "DeleteTopics": Row("delete_topics.decide_delete_topics", _timed, is_yielding=True),
+    "ElectLeaders": Row("partitions.decide_elect_leaders", _plain, is_yielding=True),
     "IncrementalAlterConfigs": Row(
-        "configs.decide_incremental_alter_configs", _configuring, is_growing=True, has_steps=True
+        "configs.decide_incremental_alter_configs", _configuring, is_growing=True, is_yielding=True
     ),
     "ListPartitionReassignments": Row("partitions.decide_list_partition_reassignments", _plain),
     "UnregisterBroker": Row("brokers.decide_unregister_broker", _plain),
@@ -125,7 +125,7 @@ def _long(row: Row) -> Long | None:
     module = importlib.import_module(f"millrace.kraft.commands.{row.place.partition('.')[0]}")
     return Long(
         module.is_long,
-        lambda context, request: module.decide_in_steps(context.image, request, context.now_ms),
+        lambda context, request: module.decide_yielding(context.image, request, context.now_ms),
     )
 
 
@@ -143,7 +143,7 @@ class CommandTable(Mapping[type, Command]):
                 command = Command(_describe_quorum, refuse)
             else:
                 row = ROWS[name]
-                steps = _decider(row, "_in_steps") if row.has_steps else None
+                steps = _decider(row, "_yielding") if row.is_yielding else None
                 command = Command(_decider(row), refuse, row.is_growing, _long(row), steps)
             self._known[request_type] = command
         return command

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from millrace.kraft.errors import UnknownRecord
 from millrace.kraft.raft.ready import LeaderChange
-from millrace.protocol.batch_build import build_batch, build_batch_in_steps
+from millrace.protocol.batch_build import build_batch, build_batch_yielding
 from millrace.protocol.batches import HEADER_BYTES, BatchHeader
 from millrace.protocol.compile import decoder, encoder
 from millrace.protocol.control_records import (
@@ -48,7 +48,7 @@ from millrace.protocol.stream_records import STREAM_RECORDS
 from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 
 FRAME_VERSION: Final = 1
-RECORDS_A_STEP: Final = 500  # between two pauses: two or three milliseconds
+RECORDS_PER_CHUNK: Final = 500  # between two pauses: two or three milliseconds
 NO_KEY: Final = 0x01  # a varint -1
 PRIVATE_KEY_MIN: Final = 501
 NO_OP_PREFIX: Final = uvarint(FRAME_VERSION) + uvarint(NoOpRecord.KEY) + uvarint(0)
@@ -91,12 +91,12 @@ class ValueWriter:
     def write_all(self, records: Iterable[Any]) -> list[bytes]:
         return [self.write(record) for record in records]
 
-    def write_in_steps(self, records: Sequence[Any]) -> Yielding[list[bytes]]:
+    def write_yielding(self, records: Sequence[Any]) -> Yielding[list[bytes]]:
         values: list[bytes] = []
-        for start in range(0, len(records), RECORDS_A_STEP):
+        for start in range(0, len(records), RECORDS_PER_CHUNK):
             if start:
                 yield
-            values += self.write_all(records[start : start + RECORDS_A_STEP])
+            values += self.write_all(records[start : start + RECORDS_PER_CHUNK])
         return values
 
     def _prepare(self, cls: Any) -> tuple[bytes, Callable[[Any], bytes], bool]:
@@ -152,15 +152,15 @@ class ValueReader:
 
 
 def encode_batch(proposals: Sequence[Proposal], base_offset: int, epoch: int) -> bytes:
-    """As `encode_batch_in_steps`, at once."""
-    return run_to_end(encode_batch_in_steps(proposals, base_offset, epoch))
+    """As `encode_batch_yielding`, at once."""
+    return run_to_end(encode_batch_yielding(proposals, base_offset, epoch))
 
 
-def encode_batch_in_steps(proposals: Sequence[Proposal], base_offset: int, epoch: int) -> Yielding[bytes]:
+def encode_batch_yielding(proposals: Sequence[Proposal], base_offset: int, epoch: int) -> Yielding[bytes]:
     """One batch of everything proposed, in order. A small one has no pause."""
     records = [Record(None, value, proposal.time_ms) for proposal in proposals for value in proposal.values]
-    steps = build_batch_in_steps(
-        records, base_offset=base_offset, leader_epoch=epoch, count_a_step=RECORDS_A_STEP
+    steps = build_batch_yielding(
+        records, base_offset=base_offset, leader_epoch=epoch, count_per_chunk=RECORDS_PER_CHUNK
     )
     return (yield from steps)
 

@@ -2,7 +2,7 @@
 
     control batch SnapshotHeader | batches of metadata records, offsets from 0 | control batch SnapshotFooter
 
-The image is immutable, so it is written in slices while the broker goes on: each slice is some milliseconds
+The image is immutable, so it is written in chunks while the broker goes on: each chunk is some milliseconds
 of work. The file gets its name when it is whole and durable. Not here: when to write one (node.py), what it
 makes superfluous (log_store.py). Kept true: loading gives an image equal to the one written.
 """
@@ -55,8 +55,8 @@ from millrace.protocol.stream_records import (
 )
 from millrace.runtime.disk import Disk
 
-SLICE_RECORDS: Final = 500  # some 5 ms of encoding
-SLICE_BYTES: Final = 256 << 10
+CHUNK_RECORDS: Final = 500  # some 5 ms of encoding
+CHUNK_BYTES: Final = 256 << 10
 RUN_MAX: Final = 1_000  # objects in one record
 
 
@@ -155,14 +155,14 @@ def run_record(run: list[int], shared: StoredObject | None) -> PrepareObjectsRec
     return PendingDeletionRecord(run, shared.time_ms, shared.was_committed, shared.with_links)
 
 
-def slices(image: MetadataImage, writer: ValueWriter) -> Iterator[list[bytes]]:
+def chunks(image: MetadataImage, writer: ValueWriter) -> Iterator[list[bytes]]:
     """The image's records, encoded, a bounded amount of work at a time."""
     values: list[bytes] = []
     size_bytes = 0
     for record in image_records(image):
         values.append(writer.write(record))
         size_bytes += len(values[-1])
-        if len(values) >= SLICE_RECORDS or size_bytes >= SLICE_BYTES:
+        if len(values) >= CHUNK_RECORDS or size_bytes >= CHUNK_BYTES:
             yield values
             values, size_bytes = [], 0
     if values:
@@ -173,7 +173,7 @@ async def snapshot_parts(image: MetadataImage, time_ms: int) -> AsyncIterator[by
     """The file's bytes, a bounded amount of work at a time between turns of others."""
     yield encode_snapshot_header(time_ms, image.epoch, time_ms)
     offset = 1
-    for values in slices(image, ValueWriter()):
+    for values in chunks(image, ValueWriter()):
         yield encode_batch([Proposal(values, time_ms)], offset, image.epoch)
         offset += len(values)
         await asyncio.sleep(0)

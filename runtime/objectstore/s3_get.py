@@ -8,8 +8,8 @@ time into fresh memory. Here the kernel writes where the reader wants it.
     or closed
 
 Bodies come faster than the loop turns: a socket holds megabytes, and uvloop reads on while a read fills what
-it was given. So a read takes RECEIVED_BYTES_MAX at most, and a connection that has more waits in line with
-the others, one read a turn of the loop (steps.py).
+it was given. So a read takes RECEIVED_BYTES_MAX at most, and a connection that has more is queued with the
+others, one read an iteration of the loop (runtime/scheduling/yield_queue.py).
 
 A refusal is read as far as it tells something, a body without its length not at all, and the connection
 closed. A connection that the store had closed while it was idle costs one more attempt on a new one. Not

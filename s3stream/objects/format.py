@@ -61,7 +61,7 @@ FOOTER_MAGIC = b"MILLRACE"
 SUMMED_FROM = 21
 
 # How many entries are looked at before others may run: a fifth of a millisecond.
-SCAN_STEP_COUNT = 128
+ENTRIES_PER_CHUNK = 128
 
 _ENTRY_HEAD = struct.Struct(">HBBiiqqq")
 _ENTRY = struct.Struct(">HBBiiqqqI")
@@ -239,18 +239,18 @@ def check_block(ref: BlockRef, data: memoryview) -> int:
 def decode_block(ref: BlockRef, data: memoryview) -> list[Entry]:
     """All entries of a block, as views of `data`, which is exactly its bytes."""
     bases, places = array("q"), array("I")
-    for _ in scan_in_steps(ref, data, bases, places):
+    for _ in scan_yielding(ref, data, bases, places):
         pass
     return [entry_at(data, place) for place in places]
 
 
-def scan_in_steps(ref: BlockRef, data: memoryview, bases: array[int], places: array[int]) -> Iterator[None]:
+def scan_yielding(ref: BlockRef, data: memoryview, bases: array[int], places: array[int]) -> Iterator[None]:
     """Checks all that `decode_block` does, and adds where each entry begins: its base offset, and its place
-    in `data`. Stops after every SCAN_STEP_COUNT of them, so that others may run. The block's checksum speaks
-    for those of the entries. Raises ObjectCorrupt where the entries do not fill the row."""
+    in `data`. Stops after every ENTRIES_PER_CHUNK of them, so that others may run. The block's checksum
+    speaks for those of the entries. Raises ObjectCorrupt where the entries do not fill the row."""
     check_block(ref, data)
     unpack, stream_id, body_end = _ENTRY_QUICK.unpack_from, ref.stream_id, len(data)
-    position, next_offset, step_end = BLOCK_HEADER_BYTES, ref.start, SCAN_STEP_COUNT
+    position, next_offset, step_end = BLOCK_HEADER_BYTES, ref.start, ENTRIES_PER_CHUNK
     while position < body_end:
         start = position + ENTRY_HEADER_BYTES
         if start > body_end:
@@ -264,7 +264,7 @@ def scan_in_steps(ref: BlockRef, data: memoryview, bases: array[int], places: ar
         places.append(position)
         next_offset, position = next_offset + count, end
         if len(bases) >= step_end:
-            step_end += SCAN_STEP_COUNT
+            step_end += ENTRIES_PER_CHUNK
             yield
     if next_offset != ref.end or len(bases) != ref.entry_count:
         raise ObjectCorrupt(f"{len(bases)} entries do not fill the row's {ref.entry_count} up to {ref.end}")
@@ -277,14 +277,14 @@ def entry_at(data: memoryview, place: int) -> Entry:
     return Entry(base_offset, count, data[start : start + length], epoch, crc)
 
 
-def verify_in_steps(ref: BlockRef, data: memoryview) -> Iterator[None]:
-    """All that `decode_block` checks, and each entry's own checksum. Stops after every SCAN_STEP_COUNT
+def verify_yielding(ref: BlockRef, data: memoryview) -> Iterator[None]:
+    """All that `decode_block` checks, and each entry's own checksum. Stops after every ENTRIES_PER_CHUNK
     entries, so that others may run."""
     bases, places = array("q"), array("I")
-    yield from scan_in_steps(ref, data, bases, places)
+    yield from scan_yielding(ref, data, bases, places)
     for number, place in enumerate(places):
         decode_entry(data, place)
-        if not (number + 1) % SCAN_STEP_COUNT:
+        if not (number + 1) % ENTRIES_PER_CHUNK:
             yield
 
 

@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from millrace.s3stream.objects.format import BlockRef, Entry, entry_at, scan_in_steps
+from millrace.s3stream.objects.format import BlockRef, Entry, entry_at, scan_yielding
 
 ENTRY_PLACE_BYTES = 12
 PACKED_OVERHEAD_BYTES = 512
@@ -41,7 +41,7 @@ class PackedBlock:
 
     def scan(self, ref: BlockRef) -> Iterator[None]:
         """Checks and finds the entries, in steps between which others may run. Raises ObjectCorrupt."""
-        yield from scan_in_steps(ref, self._data, self._bases, self._places)
+        yield from scan_yielding(ref, self._data, self._bases, self._places)
 
     def __len__(self) -> int:
         return len(self._bases)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.handlers.describe_configs import NEVER_MISSING_MAX, RESOURCES_A_SLICE, TOO_MANY
+from millrace.broker.handlers.describe_configs import NEVER_MISSING_MAX, RESOURCES_PER_CHUNK, TOO_MANY
 from millrace.protocol.apis import NAMED
 from millrace.protocol.batch_build import build_batch
 from millrace.protocol.codec import encode_request
@@ -149,5 +149,5 @@ def test_of_what_need_not_exist_only_so_much_is_described(client: Client) -> Non
     refused = [result for result in results if result.error_code]
     assert len(results) == len(named) + 1
     assert {result.error_message for result in refused} == {TOO_MANY}
-    assert NEVER_MISSING_MAX <= len(refused) < NEVER_MISSING_MAX + RESOURCES_A_SLICE
+    assert NEVER_MISSING_MAX <= len(refused) < NEVER_MISSING_MAX + RESOURCES_PER_CHUNK
     assert (results[0].configs, results[-1].error_code) == (results[1].configs, 0)

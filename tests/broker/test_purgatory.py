@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millrace.broker.purgatory import (
-    COMPLETED_A_TURN,
+    COMPLETED_PER_CHUNK,
     CompletionQueue,
     Subscriber,
     Subscription,
@@ -156,11 +156,11 @@ def test_a_removed_subscription_is_forgotten_everywhere() -> None:
     assert not subscriber.dirty
 
 
-def test_many_that_wait_for_one_partition_are_called_some_a_turn() -> None:
+def test_many_that_wait_for_one_partition_are_called_some_at_a_time() -> None:
     """In the order in which they began to wait, and who becomes ready meanwhile comes behind them."""
     loop, place, completed = Loop(), Subscriptions(), []
     line = CompletionQueue(loop.call_soon)
-    count = 3 * COMPLETED_A_TURN + 1
+    count = 3 * COMPLETED_PER_CHUNK + 1
     for number in range(count):
         subscriber, subscription = Subscriber(line), Subscription()
         subscriber.add(subscription)
@@ -173,5 +173,5 @@ def test_many_that_wait_for_one_partition_are_called_some_a_turn() -> None:
     while loop.calls:
         loop.turn()
         counts.append(len(completed))
-    assert counts == [COMPLETED_A_TURN, 2 * COMPLETED_A_TURN, 3 * COMPLETED_A_TURN, count + 1]
+    assert counts == [COMPLETED_PER_CHUNK, 2 * COMPLETED_PER_CHUNK, 3 * COMPLETED_PER_CHUNK, count + 1]
     assert completed == list(range(count + 1))

@@ -11,11 +11,11 @@ import pytest
 from millrace.protocol.apis import ALL, API, Api
 from millrace.protocol.codec import (
     decode_request,
-    decode_request_in_steps,
+    decode_request_yielding,
     decode_response,
     encode_request,
     encode_response,
-    encode_response_in_steps,
+    encode_response_yielding,
 )
 from millrace.protocol.compile import encoder
 from millrace.protocol.errors import WireError
@@ -128,11 +128,11 @@ def test_steps_read_the_same_request(api: Api) -> None:
             raw = encoder(api.request_type, version)(
                 build(Random(f"{api.name} {version} {seed}"), api.request_type, version)
             )
-            found, _ = whole(decode_request_in_steps(api, version, raw, 0))
+            found, _ = whole(decode_request_yielding(api, version, raw, 0))
             assert found == decode_request(api, version, raw, 0)
         for length in range(len(raw)):
             with pytest.raises(WireError):
-                whole(decode_request_in_steps(api, version, raw[:length], 0))
+                whole(decode_request_yielding(api, version, raw[:length], 0))
 
 
 def test_large_requests_are_decoded_in_small_steps_side_by_side() -> None:
@@ -141,7 +141,7 @@ def test_large_requests_are_decoded_in_small_steps_side_by_side() -> None:
         MetadataRequest([MetadataRequestTopic(name=f"{which}{n}") for n in range(60_000)]) for which in "ab"
     ]
     frames = [encoder(MetadataRequest, 12)(request) for request in requests]
-    decodings = [decode_request_in_steps(API[3], 12, frame, 0) for frame in frames]
+    decodings = [decode_request_yielding(API[3], 12, frame, 0) for frame in frames]
     found: list[object] = []
     stops = 0
     while decodings:
@@ -157,7 +157,7 @@ def test_large_requests_are_decoded_in_small_steps_side_by_side() -> None:
     assert stops >= 2 * 30 - 2
     many = MetadataRequest([MetadataRequestTopic()] * (REQUEST_ELEMENTS_MAX + 1))
     with pytest.raises(WireError, match="more elements than a request may hold"):
-        whole(decode_request_in_steps(API[3], 12, encoder(MetadataRequest, 12)(many), 0))
+        whole(decode_request_yielding(API[3], 12, encoder(MetadataRequest, 12)(many), 0))
 
 
 def whole(steps: Generator[None, None, T]) -> tuple[T, int]:
@@ -177,7 +177,7 @@ def test_steps_give_the_same_bytes(api: Api) -> None:
     for version in api.versions:
         for seed in range(3):
             response = build(Random(f"{api.name} {version} {seed}"), api.response_type, version)
-            steps = encode_response_in_steps(api, version, 9, response)
+            steps = encode_response_yielding(api, version, 9, response)
             with pytest.raises(StopIteration) as end:
                 next(steps)
             assert b"".join(end.value.value) == b"".join(encode_response(api, version, 9, response))
@@ -188,7 +188,7 @@ def test_a_large_response_is_encoded_in_small_steps(topics: int, partitions: int
     """Wherever its elements are, one step gives no more than its pieces and those of one element."""
     one = MetadataResponseTopic(name="t", partitions=[MetadataResponsePartition() for _ in range(partitions)])
     response = MetadataResponse(topics=[one] * topics)
-    steps, count = encode_response_in_steps(API[3], 12, 9, response), 0
+    steps, count = encode_response_yielding(API[3], 12, 9, response), 0
     while True:
         try:
             next(steps)
@@ -206,7 +206,7 @@ def test_a_step_that_does_not_fit_its_version_is_a_value_error() -> None:
     """As of the whole, at whichever element it is."""
     response = MetadataResponse(topics=[MetadataResponseTopic(error_code=code) for code in (0, 1 << 20)])
     with pytest.raises(ValueError, match="Metadata"):
-        next(encode_response_in_steps(API[3], 12, 9, response))
+        next(encode_response_yielding(API[3], 12, 9, response))
 
 
 def test_joining() -> None:

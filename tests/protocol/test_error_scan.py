@@ -8,7 +8,7 @@ import pytest
 
 from millrace.protocol.apis import API, Api
 from millrace.protocol.declare import Int32, wire_fields
-from millrace.protocol.error_scan import error_scan, error_scan_steps
+from millrace.protocol.error_scan import error_scan, error_scan_yielding
 from millrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from millrace.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
@@ -18,9 +18,9 @@ def codes_of(response: object) -> list[int]:
     assert scan is not None
     found: list[int] = []
     scan(response, found)
-    in_steps: list[int] = []
-    stops = sum(1 for _ in error_scan_steps(type(response))(response, in_steps))
-    assert in_steps == found
+    yielded: list[int] = []
+    stops = sum(1 for _ in error_scan_yielding(type(response))(response, yielded))
+    assert yielded == found
     assert stops >= len(found) - 1
     return found
 

@@ -17,10 +17,10 @@ from millrace.protocol.primitives import varint
 from millrace.protocol.record_walk import (
     INDEXES_MAX,
     IS_COMPILED,
-    STEP_RECORDS,
+    RECORDS_PER_CHUNK,
     Fault,
     Walk,
-    WalkInSteps,
+    YieldingWalk,
     walk,
     walk_in_python,
 )
@@ -207,10 +207,10 @@ def test_what_is_sound_can_be_read(data: bytes) -> None:
             decode_record(body, 0, len(body))
 
 
-def test_pythons_walk_comes_in_steps() -> None:
+def test_pythons_walk_comes_in_chunks() -> None:
     """Between two steps of a thousand records others may run; the answer is there at the end."""
-    data = encode_records([Record(None, b"", BASE_MS)] * (3 * STEP_RECORDS + 1), BASE_MS)
-    steps = WalkInSteps(data, 3 * STEP_RECORDS + 1, BASE_MS, 0, INT64_MAX, False)
+    data = encode_records([Record(None, b"", BASE_MS)] * (3 * RECORDS_PER_CHUNK + 1), BASE_MS)
+    steps = YieldingWalk(data, 3 * RECORDS_PER_CHUNK + 1, BASE_MS, 0, INT64_MAX, False)
     assert sum(1 for _ in steps) == 3
     assert steps.walked == BASE_MS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.runtime.metrics import LINES_A_STEP, Counter, Gauge, Histogram, Registry
+from millrace.runtime.metrics import LINES_PER_CHUNK, Counter, Gauge, Histogram, Registry
 from millrace.runtime.scheduling.yielding import run_to_end
 
 PRINTED = """\
@@ -74,25 +74,25 @@ def test_names_tell_what_only_grows() -> None:
     ]
 
 
-def test_a_page_of_many_series_is_made_in_steps() -> None:
+def test_a_page_of_many_series_is_made_in_chunks() -> None:
     """A stop around each look at what comes and goes, and one behind so many of its lines; what it comes to
     is the page."""
     registry, looks = Registry(), list[str]()
     registry.gauge("g", "G.").set(1)
     for name in ("a", "b"):
-        labels = [{"n": str(number)} for number in range(2 * LINES_A_STEP)]
+        labels = [{"n": str(number)} for number in range(2 * LINES_PER_CHUNK)]
         registry.sampled(
             name,
             "S.",
             "gauge",
             lambda name=name, labels=labels: looks.append(name) or [(one, 1.0) for one in labels],
         )
-    steps, seen = registry.render_in_steps(), list[list[str]]()
+    steps, seen = registry.render_yielding(), list[list[str]]()
     for _ in steps:
         seen.append(list(looks))
     assert seen == [[], ["a"], ["a"], ["a"], ["a"], ["a", "b"], ["a", "b"], ["a", "b"], ["a", "b"]]
-    assert registry.render() == run_to_end(registry.render_in_steps())
-    assert registry.render().count("\n") == 2 + 1 + 2 * (2 + 2 * LINES_A_STEP)
+    assert registry.render() == run_to_end(registry.render_yielding())
+    assert registry.render().count("\n") == 2 + 1 + 2 * (2 + 2 * LINES_PER_CHUNK)
 
 
 def test_gauges_and_counters() -> None:

@@ -288,7 +288,7 @@ def test_a_range_written_short_is_uncovered() -> None:
     assert run_to_end(find_uncovered(sources, {}, [])) is None
 
 
-def test_plans_and_checks_are_made_in_steps() -> None:
+def test_plans_and_checks_are_made_in_chunks() -> None:
     """Of thousands of rows no step looks at more than a few hundred, so that others run between."""
     rows = [(stream_id, 0, 5, 1) for stream_id in range(3000)]
     sources = [

@@ -40,8 +40,8 @@ from millrace.s3stream.objects.format import (
     encode_index,
     encode_row,
     entry_at,
-    scan_in_steps,
-    verify_in_steps,
+    scan_yielding,
+    verify_yielding,
 )
 from millrace.s3stream.objects.index import ObjectIndex
 from millrace.s3stream.objects.writer import ObjectWriter
@@ -61,10 +61,10 @@ def every_check(ref: BlockRef, data: memoryview) -> list[Entry]:
         with pytest.raises(ObjectCorrupt):
             check_block(ref, data)
         with pytest.raises(ObjectCorrupt):
-            deque(verify_in_steps(ref, data))
+            deque(verify_yielding(ref, data))
         raise
     assert check_block(ref, data) == crc32c(data[BLOCK_HEADER_BYTES:])
-    deque(verify_in_steps(ref, data))
+    deque(verify_yielding(ref, data))
     return entries
 
 
@@ -265,7 +265,7 @@ def test_a_right_block_does_not_excuse_wrong_entries(
     body = b"".join(entries)
     ref = BlockRef(StreamId(7), 0, end, count, 0, BLOCK_HEADER_BYTES + len(body))
     data = memoryview(encode_block_header(ref, crc32c(body)) + body)
-    for check in (lambda: decode_block(ref, data), lambda: deque(verify_in_steps(ref, data))):
+    for check in (lambda: decode_block(ref, data), lambda: deque(verify_yielding(ref, data))):
         with pytest.raises(ObjectCorrupt, match=reason):
             check()
 
@@ -277,7 +277,7 @@ def test_verifying_looks_at_each_entry_itself() -> None:
     wrong[-1] ^= 1
     data = block_bytes(100, 116, bytes(wrong), *ENTRIES[1:])
     with pytest.raises(ObjectCorrupt, match="entry checksum differs"):
-        deque(verify_in_steps(BLOCK_REF, memoryview(data)))
+        deque(verify_yielding(BLOCK_REF, memoryview(data)))
     empty = resealed(entry_bytes(7, 2, 1, b"b"), 4, struct.pack(">i", 0), 36, 36, b"b")
     data = block_bytes(0, 2, entry_bytes(7, 0, 2, b"a"), empty)
     with pytest.raises(ObjectCorrupt, match="out of bounds"):
@@ -429,7 +429,7 @@ def test_a_footer_is_of_one_version(version: int, token: int, said: str) -> None
         decode_footer(memoryview(footer), 248)
 
 
-def test_many_small_entries_are_scanned_in_steps() -> None:
+def test_many_small_entries_are_scanned_in_chunks() -> None:
     """A block of a thousand entries stops after every 128, so that checking it never holds the loop for
     longer than that takes."""
     parts: list[bytes] = []
@@ -439,7 +439,7 @@ def test_many_small_entries_are_scanned_in_steps() -> None:
     ref = BlockRef(StreamId(1), 0, 1000, 1000, 0, BLOCK_HEADER_BYTES + len(body))
     data = memoryview(encode_block_header(ref, crc32c(body)) + body)
     bases, places = array("q"), array("I")
-    assert [len(bases) for _ in scan_in_steps(ref, data, bases, places)] == [
+    assert [len(bases) for _ in scan_yielding(ref, data, bases, places)] == [
         128 * step for step in range(1, 8)
     ]
     assert list(bases) == list(range(1000))

@@ -2,10 +2,10 @@
 find it within a bounded number of seeds. A bug that is not found means that the workload or the checkers are
 blind there.
 
-Planting happens here and nowhere else; what is planted stands in spoilers.py. `python -m tests.sim bugs [NAME
-...]` plants one after the other; `find_bug` one. What a bug breaks is named by its invariant (README.md). It
-counts as found by what it was planted for alone (`found_by`): a process that merely ends, or a run that does
-not come to its end, shows that something is wrong and not that this would be seen.
+Planting happens here and nowhere else; what is planted stands in injected_faults.py. `python -m tests.sim
+bugs [NAME ...]` plants one after the other; `find_bug` one. What a bug breaks is named by its invariant
+(README.md). It counts as found by what it was planted for alone (`found_by`): a process that merely ends, or
+a run that does not come to its end, shows that something is wrong and not that this would be seen.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from millrace.wal.block.recovery import RecoveryScan
 from millrace.wal.block.writer import BlockWriter
 from millrace.wal.object.fence import ConditionalFence
 from millrace.wal.object.writer import BatchWriter
-from tests.sim import spoilers as do
+from tests.sim import injected_faults as do
 from tests.sim.forks import run_all
 from tests.sim.hunt import drawn_plan
 from tests.sim.plan import CALM, PLAIN, Plan, Strike
@@ -725,16 +725,16 @@ BUGS = {
         ("beyond-bound", "offset-without-room"),
         where=with_waiting,
     ),
-    "spoiled-taken": Bug(
+    "corrupt-taken": Bug(
         "a batch is taken whose checksum is wrong",
         15,
         partition,
         "check_produced_batch",
-        do.takes_spoiled_batches,
-        ("spoiled-taken",),
+        do.takes_corrupt_batches,
+        ("corrupt-taken",),
     ),
     "ended-by-a-request": Bug(
-        "a spoiled batch ends the process",
+        "a corrupted batch ends the process",
         15,
         Partition,
         "append",

@@ -134,7 +134,7 @@ class OnceInOrder:
         return lines
 
 
-class SpoiledIsNowhere:
+class CorruptIsNowhere:
     """Invariant 15: a request with a wrong byte failed, and left nothing."""
 
     count = 0
@@ -142,12 +142,12 @@ class SpoiledIsNowhere:
     def check(self, history: History, found: Found) -> list[str]:
         lines = []
         for place, there in found.logs.items():
-            spoiled = dict.fromkeys(history.spoiled.get(place, ()))
-            self.count += len(spoiled)
+            corrupted = dict.fromkeys(history.corrupted.get(place, ()))
+            self.count += len(corrupted)
             lines += [
-                f"spoiled-taken: {shown(place)} {offset}"
+                f"corrupt-taken: {shown(place)} {offset}"
                 for offset, value in there.records
-                if value in spoiled
+                if value in corrupted
             ]
         return lines
 
@@ -388,7 +388,7 @@ def all_checkers() -> list[Checker]:
         AcknowledgedIsThere(),
         ShownStays(),
         OnceInOrder(),
-        SpoiledIsNowhere(),
+        CorruptIsNowhere(),
         LogStartHolds(),
         TimesAreFound(),
         EpochsEnd(),

@@ -74,7 +74,7 @@ class History:
     followed: dict[Place, dict[int, bytes]] = field(
         default_factory=dict
     )  # what consumers that check epochs have read
-    spoiled: dict[Place, list[bytes]] = field(default_factory=dict)  # of batches that no broker may take
+    corrupted: dict[Place, list[bytes]] = field(default_factory=dict)  # of batches that no broker may take
     findings: list[str] = field(default_factory=list)
     may_be_old: bool = False  # what clients are shown: by a process that was replaced and lives on
     is_ending: bool = False  # actors are asked to come to their end

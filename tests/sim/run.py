@@ -58,6 +58,7 @@ from tests.sim.workload import (
     Burst,
     Churner,
     Committer,
+    Corruptor,
     Crowd,
     Doubler,
     Idempotent,
@@ -65,7 +66,6 @@ from tests.sim.workload import (
     Reader,
     Rereader,
     Trimmer,
-    Vandal,
 )
 from tests.sim.world import World
 
@@ -91,7 +91,7 @@ CAST = (
     "doubler",
     "reader",
     "rereader",
-    "vandal",
+    "corruptor",
     "committer",
     "member",
     "trimmer",
@@ -392,8 +392,8 @@ class Run:
             yield self._actor(Doubler, "doubler").run(self._client("doubler other"), places[2], count)
         if FEW_HOT in self.outcome.plan.settings.split("+"):
             yield self._actor(Crowd, "crowd").run(places[1], 8 * min(count, CROWD_MAX))
-        if self._has("vandal"):
-            yield self._actor(Vandal, "vandal").run(places[0], 5)
+        if self._has("corruptor"):
+            yield self._actor(Corruptor, "corruptor").run(places[0], 5)
         if self._has("committer"):
             yield self._actor(Committer, "committer").run(GROUP, "first", places[0], count)
         if self._has("trimmer"):

@@ -54,7 +54,7 @@ KINDS = {
     "never-expired": "prepared-for-ever",
     "prepared-for-years": "prepared-too-long",
     "snapshot-incomplete": "forgotten-object",
-    "spoiled-taken": "spoiled-taken",
+    "corrupt-taken": "corrupt-taken",
     "cold-unknown": "duplicate",
     "seal-skipped": "epoch-not-taken",
     "closed-before-reset": "closed-unsettled",

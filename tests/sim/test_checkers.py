@@ -35,7 +35,7 @@ def told() -> History:
         assert history.on_commit_asked("g", "topic", 0, offset) == number
     history.on_commit_promised("g", "topic", 0, 2)
     history.producer_ids += [1000, 2000]
-    history.spoiled[PLACE] = [b"spoiled"]
+    history.corrupted[PLACE] = [b"corrupted"]
     return history
 
 
@@ -115,8 +115,8 @@ def invent(found: Found) -> None:
     found.logs[PLACE] = FoundLog(0, 4, [*found.logs[PLACE].records, (3, b"who?")])
 
 
-def take_spoiled(found: Found) -> None:
-    found.logs[PLACE] = FoundLog(0, 4, [*found.logs[PLACE].records, (3, b"spoiled")])
+def take_corrupt(found: Found) -> None:
+    found.logs[PLACE] = FoundLog(0, 4, [*found.logs[PLACE].records, (3, b"corrupted")])
 
 
 def prepare(found: Found, deadline_ms: int = 900) -> None:
@@ -176,7 +176,7 @@ def replay_otherwise(found: Found) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "finding"),
+    ("corrupt", "finding"),
     [
         (lose, "lost-write"),
         (lose, "shown-and-gone"),
@@ -186,7 +186,7 @@ def replay_otherwise(found: Found) -> None:
         (swap, "disorder"),
         (skip, "gap"),
         (invent, "invented"),
-        (take_spoiled, "spoiled-taken"),
+        (take_corrupt, "corrupt-taken"),
         (prepare, "prepared-for-ever"),
         (forget_deadline, "prepared-for-ever"),
         (raise_start, "log-start-rose"),
@@ -202,10 +202,10 @@ def replay_otherwise(found: Found) -> None:
         (look_up_wrongly, "wrong-time"),
     ],
 )
-def test_each_fault_is_found(spoil: Callable[[Found], None], finding: str) -> None:
-    """One thing is spoilt; its checker says so by name."""
+def test_each_fault_is_found(corrupt: Callable[[Found], None], finding: str) -> None:
+    """One thing is corrupted; its checker says so by name."""
     found = sound()
-    spoil(found)
+    corrupt(found)
     assert finding in [line.partition(":")[0] for line in check(told(), found)]
 
 

@@ -733,7 +733,7 @@ async def compact_with(node: SimNode, part: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "finding"),
+    ("corrupt", "finding"),
     [
         (overfill, "beyond-bound: log cache"),
         (charge_nothing, "wrong-charge: log cache"),
@@ -748,7 +748,7 @@ async def compact_with(node: SimNode, part: object) -> None:
     ],
 )
 def test_what_a_broker_holds_is_watched(
-    spoil: Callable[[SimNode, Storage], Awaitable[None]], finding: str
+    corrupt: Callable[[SimNode, Storage], Awaitable[None]], finding: str
 ) -> None:
     """A broker that serves is within its bounds; one figure is made wrong, and its probe says so."""
 
@@ -756,7 +756,7 @@ def test_what_a_broker_holds_is_watched(
         node, history, probes, storage = await serving(loop)
         probes.tick()
         assert history.findings == []
-        await spoil(node, storage)
+        await corrupt(node, storage)
         probes.tick()
         assert any(line.startswith(finding) for line in history.findings), history.findings
 

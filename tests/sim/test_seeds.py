@@ -112,7 +112,7 @@ def test_duplicates_of_the_log_count_among_its_puts() -> None:
     "words",
     [
         "seed=400664 weather=store away+replaced+deaf net fate=any settings=own objects+small wal+object wal "
-        "cast=idempotent+plain+burst+doubler+rereader+vandal+trimmer+gremlin batches=10 cut@promise24 "
+        "cast=idempotent+plain+burst+doubler+rereader+corruptor+trimmer+gremlin batches=10 cut@promise24 "
         "kill@command134 cut@turn908 kill@seldom5",
         "seed=402004 weather=lost races+cut net fate=tear settings=small uploads+small merges+quick object "
         "wal "
@@ -275,7 +275,7 @@ def test_a_process_that_was_replaced_and_lives_on_is_fenced(settings: str) -> No
 def test_what_a_replaced_process_put_behind_a_hole_may_go() -> None:
     """Under a reservation the newer owner deletes what lies behind the end that it found, though the slot in
     which the log ended is filled by then: nobody was told of either."""
-    cast = "idempotent+reader+rereader+vandal+committer+member+trimmer+gremlin"
+    cast = "idempotent+reader+rereader+corruptor+committer+member+trimmer+gremlin"
     settings = "small blocks+page cache+small merges+small parts+reserved object wal"
     weather = "rough store+clock back+clock drift+replaced"
     words = (

@@ -290,27 +290,27 @@ async def wal_rot(world: World, node: SimNode, rand: Rand) -> None:
     read."""
     before = node.on_start
 
-    def spoil() -> None:
+    def corrupt() -> None:
         before()
         if node.salvage is not None and node.salvage.is_under_way:
             return  # one damage at a time
         if isinstance(node.settings.wal_settings, ObjectWalSettings):
-            if node.rotten_object is None and spoil_object(world, node, rand):
+            if node.rotten_object is None and corrupt_object(world, node, rand):
                 node.on_start = before
         elif node.rotten is None and WAL_FILE in node.disk.files:
             position = _spot(node.disk.files[WAL_FILE].durable, rand)
             if position is not None:
                 node.rotten = position, node.disk.files[WAL_FILE].durable[position]
-                spoil_byte = node.disk.flip if rand.below(3) else node.disk.lose_block
-                spoil_byte(WAL_FILE, position)
+                corrupt_byte = node.disk.flip if rand.below(3) else node.disk.lose_block
+                corrupt_byte(WAL_FILE, position)
                 world.trace.note(node.name, "rot", WAL_FILE, position)
                 node.on_start = before
 
-    node.on_start = spoil
+    node.on_start = corrupt
     await asyncio.sleep(LASTS_S)
 
 
-def spoil_object(world: World, node: SimNode, rand: Rand) -> bool:
+def corrupt_object(world: World, node: SimNode, rand: Rand) -> bool:
     """A byte of an object of the log. Three times in four of one that holds records, or of none at this
     start; else of any, the root among them."""
     sizes = {key: len(content) for key, (content, _) in sorted(world.bucket.objects.items())}

@@ -16,7 +16,7 @@ does depends on no other.
     Reader         tails one partition and remembers what it was shown
     Rereader       reads from anywhere, again and again, and compares with what it was shown: history, from
                    objects mostly
-    Vandal         sends what no client should: batches with a wrong byte, frames of noise, and half a frame
+    Corruptor      sends what no client should: batches with a wrong byte, frames of noise, and half a frame
     Committer      commits growing offsets for a group
     Trimmer        deletes records up to somewhere below the high watermark
     Churner        makes a topic, fills it, deletes it, and makes it again under the same name
@@ -332,22 +332,22 @@ class Rereader(Actor):
             await self.pause(200)
 
 
-class Vandal(Actor):
+class Corruptor(Actor):
     async def run(self, place: Place, count: int) -> None:
         for _ in self.rounds(count, 1):
             await self.pause(200)
             batch = self.batch(place)
-            spoiled = bytearray(batch.frame)
-            self.history.spoiled.setdefault(place, []).extend(batch.values)
-            spoiled[17 + self.rand.below(len(spoiled) - 17)] ^= 1 + self.rand.below(
+            corrupted = bytearray(batch.frame)
+            self.history.corrupted.setdefault(place, []).extend(batch.values)
+            corrupted[17 + self.rand.below(len(corrupted) - 17)] ^= 1 + self.rand.below(
                 255
             )  # from the checksum on
             try:
                 if self.rand.below(2):
-                    part = part_of(await self.client.ask(0, asking.produce_request(place, bytes(spoiled))))
+                    part = part_of(await self.client.ask(0, asking.produce_request(place, bytes(corrupted))))
                     if not part.error_code:
                         self.history.find(
-                            "spoiled-taken", f"{shown(place)} {part.base_offset}: {batch.values[0][:24]!r}"
+                            "corrupt-taken", f"{shown(place)} {part.base_offset}: {batch.values[0][:24]!r}"
                         )
                 else:
                     wire = await self.client.wire()

@@ -18,7 +18,7 @@ from millrace.spark_jobs.lease import Lease
 from millrace.spark_jobs.processes import Process, is_running, process_of
 from millrace.spark_jobs.refusal import Refused
 from tests.patience import PATIENCE_S
-from tests.spark_jobs.turns import Turns
+from tests.spark_jobs.turns import SharedFolder
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "pipeline_claim_v1.txt"
 ELSEWHERE = Process("far", 12, "boot", "pid:[1]", "99")
@@ -38,7 +38,7 @@ def unknown(_: Process) -> None:
 class Holders:
     """All who took the lease, one after the other, and until when nobody else may."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: SharedFolder) -> None:
         self.turns, self.names, self.epochs, self.safe_until = turns, list[str](), [0], 0.0
 
     def driver(self, name: str) -> Callable[[], None]:
@@ -73,7 +73,7 @@ def test_never_two() -> None:
     taken the lease ends all others, nobody is followed before it expired, and in the end somebody had it."""
     taken_over = 0
     for seed in range(400):
-        turns = Turns(seed)
+        turns = SharedFolder(seed)
         holders = Holders(turns)
         turns.run({name: holders.driver(name) for name in "abc"})
         assert not turns.failures, (seed, turns.failures)

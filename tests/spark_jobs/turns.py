@@ -17,7 +17,7 @@ from tests.patience import PATIENCE_S
 CHANGES = 0.2  # how often another driver has the next turn: the others stand still long enough to be followed
 
 
-class Turns:
+class SharedFolder:
     """The folder's storage. `run` starts a thread for each driver; one has the turn, until its next call."""
 
     def __init__(self, seed: int) -> None:
@@ -75,7 +75,7 @@ class Turns:
 class FolderOf:
     """As one driver calls it."""
 
-    def __init__(self, turns: Turns, name: str) -> None:
+    def __init__(self, turns: SharedFolder, name: str) -> None:
         self._turns, self._name = turns, name
 
     def child(self, folder: str, name: str) -> str:

@@ -163,9 +163,9 @@ class GroupCoordinator:
         """Of topics that are gone, some at a time; topics may have gone while the shard was not loaded, too.
         Whoever asks before it is done may still be told an offset of a topic that there is not."""
         is_urgent = shard.machine.offsets.count <= FEW_OFFSETS
-        shard.clean_up(ORPHANED, partial(self._orphaned_steps, shard), is_urgent=is_urgent)
+        shard.clean_up(ORPHANED, partial(self._orphaned, shard), is_urgent=is_urgent)
 
-    def _orphaned_steps(self, shard: GroupShard) -> Iterator[Decision]:
+    def _orphaned(self, shard: GroupShard) -> Iterator[Decision]:
         for positions in shard.machine.offsets.orphans(self._topic_id):
             yield shard.machine.delete_offsets(positions, shard.now())
 

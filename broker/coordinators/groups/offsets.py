@@ -23,8 +23,8 @@ OFFSET_BYTES = 300
 TOPIC_BYTES = 500
 
 # Of a search for offsets of topics that are gone, a step: two or three milliseconds.
-LOOKED_A_STEP = 2000
-ORPHANS_A_STEP = 300
+LOOKED_PER_CHUNK = 2000
+ORPHANS_PER_CHUNK = 300
 
 
 class CommittedOffset(NamedTuple):
@@ -129,7 +129,7 @@ class CommittedOffsets:
                     ):
                         keys.append((group_id, topic, partition))
                     looked += 1
-                    if looked >= LOOKED_A_STEP or len(keys) >= ORPHANS_A_STEP:
+                    if looked >= LOOKED_PER_CHUNK or len(keys) >= ORPHANS_PER_CHUNK:
                         yield keys
                         keys, looked = [], 0
                         topic_id = topic_id_of(topic)

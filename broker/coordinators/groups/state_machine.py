@@ -73,7 +73,7 @@ from millrace.protocol.records import Record
 # A group whose generation takes more, or more than the log takes, is refused it: its leader is told
 # UNKNOWN_SERVER_ERROR, as Kafka does above max.message.bytes.
 GROUP_RECORD_BYTES_MAX = 8 << 20
-OFFSETS_A_STEP = 1000  # looked at by retention
+EXPIRED_PER_CHUNK = 1000  # looked at by retention
 # What is never refused for memory: text beside an offset that is there, and an assignment of each member that
 # was let in.
 TEXT_ALWAYS_MAX = 64
@@ -497,15 +497,15 @@ class GroupStateMachine:
         looked = 0
         for done, group_id in enumerate(group_ids):
             looked += 1 + self.offsets.count_of(group_id)
-            if done and looked > OFFSETS_A_STEP:
+            if done and looked > EXPIRED_PER_CHUNK:
                 return decision, done
             group = self.groups.get(group_id)
             if group is None:
                 continue
             expired = self.offsets.plan_expiry(group, now.wall_ms, self._settings.offsets_retention_ms)
-            for topic, partition in expired[:OFFSETS_A_STEP]:
+            for topic, partition in expired[:EXPIRED_PER_CHUNK]:
                 self._emit(decision, OffsetCommitKey(group_id, topic, partition), None, now)
-            if len(expired) > OFFSETS_A_STEP:
+            if len(expired) > EXPIRED_PER_CHUNK:
                 return decision, done
             is_idle = group.state is GroupState.EMPTY and not group.has_pending
             if is_idle and not self.offsets.of_group(group_id):

@@ -16,7 +16,7 @@ from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 QUEUED_BYTES_MAX = 256 << 10  # not appended yet: beyond it the run goes on when that is durable
 
-Steps = Callable[[], Iterator[Decision]]
+Decisions = Callable[[], Iterator[Decision]]
 
 
 class Cleanup:
@@ -25,13 +25,13 @@ class Cleanup:
 
     def __init__(
         self,
-        steps: Steps,
+        decisions: Decisions,
         queue: AppendQueue,
         carry_out: Callable[[Decision], None],
         on_failed: Callable[[BaseException], None],
         yield_queue: YieldQueue,
     ) -> None:
-        self._steps = steps
+        self._decisions = decisions
         self._queue = queue
         self._carry_out = carry_out
         self._on_failed = on_failed
@@ -46,7 +46,7 @@ class Cleanup:
         if self._run is not None:
             self._is_asked_again = True
             return
-        self._run = self._steps()
+        self._run = self._decisions()
         if is_urgent:
             self._step()
         else:

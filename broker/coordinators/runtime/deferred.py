@@ -16,7 +16,7 @@ from millrace.runtime.scheduling.chunks import Yielder, in_chunks
 R = TypeVar("R")
 Outcome: TypeAlias = Union[R, "asyncio.Future[R]"]
 
-OUTCOMES_A_SLICE = 2000
+OUTCOMES_PER_CHUNK = 2000
 
 
 class DeferredResponse(Generic[R]):
@@ -72,6 +72,6 @@ async def all_of(outcomes: Sequence[Outcome[R]], yielder: Yielder) -> list[R]:
     """The responses in their order, when the last one is there. They go on by themselves; cancelling this
     loses nothing of them."""
     found: list[R] = []
-    async for part in in_chunks(outcomes, OUTCOMES_A_SLICE, yielder):
+    async for part in in_chunks(outcomes, OUTCOMES_PER_CHUNK, yielder):
         found += [await asyncio.shield(outcome) if asyncio.isfuture(outcome) else outcome for outcome in part]
     return found

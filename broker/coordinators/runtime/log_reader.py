@@ -1,4 +1,4 @@
-"""Reading a shard's partition from its log start to its end, record by record, in slices that do not hold up
+"""Reading a shard's partition from its log start to its end, record by record, in chunks that do not hold up
 the loop."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from millrace.protocol.records import Record, iter_records
 log = logging.getLogger(__name__)
 
 LOAD_BYTES = 1 << 20
-SLICE_RECORDS = 500
+CHUNK_RECORDS = 500
 
 
 async def read_log(partition: Partition, apply: Callable[[Record], object]) -> int:
@@ -42,7 +42,7 @@ async def _is_read(data: memoryview, apply: Callable[[Record], object]) -> bool:
     try:
         for number, record in enumerate(iter_records(data), 1):
             apply(record)
-            if number % SLICE_RECORDS == 0:
+            if number % CHUNK_RECORDS == 0:
                 await asyncio.sleep(0)
     except WireError:
         return False

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from millrace.broker.coordinators.runtime.append_queue import AppendQueue, Deferred
-from millrace.broker.coordinators.runtime.cleanup import Cleanup, Steps
+from millrace.broker.coordinators.runtime.cleanup import Cleanup, Decisions
 from millrace.broker.coordinators.runtime.deferred import Callback, Outcome
 from millrace.broker.coordinators.runtime.log_reader import read_log
 from millrace.broker.coordinators.runtime.log_rewriter import LogRewriter
@@ -314,15 +314,15 @@ class ShardRuntime(Generic[M]):
     def _expired(self) -> Iterator[Decision]:
         return self.machine.cleanup(self.now()._replace(wall_ms=self._parts.retention_clock.wall_ms()))
 
-    def clean_up(self, kind: str, steps: Steps, *, is_urgent: bool = False) -> None:
-        """Carry out the decisions that `steps` iterates over, one step at a time (cleanup.py). One run a
+    def clean_up(self, kind: str, decisions: Decisions, *, is_urgent: bool = False) -> None:
+        """Carry out the decisions that `decisions` iterates over, one step at a time (cleanup.py). One run a
         kind: asked for during a run, it runs once more behind it. Nothing for a shard that is loading or has
         ended."""
         if self._queue is None or self.is_ended:
             return
         if kind not in self._cleanups:
             self._cleanups[kind] = Cleanup(
-                steps, self._queue, self.carry_out, self._parts.on_failed, self._parts.yield_queue
+                decisions, self._queue, self.carry_out, self._parts.on_failed, self._parts.yield_queue
             )
         self._cleanups[kind].begin(is_urgent=is_urgent)
 

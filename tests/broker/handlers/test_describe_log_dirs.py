@@ -11,7 +11,7 @@ import pytest
 
 from millrace.broker.config import BrokerSettings
 from millrace.broker.handlers.alter_replica_log_dirs import AlterReplicaLogDirs
-from millrace.broker.handlers.describe_log_dirs import PARTITIONS_A_TURN, CommittedSizes, DescribeLogDirs
+from millrace.broker.handlers.describe_log_dirs import PARTITIONS_PER_CHUNK, CommittedSizes, DescribeLogDirs
 from millrace.kraft.tables.packing import pack_ranges
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.alter_replica_log_dirs import (
@@ -143,8 +143,8 @@ def test_many_partitions_leave_turns_to_others() -> None:
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
-        fixture.make_topic("wide", 2 * PARTITIONS_A_TURN + 1)
-        assert len(await sizes(fixture)) == 2 * PARTITIONS_A_TURN + 1
+        fixture.make_topic("wide", 2 * PARTITIONS_PER_CHUNK + 1)
+        assert len(await sizes(fixture)) == 2 * PARTITIONS_PER_CHUNK + 1
 
     run(scenario())
 

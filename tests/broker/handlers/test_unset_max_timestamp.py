@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from millrace.broker.handlers.list_offsets import ListOffsets
-from millrace.broker.partitions.rewrite import SLICE_RECORDS
+from millrace.broker.partitions.rewrite import CHUNK_RECORDS
 from millrace.broker.partitions.settings import TopicSettings
 from millrace.broker.partitions.unpacking import MIB, Unpacking
 from millrace.protocol.batches import (
@@ -46,7 +46,7 @@ async def offsets_of(fixture: BrokerFixture, timestamp_ms: int) -> tuple[int, in
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.ZSTD])
 @pytest.mark.parametrize("told", [-1, START_MS - 5])
-@pytest.mark.parametrize("count", [3, SLICE_RECORDS + 5])
+@pytest.mark.parametrize("count", [3, CHUNK_RECORDS + 5])
 def test_times_are_found_in_batches_that_do_not_tell_them(codec: Codec, told: int, count: int) -> None:
     """Looked into in place, and in slices; what a consumer gets says the same, under a checksum that is
     right."""
@@ -91,7 +91,7 @@ def test_the_time_that_was_not_told_is_judged() -> None:
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
         fixture.make_topic("a")
-        for count in (2, SLICE_RECORDS + 5):
+        for count in (2, CHUNK_RECORDS + 5):
             sent = unset(batch(count, timestamp=START_MS, step_ms=DAY_MS))
             code = parts_of(await fixture.produce({("a", 0): sent}))["a", 0].error_code
             assert code == ErrorCode.INVALID_TIMESTAMP
@@ -154,7 +154,7 @@ def test_what_kafka_computes_is_stored() -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("count", [2, SLICE_RECORDS + 5])
+@pytest.mark.parametrize("count", [2, CHUNK_RECORDS + 5])
 def test_each_time_is_judged_where_all_are_looked_at(count: int) -> None:
     """One behind a first record that has none."""
 
@@ -171,7 +171,7 @@ def test_each_time_is_judged_where_all_are_looked_at(count: int) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-@pytest.mark.parametrize("count", [2, SLICE_RECORDS + 5])
+@pytest.mark.parametrize("count", [2, CHUNK_RECORDS + 5])
 @pytest.mark.parametrize("last_ms", [-1, START_MS - 5])
 def test_a_largest_time_that_was_left_out_is_not_judged(last_ms: int, count: int, codec: Codec) -> None:
     """0 is not a time of 1970 where the header cannot be right: only the records' times are held to the

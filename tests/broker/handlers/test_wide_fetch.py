@@ -13,26 +13,26 @@ import pytest
 from millrace.broker.handlers.fetch import Fetch
 from millrace.broker.requests.fetch_machine import FetchState
 from millrace.broker.requests.fetch_sessions import FetchItem, FetchSessions
-from millrace.broker.requests.read_pass import ITEMS_A_SLICE, ReadPass
+from millrace.broker.requests.read_pass import ITEMS_PER_CHUNK, ReadPass
 from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.broker.broker_fixture import BrokerFixture, fetch_request, parts_of
 from tests.broker.partitions.build import batch, run
 from tests.patience import PATIENCE_S
 
-WIDTH = 2 * ITEMS_A_SLICE + 100
+WIDTH = 2 * ITEMS_PER_CHUNK + 100
 WANTED = {("a", index): 0 for index in range(WIDTH)}
 HOT_ONLY: dict[str, str] = dict.fromkeys(
     (
         "test_a_wide_fetch_that_waits_never_reads_all_in_one_turn",
-        "test_a_session_in_which_much_changed_is_read_in_slices",
-        "test_what_is_left_of_a_wide_fetch_that_failed_goes_in_slices",
+        "test_a_session_in_which_much_changed_is_read_in_chunks",
+        "test_what_is_left_of_a_wide_fetch_that_failed_goes_in_chunks",
     ),
     "turns of the loop are counted, and reads from objects are not among them",
 ) | {"test_a_wide_fetch_with_cold_partitions_is_delayed_for_what_is_missing": "cold as far as it is"}
 
 
 @asynccontextmanager
-async def reads_a_turn(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[int]]:
+async def reads_per_iteration(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[int]]:
     """How many partitions were read in each turn of the loop."""
     counts = [0]
     read_item = ReadPass._read_item
@@ -80,9 +80,9 @@ def test_a_wide_fetch_that_waits_never_reads_all_in_one_turn(monkeypatch: pytest
         fixture = await filled()
         size = len(batch(1))
         fields = {"max_wait_ms": 600_000, "min_bytes": (WIDTH + 2) * size, "max_bytes": 1 << 30}
-        async with reads_a_turn(monkeypatch) as counts:
+        async with reads_per_iteration(monkeypatch) as counts:
             outcome = asyncio.ensure_future(asked(fixture, WANTED, **fields))
-            await until(lambda: sum(counts) >= ITEMS_A_SLICE)
+            await until(lambda: sum(counts) >= ITEMS_PER_CHUNK)
             await fixture.produce({("a", 0): batch(1)})  # was read
             assert sum(counts) < WIDTH
             await until(lambda: sum(counts) >= WIDTH)
@@ -92,14 +92,14 @@ def test_a_wide_fetch_that_waits_never_reads_all_in_one_turn(monkeypatch: pytest
             assert sum(counts) == WIDTH
             await fixture.produce({("a", WIDTH - 1): batch(1)})
             parts = parts_of(await outcome)
-        assert max(counts) <= ITEMS_A_SLICE
+        assert max(counts) <= ITEMS_PER_CHUNK
         found = [sum(len(piece) for piece in (part.records,)) for part in parts.values()]
         assert found == [2 * size, *[size] * (WIDTH - 2), 2 * size]
 
     run(scenario())
 
 
-def test_a_session_in_which_much_changed_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_in_which_much_changed_is_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though its increment names nothing; the answer has all that is new, once."""
 
     async def scenario() -> None:
@@ -114,16 +114,16 @@ def test_a_session_in_which_much_changed_is_read_in_slices(monkeypatch: pytest.M
             max_bytes=1 << 30,
         )
         await fixture.produce(dict.fromkeys(WANTED, batch(1)))
-        async with reads_a_turn(monkeypatch) as counts:
+        async with reads_per_iteration(monkeypatch) as counts:
             news = await asked(fixture, {}, session_id=opened.session_id, session_epoch=2, max_bytes=1 << 30)
         assert list(parts_of(news)) == list(WANTED)
-        assert max(counts) <= ITEMS_A_SLICE
+        assert max(counts) <= ITEMS_PER_CHUNK
         assert sum(counts) == WIDTH
 
     run(scenario())
 
 
-def test_what_is_left_of_a_wide_fetch_that_failed_goes_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_of_a_wide_fetch_that_failed_goes_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """No partition tells it any more, and no turn ends the subscriptions of more than a slice."""
 
     async def scenario() -> None:
@@ -131,18 +131,18 @@ def test_what_is_left_of_a_wide_fetch_that_failed_goes_in_slices(monkeypatch: py
         fixture.fetch_handler = Fetch(
             fixture.directory, fixture.cache, FetchSessions(iter(range(1, 9)).__next__), YieldQueue()
         )
-        async with reads_a_turn(monkeypatch) as counts:
+        async with reads_per_iteration(monkeypatch) as counts:
             outcome = asyncio.ensure_future(
                 asked(fixture, WANTED, max_wait_ms=600_000, min_bytes=1 << 30, max_bytes=1 << 30)
             )
-            await until(lambda: sum(counts) >= 2 * ITEMS_A_SLICE)
+            await until(lambda: sum(counts) >= 2 * ITEMS_PER_CHUNK)
             outcome.cancel()
             left = []
             while (count := watched(fixture)) or not left:
                 left.append(count)
                 await asyncio.sleep(0)
         assert (
-            max(before - after for before, after in zip(left, [*left[1:], 0], strict=True)) <= ITEMS_A_SLICE
+            max(before - after for before, after in zip(left, [*left[1:], 0], strict=True)) <= ITEMS_PER_CHUNK
         )
 
     run(scenario())

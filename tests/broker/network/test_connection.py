@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.network.connection import FRAMES_A_TURN, IN_FLIGHT_MAX, UNREAD_PLENTY_BYTES
+from millrace.broker.network.connection import FRAMES_PER_CHUNK, IN_FLIGHT_MAX, UNREAD_PLENTY_BYTES
 from millrace.broker.requests.request import CLOSE, NO_REPLY, RequestContext
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from millrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -220,18 +220,18 @@ def test_a_burst_gives_others_their_turn() -> None:
 
         def handle(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
             nonlocal begun
-            if begun % FRAMES_A_TURN == 0:
+            if begun % FRAMES_PER_CHUNK == 0:
                 asyncio.get_running_loop().call_soon(lambda: between.append(begun))
             begun += 1
             return HeartbeatResponse()
 
         async with Shell({HEARTBEAT: handle}) as shell:
             client = await shell.client()
-            client.writer.write(b"".join(client.frame(HEARTBEAT, 4) for _ in range(FRAMES_A_TURN * 5)))
-            await eventually(lambda: begun == FRAMES_A_TURN * 5)
+            client.writer.write(b"".join(client.frame(HEARTBEAT, 4) for _ in range(FRAMES_PER_CHUNK * 5)))
+            await eventually(lambda: begun == FRAMES_PER_CHUNK * 5)
             assert (
                 max(later - earlier for earlier, later in zip([0, *between], between, strict=False))
-                <= FRAMES_A_TURN
+                <= FRAMES_PER_CHUNK
             )
 
     asyncio.run(run())

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from millrace.broker.network.reply_writer import SLICE_BYTES, ReplyWriter
+from millrace.broker.network.reply_writer import CHUNK_BYTES, ReplyWriter
 
 
 class Wire:
@@ -59,7 +59,7 @@ def write(wire: Wire, *parts: bytes) -> bytes:
 def test_a_small_reply_goes_at_once() -> None:
     """In one call, and no turn of the loop is asked for."""
     wire = Wire()
-    sent = write(wire, b"head", bytes(1000)) + write(wire, bytes(SLICE_BYTES - 4), b"tail")
+    sent = write(wire, b"head", bytes(1000)) + write(wire, bytes(CHUNK_BYTES - 4), b"tail")
     assert wire.came == sent
     assert (len(wire.writes), wire.turns, wire.writer.is_held) == (2, [], False)
 
@@ -68,17 +68,17 @@ def test_a_large_reply_goes_a_slice_each_turn() -> None:
     """Others have the loop between slices; a reply behind it keeps its place; when all is gone it is told,
     once."""
     wire = Wire()
-    sent = write(wire, b"head", bytes(range(256)) * (SLICE_BYTES // 100), b"tail")
-    assert wire.writes == [SLICE_BYTES]
+    sent = write(wire, b"head", bytes(range(256)) * (CHUNK_BYTES // 100), b"tail")
+    assert wire.writes == [CHUNK_BYTES]
     assert wire.writer.is_held
-    assert wire.writer.unsent_bytes == len(sent) - SLICE_BYTES
+    assert wire.writer.unsent_bytes == len(sent) - CHUNK_BYTES
     sent += write(wire, b"small")
     for count in (2, 3):
         assert wire.changes == count - 2
         wire.turn()
         assert len(wire.writes) == count
     assert wire.came == sent
-    assert max(wire.writes) == SLICE_BYTES
+    assert max(wire.writes) == CHUNK_BYTES
     assert not wire.writer.is_held
     wire.turn()
     assert (wire.turns, wire.changes) == ([], 2)
@@ -86,16 +86,16 @@ def test_a_large_reply_goes_a_slice_each_turn() -> None:
 
 def test_a_slow_client_holds_what_follows() -> None:
     """While the transport is over its mark nothing is handed on, and all that waits is counted."""
-    wire = Wire(room_bytes=SLICE_BYTES // 2)
-    sent = write(wire, bytes(5 * SLICE_BYTES))
+    wire = Wire(room_bytes=CHUNK_BYTES // 2)
+    sent = write(wire, bytes(5 * CHUNK_BYTES))
     wire.turn()
     wire.turn()
-    assert wire.writes == [SLICE_BYTES]
-    assert wire.writer.unsent_bytes == 5 * SLICE_BYTES - SLICE_BYTES // 2
-    wire.drain(2 * SLICE_BYTES)
+    assert wire.writes == [CHUNK_BYTES]
+    assert wire.writer.unsent_bytes == 5 * CHUNK_BYTES - CHUNK_BYTES // 2
+    wire.drain(2 * CHUNK_BYTES)
     wire.turn()
-    assert wire.writes == [SLICE_BYTES] * 3
-    assert wire.writer.unsent_bytes == 3 * SLICE_BYTES
+    assert wire.writes == [CHUNK_BYTES] * 3
+    assert wire.writer.unsent_bytes == 3 * CHUNK_BYTES
     wire.drain()
     while wire.turns:
         wire.turn()
@@ -106,7 +106,7 @@ def test_a_slow_client_holds_what_follows() -> None:
 def test_a_close_waits_for_what_was_written() -> None:
     """All of it is handed over first; without anything waiting it closes at once."""
     wire = Wire()
-    sent = write(wire, bytes(3 * SLICE_BYTES))
+    sent = write(wire, bytes(3 * CHUNK_BYTES))
     wire.writer.close()
     assert not wire.is_closed
     while wire.turns:
@@ -122,26 +122,26 @@ def test_a_close_waits_for_what_was_written() -> None:
 def test_nothing_is_written_after_a_drop() -> None:
     """The connection is gone: what waited is forgotten, and the turn that was due does nothing."""
     wire = Wire()
-    write(wire, bytes(3 * SLICE_BYTES))
+    write(wire, bytes(3 * CHUNK_BYTES))
     wire.writer.drop()
     wire.turn()
-    assert wire.writes == [SLICE_BYTES]
+    assert wire.writes == [CHUNK_BYTES]
     assert not wire.writer.is_held
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_order_is_kept(seed: int) -> None:
     """Whatever is written, drained and awaited in whatever order: every byte comes, once, in order."""
-    chance, wire, sent = random.Random(seed), Wire(SLICE_BYTES), bytearray()
+    chance, wire, sent = random.Random(seed), Wire(CHUNK_BYTES), bytearray()
     for number in range(60):
         match chance.randrange(4):
             case 0:
                 sizes = [
-                    chance.choice((1, 100, SLICE_BYTES // 3, SLICE_BYTES, 3 * SLICE_BYTES)) for _ in range(3)
+                    chance.choice((1, 100, CHUNK_BYTES // 3, CHUNK_BYTES, 3 * CHUNK_BYTES)) for _ in range(3)
                 ]
                 sent += write(wire, *(bytes([number]) * size for size in sizes))
             case 1:
-                wire.drain(len(wire.came) + chance.randrange(4 * SLICE_BYTES))
+                wire.drain(len(wire.came) + chance.randrange(4 * CHUNK_BYTES))
             case _:
                 wire.turn()
         assert wire.writer.is_held or wire.came == sent

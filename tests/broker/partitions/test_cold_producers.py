@@ -48,7 +48,7 @@ def test_any_history_of_ids_is_as_a_dict_has_it(seed: int) -> None:
             cold.expire(number)
             model = {producer_id: block for producer_id, block in model.items() if block != number}
             if chance.random() < 0.5:
-                for _ in cold.sweep_steps():
+                for _ in cold.sweep_yielding():
                     pass
         assert len(cold) == len(model)
         assert all(block.count for block in cold.blocks.values())

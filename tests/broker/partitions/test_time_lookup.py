@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from millrace.broker.partitions.rewrite import SLICE_RECORDS
+from millrace.broker.partitions.rewrite import CHUNK_RECORDS
 from millrace.broker.partitions.settings import TopicSettings
 from millrace.broker.partitions.time_lookup import Lookups, TimedOffset
 from millrace.broker.partitions.unpacking import Unpacking
@@ -265,13 +265,13 @@ def test_a_batch_above_the_bound_answers_by_its_header() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_many_records_are_looked_through_in_slices(codec: Codec) -> None:
+def test_many_records_are_looked_through_in_chunks(codec: Codec) -> None:
     """Others have the loop between any two thousand records, for a time as for the latest."""
 
     async def scenario() -> None:
         fixture = await Fixture().start()
         partition = await fixture.open()
-        count = 20 * SLICE_RECORDS
+        count = 20 * CHUNK_RECORDS
         await fixture.produce(partition, batch(count, step_ms=1, codec=codec))
         async with Others() as others:
             found = await Lookups(fixture.unpacking).find_time(partition, START_MS + count - 2, count)

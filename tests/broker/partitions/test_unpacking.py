@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.partitions.rewrite import SLICE_RECORDS, InvalidRecords, is_slow, rewrite_batch
+from millrace.broker.partitions.rewrite import CHUNK_RECORDS, InvalidRecords, is_slow, rewrite_batch
 from millrace.broker.partitions.settings import TopicSettings
 from millrace.broker.partitions.unpacking import ALONE_BYTES, Unpacking
 from millrace.protocol.batches import BatchHeader, Codec, ProduceRules
@@ -222,7 +222,7 @@ def test_what_was_unpacked_is_freed_at_once(settings: TopicSettings, code: Error
         gc.enable()
 
 
-def test_keys_are_looked_for_in_slices() -> None:
+def test_keys_are_looked_for_in_chunks() -> None:
     """Others have the loop many times while the records of one batch are stepped over, and the hundredth
     without a key ends it."""
 
@@ -230,11 +230,11 @@ def test_keys_are_looked_for_in_slices() -> None:
         unpacking = Unpacking(InlineOffload(), MEMORY_BYTES, YieldQueue())
         settings = settings_of(is_compacted=True)
         async with Others() as others:
-            await recode(unpacking, batch(20 * SLICE_RECORDS, key=b"k"), settings)
+            await recode(unpacking, batch(20 * CHUNK_RECORDS, key=b"k"), settings)
             assert others.turns >= 20
             others.turns = 0
             with pytest.raises(InvalidRecords) as refusal:
-                await recode(unpacking, batch(20 * SLICE_RECORDS), settings)
+                await recode(unpacking, batch(20 * CHUNK_RECORDS), settings)
             assert [index for index, _ in refusal.value.errors] == list(range(100))
             assert others.turns <= 3
 
@@ -254,8 +254,8 @@ def test_keys_are_looked_for_in_slices() -> None:
         (batch(1, value=b"v" * 90_000), settings_of(is_compacted=True), False),
         (batch(1, value=b"v" * 9000, codec=Codec.ZSTD), settings_of(is_compacted=True), False),
         (batch(1, value=b"v" * 90_000, codec=Codec.ZSTD), settings_of(is_compacted=True), True),
-        (batch(SLICE_RECORDS), settings_of(is_compacted=True), False),
-        (batch(SLICE_RECORDS + 1), settings_of(is_compacted=True), True),
+        (batch(CHUNK_RECORDS), settings_of(is_compacted=True), False),
+        (batch(CHUNK_RECORDS + 1), settings_of(is_compacted=True), True),
         (memoryview(b"no batch"), settings_of(Codec.GZIP), False),
         (memoryview(bytes(batch(1, codec=Codec.LZ4))[:-1] + b"!"), settings_of(Codec.GZIP), False),
     ],

@@ -106,7 +106,7 @@ def test_lines_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     assert len(lines_of(caplog, deleting(0), times=3 * LINES_MAX)) == LINES_MAX
 
 
-def test_a_wide_answer_is_looked_at_in_slices(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wide_answer_is_looked_at_in_chunks(caplog: pytest.LogCaptureFixture) -> None:
     """Others have the loop meanwhile, also where nothing was done; of what a request names twice, each answer
     has its own."""
     caplog.set_level(logging.INFO, change_log.__name__)

@@ -10,7 +10,7 @@ import pytest
 from millrace.broker.purgatory import CompletionQueue, Subscriber, Subscriptions
 from millrace.broker.requests.fetch_sessions import (
     EPOCH_MAX,
-    ITEMS_A_STEP,
+    ITEMS_PER_CHUNK,
     FetchItem,
     FetchKind,
     FetchPlan,
@@ -229,7 +229,7 @@ def test_an_eviction_answers_the_fetch_that_was_parked() -> None:
     assert not place
 
 
-def test_what_a_large_session_leaves_goes_in_steps() -> None:
+def test_what_a_large_session_leaves_goes_in_chunks() -> None:
     """It is gone from its slot at once, its partitions are watched for so many steps more; an increment whose
     session ends meanwhile changes nothing more."""
     sessions, place, asked = made(), Subscriptions(), []
@@ -247,8 +247,8 @@ def test_what_a_large_session_leaves_goes_in_steps() -> None:
     assert (len(place), sessions.partitions_count) == (left[0], 0)
     while sessions.leave_some():
         left.append(len(place))
-    assert len(left) == 9000 // ITEMS_A_STEP - 1
-    assert all(before - after == ITEMS_A_STEP for before, after in pairwise(left))
+    assert len(left) == 9000 // ITEMS_PER_CHUNK - 1
+    assert all(before - after == ITEMS_PER_CHUNK for before, after in pairwise(left))
     assert not place
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.kraft.commands.create_topics import NAMES_A_STEP, TOPICS_A_STEP, decide_create_topics_in_steps
+from millrace.kraft.commands.create_topics import (
+    NAMES_PER_CHUNK,
+    TOPICS_PER_CHUNK,
+    decide_create_topics_yielding,
+)
 from millrace.kraft.topic_configs import TOPIC_CONFIGS, ConfigSource
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
@@ -113,13 +117,13 @@ def test_topics_of_a_request_stand_or_fall_alone() -> None:
     assert [found.name for found in machine.image.topics] == ["ok", "x.y"]
 
 
-def test_a_request_of_many_names_is_counted_and_refused_in_steps() -> None:
+def test_a_request_of_many_names_is_counted_and_refused_in_chunks() -> None:
     """One name again and again, or too many of them: no step is more than so many, and each name is answered
     once."""
     for names, answered in ((["same"] * 50_000, 1), ([f"t{place}" for place in range(20_000)], 20_000)):
         request = CreateTopicsRequest([topic(name, 1) for name in names])
         machine = Machine()
-        steps = decide_create_topics_in_steps(machine.image, request, machine.creation)
+        steps = decide_create_topics_yielding(machine.image, request, machine.creation)
         count = 0
         while True:
             try:
@@ -128,7 +132,7 @@ def test_a_request_of_many_names_is_counted_and_refused_in_steps() -> None:
                 decision = end.value
                 break
             count += 1
-        assert count >= len(names) // NAMES_A_STEP + answered // TOPICS_A_STEP
+        assert count >= len(names) // NAMES_PER_CHUNK + answered // TOPICS_PER_CHUNK
         assert [result.error_code for result in decision.response.topics] == [
             ErrorCode.POLICY_VIOLATION
         ] * answered

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.kraft.commands.delete_topics import NAMES_A_STEP, decide_delete_topics_in_steps
+from millrace.kraft.commands.delete_topics import NAMES_PER_CHUNK, decide_delete_topics_yielding
 from millrace.kraft.tables.objects import ObjectState
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.commit_upload import CommitUploadRequest, UploadedRange, UploadedStreamObject
@@ -90,10 +90,10 @@ def test_a_name_can_be_used_again() -> None:
     assert dict(machine.image.configs.topic("a.b")) == {}
 
 
-def test_many_names_are_counted_in_steps() -> None:
+def test_many_names_are_counted_in_chunks() -> None:
     """One again and again, in old requests and in new ones, is answered once."""
     request = DeleteTopicsRequest([DeleteTopicState("same")] * 50_000, ["same"] * 50_000)
-    steps = decide_delete_topics_in_steps(Machine().image, request, 0)
+    steps = decide_delete_topics_yielding(Machine().image, request, 0)
     count = 0
     while True:
         try:
@@ -102,5 +102,5 @@ def test_many_names_are_counted_in_steps() -> None:
             (result,) = end.value.response.responses
             break
         count += 1
-    assert count == 2 * 50_000 // NAMES_A_STEP
+    assert count == 2 * 50_000 // NAMES_PER_CHUNK
     assert result.error_code == ErrorCode.INVALID_REQUEST

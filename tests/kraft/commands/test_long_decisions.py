@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.kraft.commands.compaction import LONG_COUNT, decide_commit_compaction, decide_in_steps, is_long
+from millrace.kraft.commands.compaction import LONG_COUNT, decide_commit_compaction, decide_yielding, is_long
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.tables.objects import ObjectState
 from millrace.protocol.error_codes import ErrorCode
@@ -92,7 +92,7 @@ def test_others_run_between_the_steps() -> None:
         fixture = await Fixture.open()
         request = await fixture.request()
         assert is_long(request)
-        steps = len(list(decide_in_steps(fixture.node.controller.image, request, 5)))
+        steps = len(list(decide_yielding(fixture.node.controller.image, request, 5)))
         reply, turns = fixture.node.controller.submit(request), 0
         while (
             not reply.done()
@@ -217,7 +217,7 @@ def test_no_step_takes_long() -> None:
         request = await fixture.request()
         image = fixture.node.publisher.image
         assert len(request.ranges) + len(request.stream_objects) == 2 * PARTITIONS > LONG_COUNT
-        assert len(list(decide_in_steps(image, request, 5))) >= 3 * len(request.ranges) // 32
+        assert len(list(decide_yielding(image, request, 5))) >= 3 * len(request.ranges) // 32
         once = decide_commit_compaction(image, request, 5)
         assert once.objects is not None
         assert once.objects != image.objects

@@ -8,7 +8,7 @@ import pytest
 
 from millrace.broker.coordinators.groups.group import Group
 from millrace.broker.coordinators.groups.members import GroupState
-from millrace.broker.coordinators.groups.offsets import ORPHANS_A_STEP, CommittedOffset, CommittedOffsets
+from millrace.broker.coordinators.groups.offsets import ORPHANS_PER_CHUNK, CommittedOffset, CommittedOffsets
 
 DAY_MS = 86_400_000
 ID, OTHER_ID = b"i" * 16, b"o" * 16
@@ -147,7 +147,7 @@ def test_orphans_are_found_while_others_change_what_is_kept() -> None:
     ids: dict[str, bytes] = {}
     found = []
     for part in offsets.orphans(ids.get):
-        assert len(part) <= ORPHANS_A_STEP
+        assert len(part) <= ORPHANS_PER_CHUNK
         found += part
         if not ids:
             ids["t"] = OTHER_ID

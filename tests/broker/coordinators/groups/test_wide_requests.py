@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 
-from millrace.broker.coordinators.groups.state_machine import OFFSETS_A_STEP, GroupStateMachine
-from millrace.broker.handlers.delete_groups import OFFSETS_A_SLICE
+from millrace.broker.coordinators.groups.state_machine import EXPIRED_PER_CHUNK, GroupStateMachine
+from millrace.broker.handlers.delete_groups import OFFSETS_PER_CHUNK
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from millrace.protocol.messages.leave_group import LeaveGroupRequest
@@ -157,7 +157,9 @@ def test_a_group_that_was_deleted_in_part_is_there_with_the_rest() -> None:
         await fixture.commit("g", PLACES)
         deleting = fixture.later(42, 2, DeleteGroupsRequest(["g"]))
         shard = await fixture.loaded()
-        await until(shard, WIDE - 2 * OFFSETS_A_SLICE)  # the second part is decided when the first is durable
+        await until(
+            shard, WIDE - 2 * OFFSETS_PER_CHUNK
+        )  # the second part is decided when the first is durable
         assert 0 < shard.offsets.count < WIDE
         await fixture.crash()
         assert (await deleting).results[0].error_code
@@ -186,9 +188,9 @@ def test_the_offsets_of_a_wide_group_expire_over_many_turns() -> None:
         while groups:
             turns += 1
             decision, done = shard.expire(groups, fixture.shard().now())
-            assert len(decision.records) <= OFFSETS_A_STEP + 1
+            assert len(decision.records) <= EXPIRED_PER_CHUNK + 1
             groups = groups[done:]
-        assert turns == -(-WIDE // OFFSETS_A_STEP) + 1
+        assert turns == -(-WIDE // EXPIRED_PER_CHUNK) + 1
         assert list(shard.groups) == ["kept"]
 
     run(scenario())

@@ -32,7 +32,7 @@ TYPE = 0
 IDLE_MS = 60_000
 CLEANUP_MS = 600_000
 COUNTER_BYTES = 100  # in memory, beside its name
-DELETED_A_STEP = 3
+DELETED_PER_CHUNK = 3
 
 _KEY, _VALUE = struct.Struct(">h"), struct.Struct(">q")
 
@@ -120,9 +120,9 @@ class Counters:
 
     def cleanup(self, now: Now) -> Iterator[Decision]:
         names = [name for name, total in self.totals.items() if not total]
-        for start in range(0, len(names), DELETED_A_STEP):
+        for start in range(0, len(names), DELETED_PER_CHUNK):
             decision = Decision()
-            for name in names[start : start + DELETED_A_STEP]:
+            for name in names[start : start + DELETED_PER_CHUNK]:
                 if self.totals.get(name) == 0:
                     self._emit(decision, name, None, now)
             yield decision

@@ -35,7 +35,7 @@ HOT_ONLY: dict[str, str] = {
     "test_commits_wait_for_room": "reads nothing",
     "test_commits_are_taken_while_producers_wait_for_room": "reads nothing",
     "test_what_waits_is_bounded": "reads nothing",
-    "test_those_who_wait_for_a_load_are_served_some_a_turn": "reads nothing",
+    "test_those_who_wait_for_a_load_are_served_some_at_a_time": "reads nothing",
     "test_a_member_that_joins_first_has_a_session_from_its_heartbeat_on": "reads nothing",
     "test_session_timer_is_paused_while_a_commit_is_in_flight": "reads nothing",
     "test_in_flight_commit_does_not_extend_a_replaced_members_session": "reads nothing",
@@ -355,7 +355,7 @@ def test_what_waits_is_bounded() -> None:
     run(scenario())
 
 
-def test_those_who_wait_for_a_load_are_served_some_a_turn() -> None:
+def test_those_who_wait_for_a_load_are_served_some_at_a_time() -> None:
     """In order; who asks meanwhile comes behind them, and an end of the shard answers those that are left."""
 
     async def scenario(is_ended: bool) -> None:

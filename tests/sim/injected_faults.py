@@ -540,14 +540,14 @@ def serves_the_last_first(old: Any) -> Any:
 # 15. what a request may fail
 
 
-def takes_spoiled_batches(old: Any) -> Any:
+def takes_corrupt_batches(old: Any) -> Any:
     def check_produced_batch(view: memoryview, *others: Any, **named: Any) -> Any:
         header = BatchHeader(view)
         if header.record_count <= 0 or len(view) < header.batch_length:
             return old(view, *others, **named)
-        spoiled = bytearray(view)
-        spoiled[CRC_AT:CRC_START] = crc32c(view[CRC_START:]).to_bytes(4, "big")
-        return old(memoryview(bytes(spoiled)), *others, **named)
+        corrupted = bytearray(view)
+        corrupted[CRC_AT:CRC_START] = crc32c(view[CRC_START:]).to_bytes(4, "big")
+        return old(memoryview(bytes(corrupted)), *others, **named)
 
     return check_produced_batch
 
