@@ -96,6 +96,7 @@ class _Lookup:
         self._partition = partition
         self._end = end
         self._unpacking = shared.unpacking
+        self._yield_queue = shared.unpacking.yield_queue
         self._true_times = shared.true_times
         self._asker = asker
         self._place = partition.topic_id, partition.index
@@ -151,7 +152,7 @@ class _Lookup:
                         least = max(least, await self._largest_of_batch(entry))
                     else:
                         least = max(least, await _largest_in_batch(entry, start, end, self._unpacking))
-                    await self._unpacking.yield_queue.yield_now()
+                    await self._yield_queue.yield_now()
             await asyncio.sleep(0)
         return least
 
@@ -166,9 +167,7 @@ class _Lookup:
                 largest = await self._largest_of(header, payload)
                 if largest is None:
                     largest = NO_TIMESTAMP
-                    async for times in in_chunks(
-                        times_in(header, payload), CHUNK_RECORDS, self._unpacking.yield_queue
-                    ):
+                    async for times in in_chunks(times_in(header, payload), CHUNK_RECORDS, self._yield_queue):
                         largest = max(largest, *(time for _, time in times))
         except WireError:
             return header.max_timestamp
@@ -193,9 +192,8 @@ class _Lookup:
                     if found is not None:
                         return found
                     has_lies = True
-                    await (
-                        self._unpacking.yield_queue.yield_now()
-                    )  # many may say of themselves that they reach the time, and do not
+                    # Many may say of themselves that they reach the time, and do not.
+                    await self._yield_queue.yield_now()
                 bound = max(bound, largest)
             if has_lies:
                 self._true_times.note_stretch(self._place, first, offset, bound)
@@ -218,9 +216,7 @@ class _Lookup:
                 largest = await self._largest_of(header, payload)
                 if largest is None or largest >= timestamp_ms:
                     largest = NO_TIMESTAMP
-                    async for times in in_chunks(
-                        times_in(header, payload), CHUNK_RECORDS, self._unpacking.yield_queue
-                    ):
+                    async for times in in_chunks(times_in(header, payload), CHUNK_RECORDS, self._yield_queue):
                         for found, found_ms in times:
                             if found_ms >= timestamp_ms and start <= found < end:
                                 return TimedOffset(found, found_ms), claimed

@@ -19,7 +19,7 @@ import pytest
 from millrace.kraft.image.delta import apply_records
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.image.records import Proposal, ValueReader, ValueWriter, decode_values, encode_batch
-from millrace.kraft.log.snapshot import image_records, slices
+from millrace.kraft.log.snapshot import chunks, image_records
 from millrace.kraft.tables.packing import pack_ranges
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millrace.protocol.metadata_records import PartitionRecord, TopicRecord
@@ -146,9 +146,9 @@ def test_replay_of_a_hundred_thousand_records(big: MetadataImage) -> None:
 
 
 def test_a_snapshot_is_written_in_short_slices(big: MetadataImage) -> None:
-    """No slice holds the loop for long, and all of them together make the image again."""
+    """No chunk holds the loop for long, and all of them together make the image again."""
     count = 0
-    written = slices(big, ValueWriter())
+    written = chunks(big, ValueWriter())
     while True:
         with scans_below(100, big):
             values = next(written, None)

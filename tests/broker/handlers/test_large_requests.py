@@ -269,7 +269,7 @@ async def turns_meanwhile(fixture: GroupFixture, handler: Any, case: tuple[int, 
 
 @pytest.mark.parametrize("name", CASES)
 def test_others_have_the_loop_and_the_answer_is_the_same(name: str) -> None:
-    """Of everything at once, and of fifteen things a request: the same, in the same order; between slices
+    """Of everything at once, and of fifteen things a request: the same, in the same order; between chunks
     others run."""
     case = CASES[name]
 
@@ -295,7 +295,7 @@ def test_others_have_the_loop_and_the_answer_is_the_same(name: str) -> None:
 
 
 def test_all_there_is() -> None:
-    """Metadata of all topics and the list of all resources, where there is more than a slice: in slices, each
+    """Metadata of all topics and the list of all resources, where there is more than a chunk: in chunks, each
     once and in order."""
 
     async def scenario() -> None:
@@ -347,7 +347,7 @@ def test_clients_share_what_all_topics_come_to() -> None:
 
 
 def test_what_a_group_has_is_of_one_moment() -> None:
-    """A commit between two slices of a large OffsetFetch shows in none of its partitions or in all: here in
+    """A commit between two chunks of a large OffsetFetch shows in none of its partitions or in all: here in
     none."""
 
     async def scenario() -> None:

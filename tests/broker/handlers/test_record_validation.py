@@ -253,7 +253,7 @@ def test_a_changed_setting_holds_from_the_next_batch() -> None:
 
 
 def test_without_compiled_code_the_same_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no compiler was there Python's walk judges, in slices where there are many records."""
+    """Where no compiler was there Python's walk judges, in chunks where there are many records."""
     from millrace.broker.handlers import produce
     from millrace.broker.partitions import unpacking
     from millrace.protocol.record_walk import walk_in_python

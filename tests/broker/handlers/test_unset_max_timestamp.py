@@ -48,7 +48,7 @@ async def offsets_of(fixture: BrokerFixture, timestamp_ms: int) -> tuple[int, in
 @pytest.mark.parametrize("told", [-1, START_MS - 5])
 @pytest.mark.parametrize("count", [3, CHUNK_RECORDS + 5])
 def test_times_are_found_in_batches_that_do_not_tell_them(codec: Codec, told: int, count: int) -> None:
-    """Looked into in place, and in slices; what a consumer gets says the same, under a checksum that is
+    """Looked into in place, and in chunks; what a consumer gets says the same, under a checksum that is
     right."""
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Fetches and sessions over so many partitions that they are read in slices: how much in one turn of the
+"""Fetches and sessions over so many partitions that they are read in chunks: how much in one turn of the
 loop, and that nothing is missed."""
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ async def asked(fixture: BrokerFixture, wanted: dict[tuple[str, int], int], **fi
 
 def test_a_wide_fetch_that_waits_never_reads_all_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has something of all its partitions and waits for more: what comes while it reads counts, what comes
-    then wakes it, and each time it reads in slices."""
+    then wakes it, and each time it reads in chunks."""
 
     async def scenario() -> None:
         fixture = await filled()
@@ -124,7 +124,7 @@ def test_a_session_in_which_much_changed_is_read_in_chunks(monkeypatch: pytest.M
 
 
 def test_what_is_left_of_a_wide_fetch_that_failed_goes_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No partition tells it any more, and no turn ends the subscriptions of more than a slice."""
+    """No partition tells it any more, and no turn ends the subscriptions of more than a chunk."""
 
     async def scenario() -> None:
         fixture = await filled()

@@ -138,7 +138,7 @@ def test_a_fetch_for_many_partitions_gives_way() -> None:
 
 @pytest.mark.parametrize("when", ["delayed", "while it is read"])
 def test_a_wide_fetch_hears_of_records(when: str) -> None:
-    """That come while it waits, or while its slices are under way."""
+    """That come while it waits, or while its chunks are under way."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()

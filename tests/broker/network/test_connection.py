@@ -112,7 +112,7 @@ def test_a_defect_in_a_reply_under_way_ends_one_connection(
             await eventually(lambda: 1 in parking.waiting)
             (spoilt,) = shell.server.connections.values()
             parking.finish(1, SaslAuthenticateResponse(auth_bytes=bytes(8 * MIB)))
-            while not spoilt._writer._parts:  # noqa: ASYNC110  (before the second slice)
+            while not spoilt._writer._parts:  # noqa: ASYNC110  (before the second chunk)
                 await asyncio.sleep(0)
             spoilt._writer._parts_bytes = None  # type: ignore[assignment]
             await eventually(lambda: not shell.server.connections)

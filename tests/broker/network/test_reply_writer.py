@@ -1,4 +1,4 @@
-"""Replies in slices: what goes when, in which order, and what is held meanwhile."""
+"""Replies in chunks: what goes when, in which order, and what is held meanwhile."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_small_reply_goes_at_once() -> None:
 
 
 def test_a_large_reply_goes_a_slice_each_turn() -> None:
-    """Others have the loop between slices; a reply behind it keeps its place; when all is gone it is told,
+    """Others have the loop between chunks; a reply behind it keeps its place; when all is gone it is told,
     once."""
     wire = Wire()
     sent = write(wire, b"head", bytes(range(256)) * (CHUNK_BYTES // 100), b"tail")

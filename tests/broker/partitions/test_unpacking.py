@@ -1,4 +1,4 @@
-"""Unpacking: its bound, one large batch at a time, work handed over and in slices, and what is left when it
+"""Unpacking: its bound, one large batch at a time, work handed over and in chunks, and what is left when it
 is given up."""
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def test_what_a_gate_refuses_reaches_no_handler(key: int) -> None:
 
 
 def test_a_large_request_passes_them_too() -> None:
-    """One that is decoded in slices."""
+    """One that is decoded in chunks."""
     api = NAMED["Metadata"]
     asked = []
 

@@ -300,7 +300,7 @@ def test_a_large_list_of_members_or_partitions_is_decoded_between_the_turns_of_o
 
 def test_large_answers_are_made_a_few_at_a_time_in_the_order_of_asking() -> None:
     """What all clients ask at once after a restart is megabytes each: others wait before they have built
-    anything more than a slice, a small answer of the same API and a large one of another do not, and one that
+    anything more than a chunk, a small answer of the same API and a large one of another do not, and one that
     fails or is given up leaves its place."""
 
     async def run() -> None:

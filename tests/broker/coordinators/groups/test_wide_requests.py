@@ -76,7 +76,7 @@ def test_others_have_the_loop_and_all_is_done() -> None:
 
 
 def test_a_member_that_loses_its_place_meanwhile() -> None:
-    """It is removed between two slices: what it was told is committed is, and all behind is refused."""
+    """It is removed between two chunks: what it was told is committed is, and all behind is refused."""
 
     async def scenario() -> None:
         fixture = await GroupFixture(World(is_auto=False)).start()
