@@ -99,7 +99,7 @@ class DescribeConfigs:
         self, context: RequestContext, image: MetadataImage, request: DescribeConfigsRequest
     ) -> DescribeConfigsResponse:
         response = DescribeConfigsResponse()
-        met: set[Hashable] = set()
+        met: dict[int, set[Hashable]] = {}  # by type of the resource
         left = NEVER_MISSING_MAX
         known = frozenset(
             (*TOPIC_CONFIGS, *self._shown, *THROTTLES, *GROUP_KEYS, *CLIENT_METRICS_KEYS, *self._levels())
@@ -111,7 +111,7 @@ class DescribeConfigs:
                 else resource
                 for resource in resources
             ]
-            asked = unmet(part, met, _question)
+            asked = [one for one in part if unmet([one], met.setdefault(one.resource_type, set()), _named)]
             left -= sum(resource.resource_type in NEVER_MISSING for resource in asked)
             response.results += self._describe_all(image, asked, request, is_over=left < 0)
         return response
@@ -313,7 +313,14 @@ def _dynamic(key: str, levels: Levels) -> list[tuple[str, str, ConfigSource]]:
 
 
 def _question(resource: DescribeConfigsResource) -> Hashable:
-    return resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())
+    return resource.resource_type, _named(resource)
+
+
+def _named(resource: DescribeConfigsResource) -> Hashable:
+    """The question among those of its type: mostly a name that the request holds, so that nothing is made of
+    each of 100,000."""
+    keys = resource.configuration_keys
+    return (resource.resource_name, *keys) if keys else resource.resource_name
 
 
 def _weight(resource: DescribeConfigsResource) -> int:

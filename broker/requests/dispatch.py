@@ -36,6 +36,7 @@ from millrace.broker.errors import code_of
 from millrace.broker.requests.api_traits import TRAITS, Answer, Order, Work
 from millrace.broker.requests.gates import Gates
 from millrace.broker.requests.request import CLOSE, ConnectionInfo, Encoded, Handle, RequestContext, Verdict
+from millrace.broker.requests.wide_messages import freed_yielding
 from millrace.broker.requests.work import LARGE_AT_ONCE, RequestWork
 from millrace.protocol.apis import API, Api
 from millrace.protocol.codec import (
@@ -396,7 +397,8 @@ async def encoded(exchange: Exchange, answer: Coroutine[Any, Any, Any]) -> Encod
 async def in_bytes(
     exchange: Exchange, answer: Coroutine[Any, Any, Any], work: RequestWork
 ) -> Encoded | Verdict:
-    """The bytes of its reply. ValueError for what its version cannot carry."""
+    """The bytes of its reply, request and response being freed. ValueError for what its version cannot
+    carry."""
     response = await answer
     if isinstance(response, Verdict | Encoded):
         return response
@@ -404,7 +406,10 @@ async def in_bytes(
     steps = encode_response_yielding(
         exchange.route.api, exchange.version, exchange.context.correlation_id, response
     )
-    return Encoded(await run_yielding(steps, work.yield_now))
+    reply = Encoded(await run_yielding(steps, work.yield_now))
+    for message in (response, exchange.request):
+        await run_yielding(freed_yielding(message), work.yield_now)
+    return reply
 
 
 def has_error_code(response_type: type[Any], version: int) -> bool:
