@@ -7,6 +7,7 @@ DEV_READY := $(VENV)/.dev-ready
 FUZZ_READY := $(VENV)/.fuzz-ready
 BUILT_READY := $(VENV)/.built-ready
 SPARK_READY := $(VENV)/.spark-ready
+ARCHIVE_READY := tests/spark_jobs/.build/.ready
 # One worker a core; which tests share one: tests/groups.py.
 PARALLEL := -rs -n $(or $(WORKERS),auto) --dist loadscope --no-loadscope-reorder
 
@@ -58,6 +59,7 @@ types: $(DEV_READY) ## mypy, strict
 
 test: ## lint, types and the whole suite
 	@$(MAKE) --no-print-directory -j3 $(SPARK_READY) jars s3-server
+	@$(MAKE) --no-print-directory $(ARCHIVE_READY)
 	@$(MAKE) --no-print-directory lint types
 	@$(BIN)/python -m pytest $(PARALLEL)
 
@@ -167,12 +169,17 @@ tests/spark_jobs/s3/jars/.ready: tests/spark_jobs/s3/pom.xml
 	@mvn -q -B -f tests/spark_jobs/s3/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=jars
 	@touch $@
 
+$(ARCHIVE_READY): tests/spark_jobs/class_archive.py $(SPARK_READY) spark_jobs/jars/.ready tests/spark_jobs/s3/jars/.ready
+	@echo "keeping what Spark loads as it starts ..."
+	@$(BIN)/python -m tests.spark_jobs.class_archive
+	@touch $@
+
 lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index addresses
 	@$(BIN)/python -m pip install -q uv
 	@cd requirements && for set in run dev spark fuzz; do ../$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header --no-annotate $$set.in -o $$set.txt; done
 
 clean: ## remove what make built, never data
-	@rm -rf $(VENV) build *.egg-info protocol/*.so tests/compat/java/libs tests/s3server/.build spark_jobs/jars tests/spark_jobs/s3/jars .mypy_cache .ruff_cache
+	@rm -rf $(VENV) build *.egg-info protocol/*.so tests/compat/java/libs tests/s3server/.build tests/spark_jobs/.build spark_jobs/jars tests/spark_jobs/s3/jars .mypy_cache .ruff_cache
 
 .PHONY: setup-dev docker-test test-wheel bench-testing attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs
