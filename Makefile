@@ -8,7 +8,7 @@ FUZZ_READY := $(VENV)/.fuzz-ready
 BUILT_READY := $(VENV)/.built-ready
 SPARK_READY := $(VENV)/.spark-ready
 ARCHIVE_READY := tests/spark_jobs/.build/.ready
-# One worker a core; which tests share one: tests/groups.py.
+# One worker more than cores; why, and which tests share one: tests/groups.py.
 PARALLEL := -rs -n $(or $(WORKERS),auto) --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help

@@ -20,7 +20,7 @@ import pytest
 import uvloop
 from hypothesis import settings
 
-from tests.groups import order_of, scheduling
+from tests.groups import order_of, scheduling, workers
 from tests.loops import ASYNCIO, UVLOOP, loops_of
 from tests.s3stream.build import World
 from tests.s3stream.cold import ColdEngines
@@ -36,6 +36,11 @@ HOT, COLD = "hot", "cold"
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return scheduling(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return workers()
 
 
 def pytest_configure() -> None:

@@ -3,10 +3,13 @@
 A JVM, a Spark session and what they have loaded serve a whole folder; a module's brokers and recordings serve
 a module. Tests of the simulator share nothing and take seconds each: each one goes to whoever is free. What
 takes longest is given out first, so that the workers end together.
+
+There is one worker more than cores: a third of a worker's time is waiting for timers, disks and processes.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 FOLDERS = ("spark_jobs", "compat")  # each with fixtures of the whole session; the dearest first
@@ -30,6 +33,11 @@ def order_of(test_id: str) -> int:
     dear = (*FOLDERS, *ALONE)
     folder = _folder_of(test_id)
     return dear.index(folder) if folder in dear else len(dear)
+
+
+def workers() -> int:
+    """How many `-n auto` stands for."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def scheduling(config: Any, log: Any) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 from tests.groups import group_of, order_of
 
@@ -23,6 +26,12 @@ def test_who_stays_together() -> None:
     ]
     assert [group_of(one) for one in tests] == ["tests/wal/test_record.py", tests[1], "compat"]
     assert sorted(tests, key=order_of) == [tests[2], tests[1], tests[0]]
+
+
+def test_auto_is_a_worker_more_than_cores(pytestconfig: pytest.Config) -> None:
+    """Of those that this process may run on."""
+    found = pytestconfig.hook.pytest_xdist_auto_num_workers(config=pytestconfig)
+    assert found == len(os.sched_getaffinity(0)) + 1
 
 
 def test_a_module_has_one_worker() -> None:
