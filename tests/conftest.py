@@ -10,6 +10,7 @@ A test that begins a real loop runs on asyncio's and on uvloop (tests/loops.py s
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import threading
 from collections.abc import Iterator
@@ -57,6 +58,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """In a worker of a run in parallel; a run without workers keeps its order."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: order_of(item.nodeid))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """All tests of the suite are a million objects, which stay: a collection of garbage that looks through
+    them again takes a second."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
