@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
+
+import pytest
 
 from millrace.broker.network.admin_http import (
     CONNECTIONS_MAX,
@@ -143,8 +147,14 @@ def test_a_request_may_come_in_pieces() -> None:
     asyncio.run(run())
 
 
-def test_who_leaves_while_a_page_is_made_ends_its_making() -> None:
-    """Others are served between the steps of a page."""
+@pytest.mark.parametrize("is_reset", [True, False], ids=["reset", "time"])
+def test_who_leaves_while_a_page_is_made_ends_its_making(
+    monkeypatch: pytest.MonkeyPatch, is_reset: bool
+) -> None:
+    """At once where the connection is reset; who only ends his side may still read, for as long as a request
+    may take. Others are served between the steps of a page."""
+    if not is_reset:
+        monkeypatch.setattr("millrace.broker.network.admin_http.REQUEST_S", 0.5)
 
     async def run() -> None:
         async with Door() as door:
@@ -161,6 +171,9 @@ def test_who_leaves_while_a_page_is_made_ends_its_making() -> None:
             writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
             await eventually(lambda: made > 0)
             assert (await door.get("/health/live"))[0] == 200
+            if is_reset:
+                linger = struct.pack("ii", 1, 0)
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             writer.close()
             await eventually(lambda: not door.http._connections)
             await asyncio.sleep(0.01)
