@@ -108,7 +108,7 @@ def _defer(twin: type[Any], options: dict[str, bool]) -> type[Any]:
         """Of a copy of the twin: two threads that ask first together make the same, each for itself."""
         given = {name: value for name, value in written.items() if name not in _DROPPED}
         copy = metaclass(twin.__name__, twin.__bases__, given)
-        copy.__doc__ = copy.__doc__ or ""  # else its signature is made into one
+        copy.__doc__ = twin.__name__  # else its signature is made into one, which costs more than the rest
         if name in _ALONE and not is_derived:
             asked = [name]
             made = dataclasses.dataclass(**_ALONE[name])(copy)
