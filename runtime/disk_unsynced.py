@@ -11,6 +11,7 @@ Not here: who may ask for it (broker/test_mode.py).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -18,8 +19,8 @@ from typing import ParamSpec, TypeVar
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import BlockFile
 from millrace.runtime.disk.driven import DrivenBlockFile
-from millrace.runtime.disk.opening import disk_error, open_block_descriptor
-from millrace.runtime.disk.posix import PosixDisk, PosixLogFile, write_all
+from millrace.runtime.disk.opening import allocate, disk_error, open_block_descriptor
+from millrace.runtime.disk.posix import PosixDisk, PosixLogFile, remove_empty, write_all
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore.address import StoreAddress, open_store
 from millrace.runtime.scheduling.yield_queue import DurableWrites, YieldQueue
@@ -61,22 +62,17 @@ class UnsyncedBlockFile(DrivenBlockFile):
         """There is never one under way."""
 
 
-class UnsyncedLogFile:
-    """A log file whose `sync` gives up the device: everything else is the file's own."""
-
-    def __init__(self, file: PosixLogFile) -> None:
-        self.append = file.append
-        self.read_at = file.read_at
-        self.truncate = file.truncate
-        self.close = file.close
-        self._file = file
-
-    @property
-    def size_bytes(self) -> int:
-        return self._file.size_bytes
+class UnsyncedLogFile(PosixLogFile):
+    """A log file that gives up the device: everything else is the file's own."""
 
     async def sync(self) -> None:
         """Nothing is durable: it is written."""
+        self._check()
+
+    async def truncate(self, size_bytes: int) -> None:
+        self._check()
+        self._size_bytes = size_bytes
+        await self._guard(os.ftruncate, self._fd, size_bytes)
 
 
 class UnsyncedDisk(PosixDisk):
@@ -84,11 +80,33 @@ class UnsyncedDisk(PosixDisk):
         super().__init__(open_fd=open_unsynced, writes=writes, call=_in_place)
 
     async def open_block(self, path: str, size_bytes: int, *, direct: str = "prefer") -> BlockFile:
-        descriptor = open_block_descriptor(path, size_bytes, "never", open_unsynced)
+        descriptor = open_block_descriptor(path, size_bytes, "never", open_unsynced, is_kept=False)
         return UnsyncedBlockFile(descriptor, asyncio.get_running_loop(), self._writes)
 
-    async def open_log(self, path: str) -> UnsyncedLogFile:  # type: ignore[override]
-        return UnsyncedLogFile(await super().open_log(path))
+    async def open_log(self, path: str) -> UnsyncedLogFile:
+        fd = await _in_place(path, os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return UnsyncedLogFile(fd, path, os.fstat(fd).st_size, _in_place)
+
+    async def make_folder(self, path: str) -> None:
+        await _in_place(path, os.makedirs, path, 0o700, exist_ok=True)
+
+    async def remove(self, path: str) -> None:
+        await _in_place(path, _unlink, path)
+
+    async def rename(self, source: str, target: str) -> None:
+        await _in_place(source, os.replace, source, target)
+
+    async def remove_folder(self, path: str) -> None:
+        await _in_place(path, remove_empty, path)
+
+    async def reserve(self, path: str, size_bytes: int) -> None:
+        fd = await _in_place(path, os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            allocate(fd, 0, size_bytes)
+        except OSError as error:
+            raise disk_error(error, path, size_bytes) from error
+        finally:
+            os.close(fd)
 
     async def write_file(self, path: str, data: bytes) -> None:
         """In one step, so no other task sees half of it: these files are small, and the page cache takes them
@@ -103,6 +121,11 @@ class UnsyncedDisk(PosixDisk):
             os.replace(temporary, path)
         except OSError as error:
             raise disk_error(error, path) from error
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 class UnsyncedCalls:

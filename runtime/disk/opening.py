@@ -78,26 +78,29 @@ def nearest_present(path: str) -> str:
 
 
 def open_block_descriptor(
-    path: str, size_bytes: int, direct: str, open_fd: OpenFd = os.open
+    path: str, size_bytes: int, direct: str, open_fd: OpenFd = os.open, *, is_kept: bool = True
 ) -> BlockDescriptor:
-    """Opens or creates. Raises DiskFull, DiskFailed, DiskLocked, DirectRefused."""
+    """Opens or creates; durable on return where it `is_kept`. Raises DiskFull, DiskFailed, DiskLocked,
+    DirectRefused."""
     is_ours = not os.path.exists(path)
     try:
         is_direct = direct != "never" and _O_DIRECT != 0
         if is_direct:
             try:
-                return _open(path, size_bytes, open_fd, is_direct=True, is_ours=is_ours)
+                return _open(path, size_bytes, open_fd, is_direct=True, is_ours=is_ours, is_kept=is_kept)
             except OSError as error:
                 if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                     raise
         if direct == "require":
             raise DirectRefused(path)
-        return _open(path, size_bytes, open_fd, is_direct=False, is_ours=is_ours)
+        return _open(path, size_bytes, open_fd, is_direct=False, is_ours=is_ours, is_kept=is_kept)
     except OSError as error:
         raise disk_error(error, path, size_bytes) from error
 
 
-def _open(path: str, size_bytes: int, open_fd: OpenFd, *, is_direct: bool, is_ours: bool) -> BlockDescriptor:
+def _open(
+    path: str, size_bytes: int, open_fd: OpenFd, *, is_direct: bool, is_ours: bool, is_kept: bool
+) -> BlockDescriptor:
     kind = os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG
     is_device = stat.S_ISBLK(kind)
     if not is_device and not stat.S_ISREG(kind):
@@ -112,9 +115,9 @@ def _open(path: str, size_bytes: int, open_fd: OpenFd, *, is_direct: bool, is_ou
         size = os.lseek(fd, 0, os.SEEK_END)
         is_new = size == 0 and not is_device
         if is_new:
-            _create(fd, path, size_bytes, is_ours=is_ours)
+            _create(fd, path, size_bytes, is_ours=is_ours, is_kept=is_kept)
             size = size_bytes
-        if not is_device:
+        if is_kept and not is_device:
             sync_name(path, is_new=is_new)
         if is_direct:
             _read_first_block(fd)
@@ -139,11 +142,12 @@ def _lock(fd: int, path: str) -> None:
         time.sleep(0.005)
 
 
-def _create(fd: int, path: str, size_bytes: int, *, is_ours: bool) -> None:
+def _create(fd: int, path: str, size_bytes: int, *, is_ours: bool, is_kept: bool) -> None:
     """Or leaves nothing: no file, or one that was there before as empty as it was."""
     try:
         allocate(fd, 0, size_bytes)
-        os.fsync(fd)
+        if is_kept:
+            os.fsync(fd)
     except BaseException:
         with contextlib.suppress(OSError):
             if is_ours:

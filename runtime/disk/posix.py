@@ -392,14 +392,20 @@ def _missing_folders(path: str) -> list[str]:
     return found
 
 
-def _remove_folder(path: str) -> None:
+def remove_empty(path: str) -> bool:
+    """Whether it was a folder, and empty."""
     try:
         os.rmdir(path)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
-        return
-    sync_folder(os.path.dirname(path) or ".")
+        return False
+    return True
+
+
+def _remove_folder(path: str) -> None:
+    if remove_empty(path):
+        sync_folder(os.path.dirname(path) or ".")
 
 
 def _remove(path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -88,12 +89,29 @@ def test_it_leaves_alone_what_is_to_be_kept(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "kept").rglob("*")] == ["metadata", "meta.properties"]
 
 
-def test_a_disk_without_the_device_keeps_what_it_is_given(tmp_path: Path) -> None:
-    """Files, logs and block files hold what was written, for the next process; a failure is the project's
-    error."""
+def test_a_disk_without_the_device_keeps_what_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files, logs and block files hold what was written, for the next process; nothing is waited for, and a
+    failure is the project's error."""
+
+    def refuse(fd: int) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    monkeypatch.setattr(os, "fdatasync", refuse)
 
     async def use() -> None:
         disk = UnsyncedDisk()
+        await disk.make_folder(f"{tmp_path}/a/b")
+        await disk.make_folder(f"{tmp_path}/a/b")
+        await disk.reserve(f"{tmp_path}/a/b/reserve", 8_192)
+        assert (tmp_path / "a/b/reserve").stat().st_size == 8_192
+        await disk.rename(f"{tmp_path}/a/b/reserve", f"{tmp_path}/a/b/moved")
+        await disk.remove(f"{tmp_path}/a/b/moved")
+        await disk.remove(f"{tmp_path}/a/b/moved")
+        for folder in ("a/b", "a", "a"):
+            await disk.remove_folder(f"{tmp_path}/{folder}")
         await disk.write_file(f"{tmp_path}/small", b"first")
         await disk.write_file(f"{tmp_path}/small", b"second")
         assert (await disk.read_file(f"{tmp_path}/small"), await disk.list_folder(str(tmp_path))) == (
@@ -104,6 +122,8 @@ def test_a_disk_without_the_device_keeps_what_it_is_given(tmp_path: Path) -> Non
         await log.append([b"one", b"two"])
         await log.sync()
         assert (log.size_bytes, await log.read_at(0, 10)) == (6, b"onetwo")
+        await log.truncate(3)
+        assert (log.size_bytes, await log.read_at(0, 10)) == (3, b"one")
         await log.close()
         block = await disk.open_block(f"{tmp_path}/block", 8_192)
         await block.write_at(4_096, memoryview(bytearray(b"x" * 4_096)))
