@@ -97,6 +97,9 @@ attack: $(DEV_READY) ## hostile clients, wrong clocks and swapped volumes agains
 sim: $(DEV_READY) ## hunt through simulated nodes under drawn faults, 10,000 seeds (SEEDS, FROM, WORKERS)
 	@$(BIN)/python -m tests.sim hunt --seeds $${SEEDS:-10000} --from $${FROM:-0} --workers $${WORKERS:-2}
 
+sim-quorum: $(DEV_READY) ## hunt through simulated quorums of controllers, 2,000 seeds (SEEDS, FROM, WORKERS)
+	@$(BIN)/python -m tests.sim quorum hunt --seeds $${SEEDS:-2000} --from $${FROM:-0} --workers $${WORKERS:-2}
+
 sim-bugs: $(DEV_READY) ## plant deliberate bugs, one at a time, in simulated nodes: each has to be found
 	@$(BIN)/python -m tests.sim bugs --workers $${WORKERS:-2}
 
@@ -182,4 +185,4 @@ lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index
 clean: ## remove what make built, never data
 	@rm -rf $(VENV) build *.egg-info protocol/*.so tests/compat/java/libs tests/s3server/.build tests/spark_jobs/.build spark_jobs/jars tests/spark_jobs/s3/jars .mypy_cache .ruff_cache
 
-.PHONY: setup-dev docker-test test-wheel bench-testing attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs
+.PHONY: setup-dev docker-test test-wheel bench-testing attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs sim-quorum

@@ -7,6 +7,7 @@
                                                                   must be found
     python -m tests.sim one 'PLAN' [--lines N] [--bug NAME]       one run again, as a finding names it
     python -m tests.sim plan SEED                                 what the hunt does at that seed
+    python -m tests.sim quorum hunt|bugs|one|plan ...             the same of quorums of controllers
 
 Prints what it goes through and, at the end, how often each crash point, fault and checker was met. Exit code
 1 for a finding, for something that was never met, or for a bug that was not found.
@@ -20,8 +21,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tests.sim.hunt import CRASH_MUST_HIT, HUNT_MUST_HIT, Tally, crash_plans, drawn_plan, minimised
+from tests.sim.hunt import CRASH_MUST_HIT, HUNT_MUST_HIT, R, Tally, crash_plans, drawn_plan, minimised
 from tests.sim.plan import parse_plan
+from tests.sim.quorum import cli as quorum
 from tests.sim.run import Outcome, run_plan
 from tests.sim.story import tell
 from tests.sim.workers import hunt_plans, hunt_seeds
@@ -37,6 +39,8 @@ def main() -> int:
         return 0
     if found.command == "one":
         return one(found.plan, found.lines, found.bug)
+    if found.command == "quorum":
+        return quorum.main(found, summed_up)
     if found.command == "bugs":
         from tests.sim.bugs import hunt_bugs
 
@@ -67,6 +71,7 @@ def arguments() -> argparse.Namespace:
     one.add_argument("--lines", type=int, default=0)
     one.add_argument("--bug")
     commands.add_parser("plan").add_argument("number", type=int)
+    quorum.add_arguments(commands.add_parser("quorum"))
     return parser.parse_args()
 
 
@@ -81,14 +86,18 @@ def one(text: str, lines: int, bug: str | None) -> int:
     return 1 if outcome.findings else 0
 
 
-def report(tally: Tally, must_hit: Sequence[str], took_s: float) -> int:
+def report(tally: Tally[Outcome], must_hit: Sequence[str], took_s: float) -> int:
     for outcome in tally.failed[:STORIES]:
         tell_story(outcome)
+    return summed_up(tally, must_hit, took_s)
+
+
+def summed_up(tally: Tally[R], must_hit: Sequence[str], took_s: float, again: str = "one") -> int:
     print(f"\n{tally.runs} runs in {took_s:.0f} s, {len(tally.failed)} with findings")
     for title, counts in (("met", tally.hits), ("looked at", tally.looked_at), ("found", tally.found)):
         print(f"{title}:", *(f"  {name}: {count}" for name, count in sorted(counts.items())), sep="\n")
     for outcome in tally.failed:
-        print(f"again: python -m tests.sim one {str(outcome.plan)!r}")
+        print(f"again: python -m tests.sim {again} {str(outcome.plan)!r}")
     missing = tally.missing(must_hit)
     for name in missing:
         print(f"never met: {name}")

@@ -76,19 +76,21 @@ class Bug:
         """Its findings that count."""
         return [line for line in outcome.findings if line.startswith(self.found_by)]
 
-    @contextlib.contextmanager
-    def planted(self) -> Iterator[None]:
-        places = ((self.owner, self.name, self.make), *self.also)
-        own = [
-            vars(owner)[name] for owner, name, _ in places
-        ]  # a staticmethod or a property as it stands there
-        for owner, name, make in places:
-            setattr(owner, name, make(getattr(owner, name)))
-        try:
-            yield
-        finally:
-            for (owner, name, _), kept in zip(places, own, strict=True):
-                setattr(owner, name, kept)
+    def planted(self) -> contextlib.AbstractContextManager[None]:
+        return in_place((self.owner, self.name, self.make), *self.also)
+
+
+@contextlib.contextmanager
+def in_place(*places: tuple[Any, str, Callable[[Any], Any]]) -> Iterator[None]:
+    """Of each owner's function of that name stands, for a while, what is made of it."""
+    own = [vars(owner)[name] for owner, name, _ in places]  # a staticmethod or a property as it stands there
+    for owner, name, make in places:
+        setattr(owner, name, make(getattr(owner, name)))
+    try:
+        yield
+    finally:
+        for (owner, name, _), kept in zip(places, own, strict=True):
+            setattr(owner, name, kept)
 
 
 def with_settings(*names: str) -> Callable[[Plan], Plan]:

@@ -14,6 +14,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 from millrace.runtime.rand import Rand
 from tests.sim.older_wal import CURRENT, OLDER
@@ -189,17 +190,31 @@ HUNT_MUST_HIT = (
 )
 
 
+class Ran(Protocol):
+    """What a run tells of itself, of a node or of a quorum."""
+
+    @property
+    def plan(self) -> object: ...
+
+    findings: list[str]
+    hits: Counter[str]
+    looked_at: Counter[str]
+
+
+R = TypeVar("R", bound=Ran)
+
+
 @dataclass
-class Tally:
+class Tally(Generic[R]):
     """What many runs met and found."""
 
     runs: int = 0
     hits: Counter[str] = field(default_factory=Counter)
     looked_at: Counter[str] = field(default_factory=Counter)
     found: Counter[str] = field(default_factory=Counter)  # kinds of findings, a run once each
-    failed: list[Outcome] = field(default_factory=list)
+    failed: list[R] = field(default_factory=list)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: R) -> None:
         self.runs += 1
         self.hits += outcome.hits
         self.looked_at.update(outcome.looked_at)

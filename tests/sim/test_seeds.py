@@ -19,7 +19,7 @@ from tests.sim.bugs import BUGS
 from tests.sim.forks import run_all
 from tests.sim.hunt import CRASH_MUST_HIT, Tally, drawn_plan, minimised
 from tests.sim.plan import EVENTS, OBJECT_WALS, Plan, Strike, parse_plan
-from tests.sim.run import Run, run_plan
+from tests.sim.run import Outcome, Run, run_plan
 from tests.sim.story import tell
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +30,7 @@ AT_A_TIME = 4
 def test_nothing_is_found_at_fixed_seeds(first: int) -> None:
     """Nodes under drawn weather, strikes and settings keep every promise, and every probe and checker
     looked."""
-    tally = Tally()
+    tally: Tally[Outcome] = Tally()
     plans = [drawn_plan(number) for number in range(first, first + AT_A_TIME)]
     if not any({*OBJECT_WALS} & set(plan.settings.split("+")) for plan in plans):
         plans[-1] = replace(
@@ -181,7 +181,7 @@ def test_a_finding_becomes_a_short_story() -> None:
 
 def test_a_tally_names_what_was_never_met() -> None:
     """A fault, a crash point or a checker with a count of nought fails a hunt."""
-    tally = Tally()
+    tally: Tally[Outcome] = Tally()
     tally.hits["cut"] = 1
     tally.looked_at.update({"OnceInOrder": 0, "RangesJoin": 3})
     assert tally.missing(("cut", "torn")) == ["torn", "OnceInOrder"]
@@ -192,7 +192,7 @@ def test_a_tally_names_what_was_never_met() -> None:
 )
 def test_an_enumeration_fails_for_a_point_that_was_never_struck(name: str) -> None:
     """Its exit code says so, though nothing was found."""
-    tally = Tally(runs=1, hits=Counter(CRASH_MUST_HIT))
+    tally: Tally[Outcome] = Tally(runs=1, hits=Counter(CRASH_MUST_HIT))
     assert report(tally, CRASH_MUST_HIT, 1.0) == 0
     del tally.hits[name]
     assert report(tally, CRASH_MUST_HIT, 1.0) == 1

@@ -7,35 +7,40 @@ import time
 from collections.abc import Iterable
 
 from tests.sim.forks import run_all
-from tests.sim.hunt import ENUMERATED, Tally, drawn_plan
+from tests.sim.hunt import ENUMERATED, R, Tally, drawn_plan
 from tests.sim.plan import Plan, Strike
-from tests.sim.run import run_plan
+from tests.sim.run import Outcome, run_plan
 
 SAY_EVERY_S = 10.0
 
 
-def hunt_seeds(first: int, count: int, workers: int) -> Tally:
+def hunt_seeds(first: int, count: int, workers: int) -> Tally[Outcome]:
     """The seeds from `first` on."""
     return hunt_plans((drawn_plan(number) for number in range(first, first + count)), workers)
 
 
-def hunt_plans(plans: Iterable[Plan], workers: int) -> Tally:
+def hunt_plans(plans: Iterable[Plan], workers: int) -> Tally[Outcome]:
     chosen = list(plans)
     warm()
-    tally, began = Tally(), time.monotonic()
-    said = began
-    for outcome in run_all(chosen, workers):
+    return tallied(run_all(chosen, workers), len(chosen))
+
+
+def tallied(outcomes: Iterable[R], count: int) -> Tally[R]:
+    """As they come, with a word now and then."""
+    tally: Tally[R] = Tally()
+    said = began = time.monotonic()
+    for outcome in outcomes:
         tally.add(outcome)
         if outcome.findings:
             print(f"{outcome.plan}: {outcome.findings[0]}", flush=True)
         now = time.monotonic()
         if now - said > SAY_EVERY_S:
             said = now
-            print(progress(tally, len(chosen), now - began), flush=True)
+            print(progress(tally, count, now - began), flush=True)
     return tally
 
 
-def progress(tally: Tally, count: int, took_s: float) -> str:
+def progress(tally: Tally[R], count: int, took_s: float) -> str:
     rate = tally.runs / took_s
     left_s = (count - tally.runs) / rate
     return (

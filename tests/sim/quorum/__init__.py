@@ -1,0 +1,1 @@
+"""Quorums of real ControllerNodes on simulated disks, clocks and a message network (docs/simulator.md)."""

@@ -1,0 +1,227 @@
+"""What is planted in the controllers on purpose (bugs.py says as what): each makes, of what the product does,
+what stands in its place."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from millrace.kraft.controller import Pending
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.raft.core import Raft
+from millrace.kraft.raft.messages import NOBODY, FetchReply, Vote
+from millrace.kraft.raft.quorum import majority_end
+from millrace.kraft.raft.ready import QuorumState
+from millrace.kraft.raft.roles import Follower, Leader, Resigned, Unattached
+from millrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsResponse
+
+Old = Callable[..., Any]
+
+
+def says(value: object) -> Callable[[Old], Old]:
+    """Whatever is asked."""
+    return lambda old: lambda *args, **named: value
+
+
+def remembers_no_vote(old: Old) -> Old:
+    async def save_state(self: Any, state: QuorumState) -> None:
+        await old(self, QuorumState(state.epoch, state.leader, NOBODY))
+
+    return save_state
+
+
+def votes_again(old: Old) -> Old:
+    def _would_grant(self: Raft, message: Vote) -> bool:
+        if isinstance(self.role, Unattached) and not message.is_pre_vote:
+            self.role.voted = NOBODY
+        return bool(old(self, message))
+
+    return _would_grant
+
+
+def votes_for_shorter_logs(old: Old) -> Old:
+    def _would_grant(self: Raft, message: Vote) -> bool:
+        return bool(
+            old(self, Vote(message.source, message.target, message.epoch, 1 << 30, 0, message.is_pre_vote))
+        )
+
+    return _would_grant
+
+
+def helps_against_a_leader(old: Old) -> Old:
+    def _would_grant(self: Raft, message: Vote) -> bool:
+        if message.is_pre_vote and isinstance(self.role, Follower):
+            return (message.last_epoch, message.end) >= (self.log.last_epoch, self.log.end)
+        return bool(old(self, message))
+
+    return _would_grant
+
+
+def commits_what_is_of_earlier_epochs(old: Old) -> Old:
+    def _advance(self: Raft, role: Leader) -> None:
+        start, role.start = role.start, -1
+        old(self, role)
+        role.start = start
+
+    return _advance
+
+
+def counts_observers(old: Old) -> Old:
+    def _advance(self: Raft, role: Leader) -> None:
+        end = majority_end(progress.end for progress in (*role.voters.values(), *role.observers.values()))
+        if self.high_watermark < end <= self.log.stable_end and end > role.start:
+            self.high_watermark = end
+            self._answer_parked(role, only_due=False)
+        old(self, role)
+
+    return _advance
+
+
+def believes_the_leaders_end(old: Old) -> Old:
+    def _on_fetch_reply(self: Raft, role: Follower, message: FetchReply) -> None:
+        message.high_watermark = max(message.high_watermark, message.end)
+        old(self, role, message)
+
+    return _on_fetch_reply
+
+
+def appends_without_a_sync(old: Old) -> Old:
+    async def append(self: Any, batch: bytes, end: int) -> None:
+        file = self._open_file
+
+        async def nothing() -> None:
+            pass
+
+        file.sync = nothing
+        try:
+            await old(self, batch, end)
+        finally:
+            del file.sync
+
+    return append
+
+
+def sends_whatever_it_holds(old: Old) -> Old:
+    return lambda self, message: True
+
+
+def cuts_too_much(old: Old) -> Old:
+    def _truncate_at(self: Raft, epoch: int, leader_end: int) -> None:
+        cut = max(self.log.start, min(leader_end, self.high_watermark) - 3)
+        self.log.truncate(cut)
+        self._truncate_to = cut
+        self._given = min(self._given, cut)
+
+    return _truncate_at
+
+
+def keeps_the_log_beside_a_snapshot(old: Old) -> Old:
+    async def restart_at(self: Any, end: int) -> None:
+        self.end = end
+
+    return restart_at
+
+
+def misses_a_batch_after_an_install(old: Old) -> Old:
+    def install(self: Any, image: MetadataImage) -> None:
+        old(self, image)
+        apply = self.apply
+
+        def apply_rest(batches: Sequence[Any]) -> None:
+            del self.apply
+            first, *later = batches
+            self._publisher.load(replace(self.image, offset=first.end, epoch=first.epoch))
+            if later:
+                apply(later)
+
+        self.apply = apply_rest
+
+    return install
+
+
+def goes_on_leading(old: Old) -> Old:
+    def _tick_leader(self: Raft, role: Leader) -> None:
+        for progress in role.voters.values():
+            progress.fetched_at = self.now
+        old(self, role)
+
+    return _tick_leader
+
+
+def leads_again_at_once(old: Old) -> Old:
+    def __init__(self: Raft, *args: Any, **named: Any) -> None:
+        old(self, *args, **named)
+        if isinstance(self.role, Resigned):
+            self._become_leader((self.node_id,))
+
+    return __init__
+
+
+def answers_what_is_proposed(old: Old) -> Old:
+    def _propose(self: Any, decision: Any, reply: Any) -> None:
+        old(self, decision, reply)
+        if not reply.done():
+            reply.set_result(decision.response)
+
+    return _propose
+
+
+def gives_out_blocks_early(old: Old) -> Old:
+    def _propose(self: Any, decision: Any, reply: Any) -> None:
+        old(self, decision, reply)
+        if isinstance(decision.response, AllocateProducerIdsResponse) and not reply.done():
+            reply.set_result(decision.response)
+
+    return _propose
+
+
+def tells_nobody_of_what_is_dropped(old: Old) -> Old:
+    def on_dropped(self: Any, end: int, error: Exception) -> None:
+        for group in self._groups:
+            if group.image.offset > end:
+                group.commands[:] = [
+                    Pending(one.end, one.records, one.response, one.reply.get_loop().create_future())
+                    for one in group.commands
+                ]
+        old(self, end, error)
+
+    return on_dropped
+
+
+def takes_any_log_for_its_own(old: Old) -> Old:
+    def check_fetch(self: Any, offset: int, last_epoch: int) -> Any:
+        found = old(self, offset, last_epoch)
+        return found if isinstance(found, str) or offset > self.stable_end else None
+
+    return check_fetch
+
+
+def loses_ids_in_snapshots(old: Old) -> Old:
+    def image_records(image: MetadataImage) -> Any:
+        for record in old(image):
+            if type(record).__name__ == "ProducerIdsRecord":
+                record.next_producer_id -= 1_000
+            yield record
+
+    return image_records
+
+
+def counts_the_furthest(old: Old) -> Old:
+    def majority_end(ends: Iterable[int]) -> int:
+        ordered = sorted(ends, reverse=True)
+        return ordered[len(ordered) // 2 - 1]
+
+    return majority_end
+
+
+def leaves_parts(old: Old) -> Old:
+    @asynccontextmanager
+    async def part_of(disk: Any, path: str) -> AsyncIterator[str]:
+        part = f"{path}.part"
+        await disk.remove(part)
+        yield part
+        await disk.rename(part, path)
+
+    return part_of

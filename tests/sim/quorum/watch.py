@@ -1,0 +1,237 @@
+"""What must hold of a quorum at every moment, over what crosses its edges: messages, disks, images.
+
+    two-leaders, led-again        one leader an epoch, and in one life
+    vote-not-durable, voted-twice a vote is durable before it is told, one an epoch, over restarts
+    acknowledged-before-durable   a fetch says that all below it is durable
+    watermark-fell                in a life
+    watermark-beyond-majority     what is called committed lies durably at a majority of voters
+    old-epoch-committed           nothing of an earlier epoch before the leader's own record
+    lacks-committed               who is elected has all that is committed
+    committed-changed             a committed batch is the same bytes, everywhere and for ever
+    cut-below-watermark           a log is cut above what is committed alone
+    log-gap                       offsets on the disk are continuous
+    unequal-image                 equal offset, equal image
+    leads-alone                   a leader whose majority does not fetch resigns
+    helped-against-a-leader       who hears a leader grants no pre-vote
+    later-epoch-sent              what a leader gives is of its epoch or earlier ones
+
+What is durable is read from the disks' bytes (stored.py). Not here: what clients were told (history.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.raft.core import Raft
+from millrace.kraft.raft.messages import Fetch, FetchReply, Message, Vote, VoteReply
+from millrace.kraft.raft.roles import Follower, Leader, Resigned
+from tests.sim.disk import SimDisk
+from tests.sim.loop import SimLoop
+from tests.sim.quorum.digest import Digests
+from tests.sim.quorum.history import History
+from tests.sim.quorum.replica import Replica
+from tests.sim.quorum.stored import Batch, StoredLog, parse, snapshots, vote
+
+# Ticks that a leader may go on without a majority: by its settings, and for what waits on its disk.
+ALONE_TICKS_MAX = 30 + 6
+
+
+@dataclass
+class Seen:
+    """Of one replica's process."""
+
+    life: int = -1
+    watermark: int = 0
+    commit_end: int = 0
+    image: MetadataImage | None = None
+    led_epoch: int = -1
+    # as a leader: when each voter's fetch of this epoch last reached it
+    heard_ticks: dict[int, int] = field(default_factory=dict)
+
+
+class Watch:
+    def __init__(
+        self, loop: SimLoop, history: History, replicas: Mapping[int, Replica], voters: Sequence[int]
+    ) -> None:
+        self.counts: Counter[str] = Counter()  # of what was looked at
+        self.hits: Counter[str] = Counter()
+        self.leaders: dict[int, tuple[int, int]] = {}  # epoch -> node, life
+        self.committed: dict[int, Batch] = {}  # by base
+        self.committed_end = 0
+        self._votes: dict[tuple[int, int], int] = {}  # (voter, epoch) -> candidate
+        self._digests: dict[int, tuple[str, str]] = {}  # offset -> digest, and whose image it was
+        self._logs = {node_id: StoredLog() for node_id in replicas}
+        self._digesters = {node_id: Digests() for node_id in replicas}
+        self._seen = {node_id: Seen() for node_id in replicas}
+        self._loop = loop
+        self._history = history
+        self._replicas = replicas
+        self._voters = voters
+
+    def _find(self, kind: str, text: str) -> None:
+        self._history.find(kind, text)
+
+    @property
+    def _majority(self) -> int:
+        return len(self._voters) // 2 + 1
+
+    # Messages.
+
+    def on_send(self, message: Message) -> None:
+        replica = self._replicas[message.source]
+        if isinstance(message, VoteReply) and message.is_granted and not message.is_pre_vote:
+            self._on_vote(replica, message.epoch, message.target)
+        elif isinstance(message, Vote) and not message.is_pre_vote:
+            self._on_vote(replica, message.epoch, message.source)
+        elif isinstance(message, Fetch) and message.offset:
+            self._on_acknowledged(replica, message)
+        elif isinstance(message, VoteReply) and not message.is_granted:
+            self.hits["votes refused"] += 1
+        elif isinstance(message, FetchReply):
+            self.counts["replies"] += 1
+            self.hits["logs diverged"] += message.diverging is not None
+            if any(entry.epoch > message.epoch for entry in message.entries):
+                self._find("later-epoch-sent", repr(message))
+
+    def _on_vote(self, replica: Replica, epoch: int, candidate: int) -> None:
+        self.counts["votes"] += 1
+        durable_epoch, voted = vote(replica.disk)
+        if durable_epoch < epoch or (durable_epoch == epoch and voted != candidate):
+            text = f"{replica} for {candidate} in {epoch}; durable: {voted} in {durable_epoch}"
+            self._find("vote-not-durable", text)
+        other = self._votes.setdefault((replica.node_id, epoch), candidate)
+        if other != candidate:
+            self._find("voted-twice", f"{replica} in {epoch}: for {other} and {candidate}")
+
+    def _on_acknowledged(self, replica: Replica, message: Fetch) -> None:
+        self.counts["acknowledgements"] += 1
+        batch = self._logs[replica.node_id].ending_at(replica.disk, message.offset)
+        if batch is not None and batch.epoch == message.last_epoch:
+            return
+        if any(end >= message.offset for end, _, _ in snapshots(replica.disk)):
+            return  # a snapshot has taken the place of the log that this was said of
+        self._find("acknowledged-before-durable", f"{message!r}: there is {batch}")
+
+    def before_step(self, replica: Replica, message: Message) -> bool:
+        """Whether the replica, as it is, may not grant what this message asks for."""
+        raft = replica.raft
+        if isinstance(message, Fetch) and raft is not None and message.epoch == raft.epoch:
+            self._seen[replica.node_id].heard_ticks[message.source] = raft.now
+        is_pre_vote = isinstance(message, Vote) and message.is_pre_vote
+        if not is_pre_vote or raft is None or message.epoch > raft.epoch:
+            return False
+        return isinstance(raft.role, Leader) or (isinstance(raft.role, Follower) and raft.role.has_fetched)
+
+    def after_step(self, replica: Replica, message: Message, may_not_grant: bool) -> None:
+        raft = replica.raft
+        if may_not_grant and raft is not None:
+            self.counts["pre-votes to who hears a leader"] += 1
+            reply = raft._messages[-1]
+            if isinstance(reply, VoteReply) and reply.is_granted:
+                self._find("helped-against-a-leader", f"{raft.role!r}: {message!r}")
+
+    # Processes.
+
+    def look(self, replica: Replica) -> None:
+        raft = replica.raft
+        if raft is None or replica.node is None:
+            return
+        seen = self._seen[replica.node_id]
+        if seen.life != replica.life_count:
+            seen = self._seen[replica.node_id] = Seen(replica.life_count, image=seen.image)
+        if isinstance(raft.role, Resigned) and seen.led_epoch == raft.epoch:
+            seen.led_epoch = -1
+            self.hits["resigned without a majority"] += 1
+        if isinstance(raft.role, Leader):
+            self._on_leader(replica, raft, raft.role, seen)
+        if raft.high_watermark != seen.watermark:
+            self._on_watermark(replica, raft, seen)
+        if raft.commit_end > seen.commit_end:
+            self._on_commit(replica, raft, seen)
+        image = replica.node.publisher.image
+        if image is not seen.image:
+            self.on_image(replica, image)
+
+    def _on_leader(self, replica: Replica, raft: Raft, role: Leader, seen: Seen) -> None:
+        if seen.led_epoch != role.epoch:
+            seen.led_epoch = role.epoch
+            seen.heard_ticks = {}
+            self.counts["leaders"] += 1
+            who = replica.node_id, replica.life_count
+            other = self.leaders.setdefault(role.epoch, who)
+            if other[0] != who[0]:
+                self._find("two-leaders", f"of {role.epoch}: {other[0]} and {who[0]}")
+            elif other != who:
+                self._find("led-again", f"{replica} leads {role.epoch} in another life")
+            if role.start < self.committed_end:
+                text = f"{replica} leads {role.epoch} from {role.start}, committed: {self.committed_end}"
+                self._find("lacks-committed", text)
+        heard = [raft.now - max(role.since, seen.heard_ticks.get(voter, 0)) for voter in self._voters]
+        alive = sum(
+            voter == replica.node_id or ago <= ALONE_TICKS_MAX
+            for voter, ago in zip(self._voters, heard, strict=True)
+        )
+        if alive < self._majority:
+            self._find("leads-alone", f"{replica} in {role.epoch}, who fetched ticks ago: {heard}")
+
+    def _on_watermark(self, replica: Replica, raft: Raft, seen: Seen) -> None:
+        watermark = raft.high_watermark
+        if watermark < seen.watermark:
+            self._find("watermark-fell", f"{replica}: {seen.watermark}, then {watermark}")
+        seen.watermark = watermark
+        role = raft.role
+        if isinstance(role, Leader) and self.committed_end < watermark <= role.start:
+            self._find("old-epoch-committed", f"{replica}: {watermark}, its epoch begins at {role.start}")
+        if watermark <= self.committed_end:
+            return
+        self.counts["watermarks"] += 1
+        self.committed_end = watermark
+        own = self._logs[replica.node_id].ending_at(replica.disk, watermark)
+        holders = [voter for voter in self._voters if self._holds(voter, watermark, own)]
+        if len(holders) < self._majority:
+            self._find("watermark-beyond-majority", f"{replica}: {watermark}, durable at {holders}")
+
+    def _holds(self, node_id: int, end: int, batch: Batch | None) -> bool:
+        disk = self._replicas[node_id].disk
+        found = self._logs[node_id].ending_at(disk, end)
+        if found is not None:
+            return batch is None or found == batch
+        return any(known[0] >= end for known in snapshots(disk))
+
+    def _on_commit(self, replica: Replica, raft: Raft, seen: Seen) -> None:
+        start, seen.commit_end = seen.commit_end, raft.commit_end
+        if gap := self._logs[replica.node_id].gap(replica.disk, raft.log.start):
+            self._find("log-gap", f"{replica}: {gap}")
+        for batch in self._logs[replica.node_id].within(replica.disk, start, raft.commit_end):
+            self.counts["committed batches"] += 1
+            known = self.committed.setdefault(batch.base, batch)
+            if known != batch:
+                self._find("committed-changed", f"{replica}: {batch}, before: {known}")
+
+    def on_image(self, replica: Replica, image: MetadataImage) -> None:
+        self._seen[replica.node_id].image = image
+        self.counts["images"] += 1
+        digest = self._digesters[replica.node_id].of(image)
+        whose = f"{replica}.{replica.life_count}"
+        known = self._digests.setdefault(image.offset, (digest, whose))
+        if known[0] != digest:
+            self._find("unequal-image", f"at {image.offset}: of {whose} and of {known[1]}")
+        self._history.on_image(replica, image)
+
+    def on_cut(self, replica: Replica, end_bytes: int, path: str) -> None:
+        """The log is about to be cut there."""
+        raft = replica.raft
+        if raft is None:
+            return
+        self.counts["logs cut"] += 1
+        base = int(path.rpartition("/")[2][:20])
+        data = replica.disk.files[path].visible
+        end = max([base, *(batch.end for at, batch in parse(data) if at <= end_bytes)])
+        if end < min(raft.high_watermark, self._logs[replica.node_id].end(replica.disk)):
+            self._find("cut-below-watermark", f"{replica} at {end}, committed: {raft.high_watermark}")
+
+    def end_of(self, node_id: int, disk: SimDisk) -> int:
+        return self._logs[node_id].end(disk)
