@@ -187,8 +187,10 @@ class Controller:
                     command.reply.set_result(command.response)
 
     def on_dropped(self, end: int, error: Exception) -> None:
-        """Goes back to the last image that stands. A full disk leaves the leadership as it is."""
-        if self._driver.leading_epoch < 0:
+        """Goes back to the last image that stands. A full disk leaves the leadership as it is; with the
+        leadership nobody is told but those who asked: who waits for one to begin here goes on waiting."""
+        is_deposed = self._driver.leading_epoch < 0
+        if is_deposed:
             self._epoch = -1
         self._is_open = False
         while self._groups and self._groups[-1].image.offset > end:
@@ -196,7 +198,7 @@ class Controller:
             kept = [command for command in group.commands if command.end <= end]
             self._pending_count -= len(group.commands) - len(kept)
             for command in group.commands[len(kept) :]:
-                if not command.reply.done():
+                if not command.reply.done() and not (is_deposed and command.reply is self.active):
                     command.reply.set_exception(error)
             if kept:
                 self._groups.append(remade(group, kept, end))

@@ -165,6 +165,32 @@ def test_a_follower_whose_disk_is_full_asks_for_a_snapshot_again() -> None:
     run(main())
 
 
+def test_a_leader_that_loses_its_first_records_becomes_active_later() -> None:
+    """What a new cluster begins with is given up with the leadership, and proposed again with the next:
+    whoever waits for a leader here goes on waiting meanwhile."""
+
+    async def main() -> None:
+        quorum = Quorum((1, 2, 3))
+        await quorum.start()
+        while (leader := led(quorum)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        quorum.is_lost = lambda message: True
+        while leader.driver.leading_epoch >= 0:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        assert not leader.controller.active.done()
+        quorum.is_lost = lambda message: False
+        await quorum.agree()
+        await quorum.stop()
+
+    run(main())
+
+
+def led(quorum: Quorum) -> ControllerNode | None:
+    """The leader, before anything of its first records is committed."""
+    nodes = quorum.nodes.values()
+    return next((node for node in nodes if node.driver.leading_epoch >= 0), None)
+
+
 async def far_behind(quorum: Quorum) -> tuple[ControllerNode, int, MetadataImage]:
     """The leader of a quorum whose log begins above what one of the others has, who is down, and the image
     that it had."""
