@@ -366,6 +366,7 @@ class LogStore:
     async def _truncate(self, end: int) -> None:
         while self._segments[-1].base > end or (self._segments[-1].base == end and len(self._segments) > 1):
             dropped = self._segments.pop()
+            self._sizes.pop(dropped.base, None)
             await self._close_file()
             await self._disk.remove(self._path(dropped.base))
         segment = self._segments[-1]

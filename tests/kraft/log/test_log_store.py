@@ -248,6 +248,19 @@ def test_truncation(end: int) -> None:
     run(main())
 
 
+def test_a_log_that_is_cut_by_segments_knows_its_size() -> None:
+    """By which snapshots are due: what was removed counts no more."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        store = await filled(disk, 6, segment_bytes=1)
+        await store.truncate(2)
+        sizes = [len(file.visible) for path, file in disk.files.items() if path.endswith(".log")]
+        assert (len(sizes), store.size_bytes) == (2, sum(sizes))
+
+    run(main())
+
+
 def test_a_full_disk_leaves_the_log_as_it_was() -> None:
     """The append is refused whole, and can be tried again when there is room."""
 
