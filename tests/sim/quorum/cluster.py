@@ -108,7 +108,8 @@ class Cluster:
         return self._strikes.pop((kind, self.counts[kind]), None)
 
     async def fetch_snapshot(self, node_id: int, leader: int, snapshot: SnapshotId) -> AsyncIterator[bytes]:
-        """In pieces, each asked for; any of them may stay away, and the file may be gone by then."""
+        """In pieces, each asked for, of whoever leads still; any of them may stay away, and the file may be
+        gone by then."""
         position = 0
         while True:
             data = await self._piece(node_id, leader, f"{FOLDER}/{snapshot.name}", position)
@@ -124,7 +125,8 @@ class Cluster:
             await asyncio.sleep(FETCH_PATIENCE_S)
             raise Unavailable("no answer")
         await asyncio.sleep(self.post.draw_delay_s())
-        if source.node is None or source.is_frozen or not self.post.passes(leader, node_id):
+        is_leading = source.raft is not None and source.raft.is_leader
+        if not is_leading or source.is_frozen or not self.post.passes(leader, node_id):
             self.hits["snapshot broken off"] += bool(position)
             await asyncio.sleep(FETCH_PATIENCE_S)
             raise Unavailable("no answer")

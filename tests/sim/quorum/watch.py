@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.node import ControllerNode
 from millrace.kraft.raft.core import Raft
 from millrace.kraft.raft.messages import Fetch, FetchReply, Message, Vote, VoteReply
 from millrace.kraft.raft.roles import Follower, Leader, Resigned
@@ -150,7 +151,7 @@ class Watch:
         if raft.high_watermark != seen.watermark:
             self._on_watermark(replica, raft, seen)
         if raft.commit_end > seen.commit_end:
-            self._on_commit(replica, raft, seen)
+            self._on_commit(replica, replica.node, raft, seen)
         image = replica.node.publisher.image
         if image is not seen.image:
             self.on_image(replica, image)
@@ -201,9 +202,9 @@ class Watch:
             return batch is None or found == batch
         return any(known[0] >= end for known in snapshots(disk))
 
-    def _on_commit(self, replica: Replica, raft: Raft, seen: Seen) -> None:
+    def _on_commit(self, replica: Replica, node: ControllerNode, raft: Raft, seen: Seen) -> None:
         start, seen.commit_end = seen.commit_end, raft.commit_end
-        if gap := self._logs[replica.node_id].gap(replica.disk, raft.log.start):
+        if gap := self._logs[replica.node_id].gap(replica.disk, max(raft.log.start, node.log.start)):
             self._find("log-gap", f"{replica}: {gap}")
         for batch in self._logs[replica.node_id].within(replica.disk, start, raft.commit_end):
             self.counts["committed batches"] += 1
