@@ -3,7 +3,7 @@ what stands in its place."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,7 @@ from millrace.kraft.controller import Pending
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.raft.core import Raft
 from millrace.kraft.raft.messages import NOBODY, FetchReply, Vote
-from millrace.kraft.raft.quorum import majority_end
+from millrace.kraft.raft.quorum import VoteResult, majority_end
 from millrace.kraft.raft.ready import QuorumState
 from millrace.kraft.raft.roles import Follower, Leader, Resigned, Unattached
 from millrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsResponse
@@ -225,3 +225,45 @@ def leaves_parts(old: Old) -> Old:
         await disk.rename(part, path)
 
     return part_of
+
+
+def wins_with_its_own_vote(old: Old) -> Old:
+    def count_votes(voters: Sequence[int], votes: Mapping[int, bool]) -> VoteResult:
+        return VoteResult.WON
+
+    return count_votes
+
+
+def believes_any_watermark(old: Old) -> Old:
+    def _on_fetch_reply(self: Raft, role: Follower, message: FetchReply) -> None:
+        old(self, role, message)
+        if message.leader == message.source and message.snapshot is None:
+            self.high_watermark = min(message.high_watermark, self.log.end)
+
+    return _on_fetch_reply
+
+
+def loses_topics_in_snapshots(old: Old) -> Old:
+    def image_records(image: MetadataImage) -> Iterator[Any]:
+        lost = min((topic.topic_id for topic in image.topics), default=b"")
+        return (record for record in old(image) if getattr(record, "topic_id", None) != lost)
+
+    return image_records
+
+
+def writes_no_block_down(old: Old) -> Old:
+    def _propose(self: Any, decision: Any, reply: Any) -> None:
+        if isinstance(decision.response, AllocateProducerIdsResponse):
+            decision.records = []
+        old(self, decision, reply)
+
+    return _propose
+
+
+def hears_no_leader(old: Old) -> Old:
+    def _on_fetch_reply(self: Raft, role: Follower, message: FetchReply) -> None:
+        due = role.due
+        old(self, role, message)
+        role.due = due
+
+    return _on_fetch_reply

@@ -10,7 +10,21 @@ from tests.sim.quorum.run import Outcome
 from tests.sim.signatures import misfits
 
 # The seed that shows a bug first, where that is not the first one: tried before the others.
-SEEN_AT = {"earlier-epoch-committed": 8, "never-resigns": 7, "votes-twice": 3, "parts-left": 2}
+SEEN_AT = {
+    "any-watermark-believed": 2,
+    "block-not-written": 2,
+    "cut-too-much": 3,
+    "divergence-unseen": 3,
+    "earlier-epoch-committed": 8,
+    "full-disk-acknowledged": 6,
+    "leader-disturbed": 3,
+    "leader-unheard": 5,
+    "never-installed": 0,
+    "never-resigns": 7,
+    "parts-left": 2,
+    "shorter-log-elected": 6,
+    "votes-twice": 3,
+}
 SEEDS = 12
 
 
