@@ -1,6 +1,8 @@
 """AlterConfigs (key 33) and IncrementalAlterConfigs (key 44): passed on to the active controller, but for
 what this broker alone can judge or do.
 
+Versions 0 to 2 and 0 to 1. No field is ignored.
+
     its listeners     a new one is bound before the change is passed on, so that it is refused where the
                       address is taken
     its loggers       are set here, and nowhere written (log_levels.py)

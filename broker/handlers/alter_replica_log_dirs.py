@@ -1,5 +1,7 @@
 """AlterReplicaLogDirs (key 34): a partition may be sent to the directory it is in, and there is no other.
 
+Versions 1 to 2. No field is ignored.
+
 Not here: moving anything. Codes are Kafka's: LOG_DIR_NOT_FOUND for a directory this broker does not have,
 then UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist, NOT_LEADER_OR_FOLLOWER for one that
 another broker holds.

@@ -1,5 +1,7 @@
 """ApiVersions (key 18): which APIs this broker serves, in which versions, and which features are finalized.
 
+Versions 0 to 5. No field is ignored.
+
 What is shown is what is in the handler table and nothing else; the ranges are those of protocol/apis.py,
 where Kafka 4.4's stand. Features whose highest level is 0 are not shown: level 0 means that the feature is
 absent. Since version 5 a client says whom it believes it talks to, and one that took a wrong turn is sent

@@ -1,5 +1,7 @@
 """CreateTopics (key 19): the controller decides; here, what must not reach it.
 
+Versions 2 to 7. Ignored: `timeout_ms` (`request.timeout.ms` bounds the wait).
+
 The metadata log looks like a topic to Kafka's tools and is none: a client that wants to create it is not
 allowed to, as in Kafka.
 """

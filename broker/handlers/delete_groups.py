@@ -1,4 +1,7 @@
-"""DeleteGroups (key 42): groups without members go, with their offsets."""
+"""DeleteGroups (key 42): groups without members go, with their offsets.
+
+Versions 0 to 3. No field is ignored.
+"""
 
 from __future__ import annotations
 

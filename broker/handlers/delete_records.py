@@ -1,5 +1,7 @@
 """DeleteRecords (key 21): the log's start moves forward, and what lies below it is no longer shown.
 
+Versions 0 to 2. No field is ignored.
+
 Answered when the new start is durable; the streams are trimmed after that. Offset -1 means the high
 watermark. Partitions whose policy does not delete, and topics of the broker's own, are refused as Kafka
 refuses them.

@@ -1,4 +1,7 @@
-"""DeleteTopics (key 20): refused where `delete.topic.enable` is false, else the controller decides."""
+"""DeleteTopics (key 20): refused where `delete.topic.enable` is false, else the controller decides.
+
+Versions 1 to 6. Ignored: `timeout_ms` (`request.timeout.ms` bounds the wait).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""DescribeCluster (key 60): the cluster's id and its brokers, for administration clients (KIP-700)."""
+"""DescribeCluster (key 60): the cluster's id and its brokers, for administration clients (KIP-700).
+
+Versions 0 to 2. No field is ignored.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """DescribeConfigs (key 32): what holds for a topic or a broker, where it comes from and what else there is.
 
+Versions 1 to 4. No field is ignored.
+
 Topics are described from the table of topic configurations, brokers from their settings and what is set
 dynamically. Secrets are never shown. A broker's loggers are described by the levels that hold.
 

@@ -1,6 +1,8 @@
 """DescribeGroups (key 15): state and members of classic groups; assignments and metadata of those that are
 stable.
 
+Versions 0 to 6. No field is ignored.
+
 Each group is shown as it was at one moment, and once; many at several: they are looked at in chunks.
 """
 

@@ -1,5 +1,7 @@
 """DescribeLogDirs (key 35): how large the partitions led here are, and how much room their store has.
 
+Versions 1 to 5. No field is ignored.
+
 There is one log directory, the one of `log.dirs`; records live in the data bucket, so what is shown of it is
 
     partition size   of an open partition, the bytes of its batches: all that was taken and retention has not

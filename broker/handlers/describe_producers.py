@@ -1,6 +1,8 @@
 """DescribeProducers (key 61): the producers that a partition remembers (KIP-664), for operators who look for
 what holds a log back.
 
+Version 0. No field is ignored.
+
 Asking opens a partition that is not open. One that is named again is answered once. Not here: what is
 remembered (partitions/producers.py).
 """

@@ -1,5 +1,7 @@
 """DescribeTopicPartitions (key 75): topics and partitions a page at a time, by name (KIP-966).
 
+Version 0. No field is ignored.
+
 A page holds at most PARTITIONS_MAX partitions whatever was asked for; `next_cursor` says where the next
 begins. A cursor into a topic that was not asked for, or at no partition, is refused (INVALID_REQUEST), as in
 Kafka. Many names are looked up in chunks, in one image.

@@ -1,5 +1,8 @@
 """Fetch (key 1): batches from partitions, for consumers.
 
+Versions 4 to 18. Ignored: `rack_id`, `cluster_id`, `replica_epoch`, `replica_directory_id`,
+`log_start_offset`, `high_watermark`.
+
 A request, or the increment of a session, subscribes to partitions; those that are dirty are read
 (read_pass.py). What the log cache holds is read at once; partitions that have to be opened, and what has to
 come from objects, make the rest of the request a task. With too little it is delayed until enough bytes were

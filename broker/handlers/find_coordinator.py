@@ -1,6 +1,8 @@
 """FindCoordinator (key 10): which broker coordinates a group. Transactions and share groups are not served
 yet.
 
+Versions 0 to 6. No field is ignored.
+
 The internal topic is made on first need; until it is there the answer is COORDINATOR_NOT_AVAILABLE, which
 clients retry.
 """

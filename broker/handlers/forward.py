@@ -1,4 +1,8 @@
-"""APIs that a KRaft broker passes on to the active controller as they are.
+"""APIs that a KRaft broker passes on to the active controller as they are: CreatePartitions 37, ElectLeaders
+43, AlterPartitionReassignments 45, ListPartitionReassignments 46, DescribeQuorum 55, UpdateFeatures 57,
+UnregisterBroker 64, in all versions.
+
+Ignored: `timeout_ms` (`request.timeout.ms` bounds the wait).
 
 Not here: what must be known of the client's connection, which is nothing yet.
 """

@@ -1,5 +1,8 @@
 """Heartbeat (key 12): a member of a classic group says that it lives, and learns of a rebalance. Always
-answered at once."""
+answered at once.
+
+Versions 0 to 4. No field is ignored.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """InitProducerId (key 22): an id and epoch 0 for a producer that wants its retries told apart.
 
+Versions 0 to 5. Ignored: `transaction_timeout_ms`, `enable2_pc`, `keep_prepared_txn`.
+
 An idempotent producer gets a new id each time, whatever it says it has, as long as that is an id and an epoch
 or neither. Transactional ids are refused with a code that is not retried: there are no transactions yet.
 """

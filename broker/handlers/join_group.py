@@ -1,6 +1,8 @@
 """JoinGroup (key 11): a member enters its group, or enters it again; answered when the group's next
 generation is known.
 
+Versions 0 to 9. Ignored: `reason`.
+
 Not here: when that is (coordinators/groups/group.py).
 """
 

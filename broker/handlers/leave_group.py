@@ -1,5 +1,8 @@
 """LeaveGroup (key 13): members leave a classic group; from version 3 on several at once, also on an
-administrator's word."""
+administrator's word.
+
+Versions 0 to 5. Ignored: `reason`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """ListConfigResources (key 74): what has a configuration of its own, or could have (KIP-1142).
 
+Versions 0 to 1. No field is ignored.
+
 Version 0 lists client metrics alone, as the API did under its first name.
 """
 

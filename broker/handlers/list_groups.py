@@ -1,5 +1,8 @@
 """ListGroups (key 16): the groups that this broker coordinates. Shards that nobody asked for yet are loaded
-for it."""
+for it.
+
+Versions 0 to 5. No field is ignored.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """ListOffsets (key 2): where a partition begins and ends, and which record belongs to a time.
 
+Versions 1 to 11. Ignored: `replica_id`.
+
 What needs no reading of partitions that are open is answered at once; the rest is looked up side by side, a
 few at a time. More partitions than a chunk are answered in chunks: each is looked at at a time of its own,
 and what one says of another was never promised. Tiered storage does not exist as a tier here, so nothing was

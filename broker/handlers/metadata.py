@@ -1,5 +1,7 @@
 """Metadata (key 3): where the brokers are, which topics there are and who leads their partitions.
 
+Versions 0 to 13. No field is ignored.
+
 A name that nobody has is created on the way where the setting and the request allow it; the answer then waits
 for the creation, so the client needs no second round. Listing all topics never creates. A name that no topic
 may have is told from one that nobody has. More than a chunk is described in chunks, by one image. A topic

@@ -1,5 +1,7 @@
 """OffsetCommit (key 8): a group's positions, acknowledged once they are durable.
 
+Versions 2 to 10. No field is ignored.
+
 Kafka's order of refusals: topics and partitions that there are not, then the group and its member for all the
 others, then text that is too long. What memory for states has no place for is refused with
 COORDINATOR_LOAD_IN_PROGRESS, which clients try again. Not here: who may commit

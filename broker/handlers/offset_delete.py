@@ -1,4 +1,7 @@
-"""OffsetDelete (key 47): committed offsets are forgotten, of topics that the group does not read any more."""
+"""OffsetDelete (key 47): committed offsets are forgotten, of topics that the group does not read any more.
+
+Version 0. No field is ignored.
+"""
 
 from __future__ import annotations
 

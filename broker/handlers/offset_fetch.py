@@ -1,5 +1,7 @@
 """OffsetFetch (key 9): a group's positions read back; from version 8 on, those of several groups at once.
 
+Versions 1 to 10. Ignored: `member_id`, `member_epoch`, `require_stable`.
+
 What is shown is durable, so `require_stable` asks for nothing more while there are no transactions. Classic
 members may read whatever they claim to be. What a group has is shown as it was at one moment; more than a
 chunk of it is copied then, and answered in chunks. Several groups were never promised to be of one moment. A

@@ -1,5 +1,7 @@
 """OffsetForLeaderEpoch (key 23): where a leader epoch ended.
 
+Versions 2 to 4. Ignored: `replica_id`.
+
 Consumers ask after a change of leader, to see whether what they read was cut off. Nothing that anybody was
 shown is ever cut off here; an end that is not durable yet is not told, as it might be another's tomorrow.
 """

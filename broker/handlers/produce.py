@@ -1,5 +1,7 @@
 """Produce (key 0): batches for partitions, acknowledged when they are durable.
 
+Versions 3 to 13. No field is ignored.
+
 What runs before `handle` returns runs in the order of the connection: partitions are found, room for the
 whole request is made sure of, each batch is handed to its partition. A request whose partitions are not all
 open, or for which there is no room, is queued at its partitions (runtime/scheduling/keyed_queue.py) and goes

@@ -1,5 +1,8 @@
 """SyncGroup (key 14): the leader hands in the assignments of a generation, every member gets its own once
-they are durable."""
+they are durable.
+
+Versions 0 to 5. No field is ignored.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """APIs of features that this broker does not have: the answers Kafka gives where the feature is turned off.
 
+SaslHandshake 17, SaslAuthenticate 36, ACLs 29 to 31, delegation tokens 38 to 41, quotas 48 and 49, SCRAM
+users 50 and 51, voters 80 and 81, UnregisterController 94, in all versions. Of a request is looked at what
+its refusals name.
+
 Questions are answered truly: there is nothing. Writes are refused with Kafka's own code for it, so that a
 tool says what is the matter instead of waiting. They are shown because clients guess a broker's release by
 the APIs that it shows. One function an API; `TURNED_OFF` is the list; transactions and the newer groups have
