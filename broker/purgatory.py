@@ -8,8 +8,8 @@ the order in which they did, so that a fetch over ten thousand partitions of whi
 three; and, while its fetch is delayed, how many bytes are still missing.
 
 Subscribers whose fetch is complete are gathered and called soon, after the acknowledgements of the same
-group, some in each turn of the loop. The deadline of a delayed fetch is a timer of its handler's: this file
-knows no clock. What a fetch does then: fetch_machine.py.
+group, some in each iteration of the loop. The deadline of a delayed fetch is a timer of its handler's: this
+file knows no clock. What a fetch does then: fetch_machine.py.
 
 Invariants
   * A subscription is in its subscriber's `dirty` from the moment it changed (or was added) until `mark_clean`
@@ -122,7 +122,7 @@ class Subscriber:
 
 
 class CompletionQueue:
-    """Delayed fetches that are complete; they are called in the next turns of the loop, in order,
+    """Delayed fetches that are complete; they are called in the next iterations of the loop, in order,
     COMPLETED_PER_CHUNK in each."""
 
     __slots__ = ("_call_soon", "_completed")

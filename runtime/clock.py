@@ -24,7 +24,8 @@ class Clock(Protocol):
 
     def elapsed_ms(self) -> int:
         """Since any moment, a suspension of the machine counted in. Read anew by each call, where a loop may
-        tell the time at which its turn began: who was halted within a turn sees it. Never falls."""
+        tell the time at which its iteration began: who was halted within an iteration sees it. Never
+        falls."""
         ...
 
 

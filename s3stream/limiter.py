@@ -4,7 +4,7 @@ argument, in microseconds.
 Traffic of the tiers WAL and UPLOAD is charged and never waits. The others queue: TAIL before COMPACTION
 before CATCH_UP, as long as they asked at about the same time. A request's place is the time when it asked
 plus its tier's handicap, so a lower tier waits behind a higher one only for what was asked within the
-handicap: it ages past the rest, and none starves. A large request passes in slices, and after each slice
+handicap: it ages past the rest, and none starves. A large request passes in chunks, and after each chunk
 takes a new place: it does not hold up the small ones of its tier either.
 
     passes when the bucket is above zero        charged then, so that one slice of debt is possible and any
@@ -23,7 +23,7 @@ from enum import IntEnum
 
 from millrace.protocol.dataclass import dataclass
 
-SLICE_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20
 BURST_MS = 100
 DEBT_MS = 4_000
 RESERVE_PART = 10
@@ -69,8 +69,8 @@ class TokenBucket:
     def set_rate(self, bytes_per_s: int, debt_ms: int = DEBT_MS) -> None:
         assert bytes_per_s > 0, bytes_per_s
         self.bytes_per_s = bytes_per_s
-        self._burst = max(SLICE_BYTES * _US, bytes_per_s * BURST_MS * 1000)
-        self._debt = max(SLICE_BYTES * _US, bytes_per_s * debt_ms * 1000)
+        self._burst = max(CHUNK_BYTES * _US, bytes_per_s * BURST_MS * 1000)
+        self._debt = max(CHUNK_BYTES * _US, bytes_per_s * debt_ms * 1000)
         self._level = max(-self._debt, min(self._level, self._burst))
 
     def refill(self, now_us: int) -> None:
@@ -122,7 +122,7 @@ class TierCount:
     refused: int = 0
 
 
-class TierLine:
+class TierQueue:
     """One bucket and who waits for it. `bytes_per_s` None: without a limit, everything passes and is
     counted."""
 
@@ -198,14 +198,14 @@ class TierLine:
         self._refill(now_us)
         while self._waiting:
             ticket = self._waiting[0]
-            slice_bytes = ticket.left_bytes if self._bucket is None else min(ticket.left_bytes, SLICE_BYTES)
-            if not self._pays(slice_bytes):
+            chunk_bytes = ticket.left_bytes if self._bucket is None else min(ticket.left_bytes, CHUNK_BYTES)
+            if not self._pays(chunk_bytes):
                 break
             del self._waiting[0]
             count = self.counts[ticket.tier]
             count.waiting -= 1
-            count.bytes += slice_bytes
-            ticket.left_bytes -= slice_bytes
+            count.bytes += chunk_bytes
+            ticket.left_bytes -= chunk_bytes
             if ticket.left_bytes:
                 self._join(ticket, now_us)
             else:

@@ -20,7 +20,7 @@ from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import ObjectStore, StoreUnavailable
 from millrace.runtime.scheduling.yield_queue import YieldQueue
 from millrace.s3stream.config import TrafficSettings
-from millrace.s3stream.limiter import Ticket, Tier, TierLine
+from millrace.s3stream.limiter import Ticket, Tier, TierQueue
 from millrace.s3stream.pace import WritePace
 
 NEVER_WAIT = (Tier.WAL, Tier.UPLOAD)
@@ -40,11 +40,11 @@ class EngineStores:
         return EngineStores(store, store, store, YieldQueue())
 
 
-class Line:
-    """A TierLine whose requests are awaited."""
+class AwaitedQueue:
+    """A TierQueue whose requests are awaited."""
 
     def __init__(self, bytes_per_s: int | None) -> None:
-        self.tiers = TierLine(bytes_per_s)
+        self.tiers = TierQueue(bytes_per_s)
         self._futures: dict[Ticket, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -100,7 +100,7 @@ class Line:
         self._wind()
 
 
-class PaceLine(Line):
+class PaceQueue(AwaitedQueue):
     """Its rate is the pace's, which rises with time: asked anew whenever somebody comes, and by the timer
     while somebody waits."""
 
@@ -131,10 +131,10 @@ class Traffic:
     def __init__(self, settings: TrafficSettings) -> None:
         bandwidth = settings.bandwidth_bytes
         if settings.is_shared and bandwidth is not None:
-            self.inbound = self.outbound = Line(2 * bandwidth)
+            self.inbound = self.outbound = AwaitedQueue(2 * bandwidth)
         else:
-            self.inbound, self.outbound = Line(bandwidth), Line(bandwidth)
-        self.pace = PaceLine()
+            self.inbound, self.outbound = AwaitedQueue(bandwidth), AwaitedQueue(bandwidth)
+        self.pace = PaceQueue()
 
     def gate(self, tier: Tier) -> TierGate:
         return TierGate(self, tier)

@@ -53,8 +53,8 @@ from millrace.broker.network.connection_machine import (
     READING,
     RESUME,
     ROOM,
-    TURN,
     YIELD,
+    YIELDED,
     YIELDING,
     ConnectionEvent,
     ConnectionMachine,
@@ -84,7 +84,7 @@ WRITE_LOW_BYTES = 16 << 10
 UNREAD_PLENTY_BYTES = 32 << 10
 # Who has sent or read so much is known to do it.
 KNOWN_BYTES = 1 << 20
-# As much of the replies of one turn is gathered before it is written.
+# As much of the replies of one iteration is gathered before it is written.
 GATHERED_BYTES = 64 << 10
 # A partition of a Fetch is 33 bytes on the wire, and some 550 in memory while it waits: asked for, watched
 # and answered.
@@ -350,8 +350,8 @@ class Connection(asyncio.BufferedProtocol):
             exchange.is_watched = True
             exchange.outcome.add_done_callback(self._on_done)
 
-    def _on_turn(self) -> None:
-        self._contain(self._take, TURN)
+    def _on_yielded(self) -> None:
+        self._contain(self._take, YIELDED)
 
     def _on_room(self) -> None:
         self._contain(self._take, ROOM)
@@ -372,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
             self._advance(is_turn=event is ROOM)
             return
         if effect is YIELD or effect is PAUSE_AND_YIELD:
-            self._parts.frame_queue.call_soon(self._on_turn)
+            self._parts.frame_queue.call_soon(self._on_yielded)
         if effect is NOTHING or effect is YIELD or self._transport.is_closing():
             return
         if effect is RESUME:
@@ -449,7 +449,7 @@ class Connection(asyncio.BufferedProtocol):
         exchange.charged_bytes = 0
 
     def _give_back(self, exchange: Exchange) -> None:
-        """The same, from outside a turn of its own."""
+        """The same, from outside an iteration of its own."""
         self._uncharge(exchange)
         self._release_done()
 
@@ -492,7 +492,7 @@ class Connection(asyncio.BufferedProtocol):
         self.force_complete()
         if not self._exchanges:
             if self._ready and self._machine.state is DRAINING:
-                self._write()  # answers of this very turn
+                self._write()  # answers of this very iteration
             self._writer.close()
 
     def abort(self, *, is_reset: bool = False) -> None:
@@ -507,7 +507,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _soon(self, call: Callable[[], None]) -> None:
-        """In a turn of the loop to come, for a part of ours."""
+        """In an iteration of the loop to come, for a part of ours."""
         self._parts.yield_queue.call_soon(partial(self._contain, call))
 
     def _contain(self, call: Callable[..., None], *args: object) -> None:

@@ -4,7 +4,7 @@ do goes out as an effect.
                   held                     frames left
     READING <----------------> EXECUTING ---------------> YIELDING
        |          free          |  ^  ^                      |
-       |                        |  |  '-------- turn --------'
+       |                        |  |  '------- yielded ------'
        |       no memory        v  | room
        '---------------------> QUEUED
 
@@ -25,7 +25,7 @@ class ConnectionState(IntEnum):
 
     READING = 0  # nothing holds the next frame back
     EXECUTING = 1  # what was begun, or is unsent, has to move before more is read
-    YIELDING = 2  # it has begun as many frames as it may in one turn of the loop, and waits for its next
+    YIELDING = 2  # it has begun as many frames as it may in one iteration of the loop, and waits for its next
     QUEUED = 3  # it stands in the line of a part of the memory
     DRAINING = 4  # the replies of what was begun leave, then it is closed
     CLOSING = 5  # nothing is sent any more
@@ -35,8 +35,8 @@ class ConnectionEvent(IntEnum):
     # a frame cannot be begun: too many are unfinished, one of them is a barrier, or replies are unread
     HELD = 0
     FREE = 1  # nothing of that any more
-    FRAMES_LEFT = 2  # behind as many as one turn begins
-    TURN = 3
+    FRAMES_LEFT = 2  # behind as many as one iteration begins
+    YIELDED = 3
     NO_MEMORY = 4
     ROOM = 5  # its turn in the line of the memory has come
     END = 6  # it takes no more: the listener closes, the server stops, or it is at fault
@@ -47,14 +47,14 @@ class ConnectionEffect(IntEnum):
     NOTHING = 0
     PAUSE = 1  # stop reading from the transport
     RESUME = 2
-    YIELD = 3  # have TURN told in a turn of the loop to come
+    YIELD = 3  # have YIELDED told in an iteration of the loop to come
     PAUSE_AND_YIELD = 4
     ADVANCE = 5  # begin what may be begun
 
 
 # As names of the module: up to Python 3.11 a class of members is searched each time.
 READING, EXECUTING, YIELDING, QUEUED, DRAINING, CLOSING = ConnectionState
-HELD, FREE, FRAMES_LEFT, TURN, NO_MEMORY, ROOM, END, ABORT = ConnectionEvent
+HELD, FREE, FRAMES_LEFT, YIELDED, NO_MEMORY, ROOM, END, ABORT = ConnectionEvent
 NOTHING, PAUSE, RESUME, YIELD, PAUSE_AND_YIELD, ADVANCE = ConnectionEffect
 
 TRANSITIONS: dict[tuple[ConnectionState, ConnectionEvent], tuple[ConnectionState, ConnectionEffect]] = {
@@ -66,12 +66,12 @@ TRANSITIONS: dict[tuple[ConnectionState, ConnectionEvent], tuple[ConnectionState
     (EXECUTING, FREE): (READING, RESUME),
     (EXECUTING, FRAMES_LEFT): (YIELDING, YIELD),
     (EXECUTING, NO_MEMORY): (QUEUED, NOTHING),
-    (YIELDING, TURN): (EXECUTING, ADVANCE),
+    (YIELDING, YIELDED): (EXECUTING, ADVANCE),
     (QUEUED, ROOM): (EXECUTING, ADVANCE),
     **{(state, END): (DRAINING, NOTHING) for state in (EXECUTING, YIELDING, QUEUED, DRAINING)},
     **{(state, ABORT): (CLOSING, NOTHING) for state in (EXECUTING, YIELDING, QUEUED, DRAINING, CLOSING)},
     (CLOSING, END): (CLOSING, NOTHING),
-    **{(state, TURN): (state, NOTHING) for state in (DRAINING, CLOSING)},  # that was asked for before
+    **{(state, YIELDED): (state, NOTHING) for state in (DRAINING, CLOSING)},  # that was asked for before
 }
 
 

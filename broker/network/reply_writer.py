@@ -76,14 +76,14 @@ class ReplyWriter:
         self._tell()
 
     def _go_on(self) -> None:
-        """One chunk, now, unless one was written this turn."""
+        """One chunk, now, unless one was written in this iteration."""
         if self._parts and not (self._is_paused or self._is_turn_due):
             self._transport.writelines(self._next_chunk())
             self._is_turn_due = True
-            self._call_soon(self._on_turn)
+            self._call_soon(self._on_yielded)
         self.is_held = self._is_paused or bool(self._parts)
 
-    def _on_turn(self) -> None:
+    def _on_yielded(self) -> None:
         self._is_turn_due = False
         was_held = self.is_held
         self._go_on()

@@ -5,9 +5,9 @@ partition's:
 
     log_start_offset <= high watermark = data.confirmed_end <= log end = data.next_offset
 
-`append` is a plain def: what it checks, judges and gives happens in one turn of the loop, in the order of the
-calls. A batch is judged against everything appended before it, durable or not; it is acknowledged once it is
-durable, and so is a repeat of it.
+`append` is a plain def: what it checks, judges and gives happens in one iteration of the loop, in the order
+of the calls. A batch is judged against everything appended before it, durable or not; it is acknowledged once
+it is durable, and so is a repeat of it.
 
 Not here: opening (opening.py), what is remembered besides records (state.py), finding times (time_lookup.py),
 when to drop records (maintenance.py), who leads what (directory.py). Room in the engine is reserved by the

@@ -2,8 +2,8 @@
 
 A producer numbers its batches; the last five of each are remembered, so that a retry of any of them is told
 from a new batch. What is asked here, in this order: `judge` before a batch gets its offsets, `written` when
-it has them. Both happen in one turn of the loop, so a batch in flight is already remembered; whether it is
-durable is the partition's to know.
+it has them. Both happen in one iteration of the loop, so a batch in flight is already remembered; whether it
+is durable is the partition's to know.
 
 A producer is *hot* (its state is in memory) or *cold* (its state is in the partition's log,
 cold_producers.py). Whoever has a batch of a cold producer brings its state back first (`revive`); until then
@@ -263,8 +263,8 @@ class Producers:
 
     def take_cold(self, count: int, durable_end: int, now_ms: int) -> list[Producer]:
         """Up to so many producers that wrote longest ago, and are to be written to the log with `put_cold` in
-        this turn of the loop. Not one whose last batch is not durable, nor one behind it; nor one that has
-        just come back from the log: the batch that it came back for is to be judged first."""
+        this iteration of the loop. Not one whose last batch is not durable, nor one behind it; nor one that
+        has just come back from the log: the batch that it came back for is to be judged first."""
         taken: list[Producer] = []
         if self.is_released:
             return taken

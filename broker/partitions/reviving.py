@@ -1,8 +1,8 @@
 """Between memory and a partition's log: producers' states that leave memory, and those that come back.
 
 Not here: which producers are cold (producers.py), how a block looks (cold_producers.py). Keeps true: a state
-that left memory is in the meta stream's hands in the same turn of the loop; one that comes back is judged
-only when it is whole.
+that left memory is in the meta stream's hands in the same iteration of the loop; one that comes back is
+judged only when it is whole.
 """
 
 from __future__ import annotations

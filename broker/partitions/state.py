@@ -280,7 +280,7 @@ class PartitionState:
     # -- cold producers
 
     def put_cold(self, taken: Sequence[Producer], tick_ms: int) -> Values:
-        """These producers leave memory for the log: what to write, in this turn of the loop."""
+        """These producers leave memory for the log: what to write, in this iteration of the loop."""
         number, block = self.producers.put_cold(taken, tick_ms)
         return {(COLD_BLOCK, number): block, KEY_COLD_INDEX: self._cold_index(tick_ms)}
 

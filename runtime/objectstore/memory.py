@@ -100,8 +100,8 @@ class MemoryObjectStore:
         return None if found is None else ObjectEntry(key, len(found[0]), found[1])
 
     async def _turn(self) -> None:
-        """Every verb gives way once, so that no caller comes to rely on an answer in the same turn of the
-        loop."""
+        """Every verb gives way once, so that no caller comes to rely on an answer in the same iteration of
+        the loop."""
         if self._is_closed:
             raise Closed("object store")
         await asyncio.sleep(0)

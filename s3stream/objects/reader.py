@@ -79,7 +79,7 @@ class ObjectReader:
         return self._index
 
     async def index(self) -> ObjectIndex:
-        """Loaded once; those who ask meanwhile share the load, and go on in one turn of the loop."""
+        """Loaded once; those who ask meanwhile share the load, and go on in one iteration of the loop."""
         if self._index is None:
             if self._loading is None:
                 self._loading = asyncio.create_task(self._load_index(), name=f"index-{self.key}")

@@ -5,7 +5,7 @@ itself was at work.
 
 A timer each 2 ms. Late by the clock: what a request would have waited that came at that moment, other
 processes' share of the processors included. Late by work: the part of it in which the loop's own thread ran,
-so that a busy neighbour does not count; it is the longest that one turn of the loop, all its callbacks
+so that a busy neighbour does not count; it is the longest that one iteration of the loop, all its callbacks
 together, held who came meanwhile. At SIGUSR2 both lists are written to FILE, in microseconds, and begun anew.
 """
 

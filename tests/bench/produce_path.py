@@ -2,10 +2,10 @@
 
     python -m tests.bench.produce_path [seconds]
 
-A log in memory, no sockets: the request is decoded, handled, made durable in the next turn of the loop and
-encoded, as behind a connection. Beside it the same with an engine that does nothing, so that the handler's
-and the partition's own share can be told from codec, engine and log. CPU time is the process's: compare
-within one run.
+A log in memory, no sockets: the request is decoded, handled, made durable in the next iteration of the loop
+and encoded, as behind a connection. Beside it the same with an engine that does nothing, so that the
+handler's and the partition's own share can be told from codec, engine and log. CPU time is the process's:
+compare within one run.
 """
 
 from __future__ import annotations

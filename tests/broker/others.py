@@ -7,8 +7,8 @@ from types import TracebackType
 
 
 class Others:
-    """`async with Others() as others`: `others.turns` grows by one for each turn of the loop; set it to 0 to
-    count anew."""
+    """`async with Others() as others`: `others.turns` grows by one for each iteration of the loop; set it to
+    0 to count anew."""
 
     def __init__(self) -> None:
         self.turns = 0

@@ -51,7 +51,7 @@ RECORD_OVERHEAD_BYTES = 24
 
 
 class MemoryWal:
-    """A log whose confirmation comes when the test says so, or by itself in the next turn of the loop
+    """A log whose confirmation comes when the test says so, or by itself in the next iteration of the loop
     (`is_auto`)."""
 
     def __init__(

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.s3stream.limiter import DEBT_MS, HANDICAP_US, SLICE_BYTES, Ticket, Tier, TierLine, TokenBucket
+from millrace.s3stream.limiter import CHUNK_BYTES, DEBT_MS, HANDICAP_US, Ticket, Tier, TierQueue, TokenBucket
 
 MIB = 1 << 20
 SECOND = 1_000_000
 WAITING = (Tier.TAIL, Tier.COMPACTION, Tier.CATCH_UP)
 
 
-def passing(line: TierLine, until_us: int, now_us: int = 0) -> list[tuple[int, Ticket]]:
+def passing(line: TierQueue, until_us: int, now_us: int = 0) -> list[tuple[int, Ticket]]:
     """Runs the line as its timer would, to that time: when each passed."""
     passed: list[tuple[int, Ticket]] = []
     while (wait_us := line.wakes_in_us()) is not None and now_us + wait_us <= until_us:
@@ -48,7 +48,7 @@ def test_debt_is_forgotten_beyond_a_bound() -> None:
 
 def test_priority_among_those_who_ask_together() -> None:
     """Asked at one time: tail reads, then compaction, then catch-up reads, whatever their order of asking."""
-    line = TierLine(MIB)
+    line = TierQueue(MIB)
     line.charge(Tier.UPLOAD, 3 * MIB, 0)
     line.ask(Tier.TAIL, MIB, 0)  # takes the reserve
     for tier in (Tier.CATCH_UP, Tier.COMPACTION, Tier.TAIL, Tier.CATCH_UP, Tier.TAIL):
@@ -61,7 +61,7 @@ def test_priority_among_those_who_ask_together() -> None:
 def test_a_lower_tier_ages_past_a_higher_one(tier: Tier) -> None:
     """Under tail reads without end, twice of what the rate allows, a lower tier's request passes soon after
     its handicap."""
-    line = TierLine(MIB)
+    line = TierQueue(MIB)
     for turn in range(400):
         now_us = turn * SECOND // 8
         if turn == 80:
@@ -78,7 +78,7 @@ def test_a_lower_tier_ages_past_a_higher_one(tier: Tier) -> None:
 
 def test_what_never_waits_does_not_starve_the_others() -> None:
     """Uploads at twice the rate for minutes: those who wait still get a tenth of it."""
-    line = TierLine(10 * MIB)
+    line = TierQueue(10 * MIB)
     readers = [line.ask(Tier.CATCH_UP, MIB, 0)[0] for _ in range(200)]
     for second in range(60):
         line.charge(Tier.UPLOAD, 20 * MIB, second * SECOND)
@@ -89,7 +89,7 @@ def test_what_never_waits_does_not_starve_the_others() -> None:
 def test_a_large_request_does_not_hold_up_small_ones() -> None:
     """It passes in slices and takes a new place after each: a small one that came later, of its own tier,
     goes between them."""
-    line = TierLine(MIB)
+    line = TierQueue(MIB)
     line.charge(Tier.UPLOAD, MIB, 0)
     large, _ = line.ask(Tier.TAIL, 30 * MIB, 0)
     small, _ = line.ask(Tier.TAIL, 1000, 10)
@@ -99,7 +99,7 @@ def test_a_large_request_does_not_hold_up_small_ones() -> None:
 
 def test_a_large_request_passes_in_the_end() -> None:
     """Any size passes, in the time that the rate gives it, though it exceeds the bucket."""
-    line = TierLine(4 * MIB)
+    line = TierQueue(4 * MIB)
     ticket, _ = line.ask(Tier.CATCH_UP, 400 * MIB, 0)
     [(at_us, passed)] = passing(line, 200 * SECOND)
     assert passed is ticket
@@ -110,7 +110,7 @@ def test_a_large_request_passes_in_the_end() -> None:
 def test_a_full_line_refuses_the_last() -> None:
     """One more than fits: whoever stands last goes, a newcomer of a low tier itself, else one that a better
     newcomer displaces."""
-    line = TierLine(MIB, waiting_max=3)
+    line = TierQueue(MIB, waiting_max=3)
     line.charge(Tier.UPLOAD, 4 * MIB, 0)
     line.ask(Tier.TAIL, MIB, 0)  # takes the reserve
     first, _ = line.ask(Tier.CATCH_UP, MIB, 0)
@@ -130,7 +130,7 @@ def test_a_full_line_refuses_the_last() -> None:
 
 def test_without_a_limit_everything_passes_and_is_counted() -> None:
     """No bucket, no wait; when a limit is lifted those who waited pass."""
-    line = TierLine(None)
+    line = TierQueue(None)
     ticket, settled = line.ask(Tier.CATCH_UP, 500 * MIB, 0)
     assert settled == [ticket]
     line.set_rate(MIB, 0)
@@ -161,7 +161,7 @@ def test_every_request_is_settled_once_and_bytes_keep_to_the_rate(
 ) -> None:
     """Whatever is asked, charged and given up: nobody passes twice or is lost, counts agree with the line,
     what passed keeps to the rate."""
-    line = TierLine(rate, waiting_max=8)
+    line = TierQueue(rate, waiting_max=8)
     now_us = 0
     open_tickets: dict[Ticket, int] = {}
     passed_bytes = asked_bytes = 0
@@ -194,7 +194,7 @@ def test_every_request_is_settled_once_and_bytes_keep_to_the_rate(
             settle(line.pass_due(now_us))
         assert len(line) == len(open_tickets) == sum(count.waiting for count in line.counts.values())
         # A burst and a slice of debt from each of the two buckets, and what both refill.
-        assert passed_bytes <= 4 * SLICE_BYTES + 1.2 * rate_max * now_us / SECOND + rate_max * 0.2
+        assert passed_bytes <= 4 * CHUNK_BYTES + 1.2 * rate_max * now_us / SECOND + rate_max * 0.2
     settle([ticket for _, ticket in passing(line, now_us + 10_000 * SECOND, now_us)])
     assert not open_tickets, "all pass in the end"
     assert line.wakes_in_us() is None

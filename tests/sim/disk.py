@@ -12,8 +12,8 @@ Faults are planned by the number of the write (block writes, appends, syncs, tru
 all count): `at_write(n, Cut() | Fail(errno) | Misdirect(delta))`. `flip` rots a byte, `lose_block` makes a
 block of a block file unreadable, until it is written again. `capacity_bytes` makes the disk fill up, and may
 be changed at any time. After a cut nothing is taken any more: what is asked for then was never asked for.
-Completion order: with `latency_s` by `call_later`, else after up to `hops` turns of the loop; both drawn from
-the Rand. `hits` counts each fault that struck, so that a hunt can tell which it never reached.
+Completion order: with `latency_s` by `call_later`, else after up to `hops` iterations of the loop; both drawn
+from the Rand. `hits` counts each fault that struck, so that a hunt can tell which it never reached.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ def _nothing() -> None:
 class SimLoop(asyncio.BaseEventLoop):
     """`problems` collects what asyncio would only log: exceptions that nobody took.
 
-    Scheduling and the turn of the loop are those of BaseEventLoop without what a simulation has no use for
-    (files, threads, debugging): they are half of what a run costs.
+    Scheduling and the iteration of the loop are those of BaseEventLoop without what a simulation has no use
+    for (files, threads, debugging): they are half of what a run costs.
     """
 
     _ready: deque[SimHandle]

@@ -77,8 +77,8 @@ async def records_come_back_in_order_after_a_close(yard: Yard) -> None:
 
 
 async def what_is_confirmed_survives_a_crash(yard: Yard) -> None:
-    """At every turn of the loop, what was confirmed is there for the next owner, in order, and nothing that
-    was never sent."""
+    """At every iteration of the loop, what was confirmed is there for the next owner, in order, and nothing
+    that was never sent."""
     wal, _, journal = await started(yard, 1)
     sent = []
     for number in range(30):
@@ -313,8 +313,8 @@ async def metadata_is_named_through_crashes_and_owners(yard: Yard) -> None:
 
 
 async def a_durable_trim_names_the_metadata_that_allowed_it(yard: Yard) -> None:
-    """At every turn of the loop: where a record is forgotten, the log names the commit after which it was
-    trimmed, or a later one."""
+    """At every iteration of the loop: where a record is forgotten, the log names the commit after which it
+    was trimmed, or a later one."""
     wal, _, journal = await started(yard, 1, SOME_ID)
     for number in range(1, 5):
         records = [wal.append(payload(10 * number + one)) for one in range(3)]

@@ -181,7 +181,7 @@ class BlockWriter:
                 self.fail(raised)
 
     def _fail_soon(self, error: BaseException) -> None:
-        """A block that never began would hold up all behind it without a word. Told on the next turn: an
+        """A block that never began would hold up all behind it without a word. Told in the next iteration: an
         append may be under way."""
         self.has_failed = True
         self._closed.clear()

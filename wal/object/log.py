@@ -1,9 +1,9 @@
 """The object WAL: records gathered into objects of a store, several on their way at once, confirmed in order.
 
 An append copies into the open batch and returns its place. Uploads begin a batch interval apart, and what
-comes between them gathers; after a pause the batch is closed and put at once, on the next turn of the loop,
-so that the requests of one turn share an object (batcher.py has the rule, and another for a log that favours
-latency). A trim rides in the header of the next object; only an idle log makes one for it.
+comes between them gathers; after a pause the batch is closed and put at once, on the next iteration of the
+loop, so that the requests of one iteration share an object (batcher.py has the rule, and another for a log
+that favours latency). A trim rides in the header of the next object; only an idle log makes one for it.
 
 It wires the parts: `batcher.py` gathers, `writer.py` puts and confirms, `fence.py` takes the log from its
 last owner and keeps it ours, `recovery.py` decides what counts, `reader.py` reads, `space.py` counts,
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 FENCES = {"conditional": FenceKind.CONDITIONAL, "reservation": FenceKind.RESERVATION}
 TIMER_SLACK_S = 0.001
-# uvloop's timers go in whole milliseconds: a shorter wait is none there, and would turn the loop until it is
+# uvloop's timers go in whole milliseconds: a shorter wait is none there, and would run the loop until it is
 # over.
 LEAST_WAIT_MS = 0.5
 DAMAGES_LOGGED_MAX = 50

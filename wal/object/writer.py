@@ -303,7 +303,7 @@ class BatchWriter:
             self.fail(error)
 
     def _fail_soon(self, error: BaseException) -> None:
-        """A batch that never began would hold up all behind it without a word. Told on the next turn: an
+        """A batch that never began would hold up all behind it without a word. Told in the next iteration: an
         append may be under way."""
         self.has_failed = True
         self._closed.clear()

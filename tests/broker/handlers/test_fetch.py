@@ -661,8 +661,8 @@ def test_a_fetch_that_fails_leaves_no_subscription(version: int) -> None:
 
 
 def test_a_wake_during_a_read_does_not_begin_another() -> None:
-    """News come and its time is over in the same turn of the loop: what is in objects is read once, and is in
-    the answer."""
+    """News come and its time is over in the same iteration of the loop: what is in objects is read once, and
+    is in the answer."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()

@@ -355,8 +355,8 @@ def test_a_long_line_behind_a_slow_batch_is_served() -> None:
 def test_a_rewrite_whose_time_is_up_before_its_first_step_leaves_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A timer may be due in the very turn of the loop in which the task is made, and a task that never began
-    runs none of its own clean-up."""
+    """A timer may be due in the very iteration of the loop in which the task is made, and a task that never
+    began runs none of its own clean-up."""
     begin = Produce._begin_rewrite
 
     def begin_too_late(self: Produce, work: Any, parts: Any) -> None:

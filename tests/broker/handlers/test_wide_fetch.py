@@ -27,13 +27,13 @@ HOT_ONLY: dict[str, str] = dict.fromkeys(
         "test_a_session_in_which_much_changed_is_read_in_chunks",
         "test_what_is_left_of_a_wide_fetch_that_failed_goes_in_chunks",
     ),
-    "turns of the loop are counted, and reads from objects are not among them",
+    "iterations of the loop are counted, and reads from objects are not among them",
 ) | {"test_a_wide_fetch_with_cold_partitions_is_delayed_for_what_is_missing": "cold as far as it is"}
 
 
 @asynccontextmanager
 async def reads_per_iteration(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[int]]:
-    """How many partitions were read in each turn of the loop."""
+    """How many partitions were read in each iteration of the loop."""
     counts = [0]
     read_item = ReadPass._read_item
 

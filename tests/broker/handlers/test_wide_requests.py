@@ -1,5 +1,5 @@
-"""Produce and Fetch for more partitions than may be served in one turn of the loop: others run meanwhile, and
-the answer is as that of few."""
+"""Produce and Fetch for more partitions than may be served in one iteration of the loop: others run
+meanwhile, and the answer is as that of few."""
 
 from __future__ import annotations
 

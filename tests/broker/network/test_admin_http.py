@@ -88,7 +88,7 @@ def test_health_and_metrics_are_answered() -> None:
 
 
 def test_who_ends_his_side_behind_the_request_is_answered() -> None:
-    """As `nc -N` does: also where the page takes turns of the loop. Half a request is nobody's, and its
+    """As `nc -N` does: also where the page takes iterations of the loop. Half a request is nobody's, and its
     connection is closed."""
 
     async def run() -> None:

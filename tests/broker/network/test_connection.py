@@ -97,8 +97,8 @@ def test_a_defect_ends_one_connection(loop_name: str, caplog: pytest.LogCaptureF
 def test_a_defect_in_a_reply_under_way_ends_one_connection(
     loop_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A large reply goes out over several turns of the loop: what is met in one of them cuts off that client,
-    and nothing reaches the loop."""
+    """A large reply goes out over several iterations of the loop: what is met in one of them cuts off that
+    client, and nothing reaches the loop."""
     escaped: list[str] = []
 
     async def run() -> None:

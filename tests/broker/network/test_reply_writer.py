@@ -57,7 +57,7 @@ def write(wire: Wire, *parts: bytes) -> bytes:
 
 
 def test_a_small_reply_goes_at_once() -> None:
-    """In one call, and no turn of the loop is asked for."""
+    """In one call, and no iteration of the loop is asked for."""
     wire = Wire()
     sent = write(wire, b"head", bytes(1000)) + write(wire, bytes(CHUNK_BYTES - 4), b"tail")
     assert wire.came == sent

@@ -42,7 +42,7 @@ class StoppedOffload:
 
 
 async def turns(count: int) -> None:
-    """That many turns of the loop."""
+    """That many iterations of the loop."""
     for _ in range(count):
         await asyncio.sleep(0)
 

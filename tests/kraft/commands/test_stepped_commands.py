@@ -37,7 +37,7 @@ TURNS_MIN = 10
 
 
 async def turns_of(reply: asyncio.Future[Any]) -> tuple[int, Any]:
-    """How many turns of the loop others had until the answer, and the answer."""
+    """How many iterations of the loop others had until the answer, and the answer."""
     turns = 0
     while not reply.done():
         turns += 1

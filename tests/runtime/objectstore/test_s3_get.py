@@ -264,8 +264,8 @@ def test_a_cancelled_get_writes_no_more() -> None:
 
 
 def test_large_bodies_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much the sockets hold, a turn of the loop receives one read's worth, whoever it is for; and all
-    of it comes."""
+    """However much the sockets hold, an iteration of the loop receives one read's worth, whoever it is for;
+    and all of it comes."""
     content = CONTENT * 80
     server = RawServer(*([answer(206, content)] for _ in range(4)))
     received: list[tuple[int, int]] = []

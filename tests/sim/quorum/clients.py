@@ -36,7 +36,7 @@ from tests.sim.quorum.replica import CLUSTER, Replica
 
 TOPICS_MAX = 5  # of one administrator
 TOPIC_RESOURCE = 2
-MANY_PARTITIONS = 600  # decided, encoded and applied in several turns of the loop
+MANY_PARTITIONS = 600  # decided, encoded and applied in several iterations of the loop
 BAD_NAME = "no/such?name"
 
 

@@ -100,7 +100,7 @@ def test_confirmed_in_order_whatever_completes_first() -> None:
 
 
 def test_two_completions_of_one_turn_are_one_group() -> None:
-    """Writes that complete in the same turn of the loop are told once."""
+    """Writes that complete in the same iteration of the loop are told once."""
 
     async def run() -> None:
         bench = Bench()

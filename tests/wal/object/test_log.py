@@ -47,8 +47,8 @@ def keys(bucket: SimBucket) -> list[str]:
 
 @simulated
 async def test_the_first_append_after_idle_goes_out_at_once() -> None:
-    """No timer stands before the upload: it begins on the next turn of the loop, and what one turn appends
-    shares an object."""
+    """No timer stands before the upload: it begins on the next iteration of the loop, and what one turn
+    appends shares an object."""
     bucket = make_bucket()
     store = store_on(bucket, faults=STEADY)
     wal, _, journal = await start_wal(bucket, 1, store)

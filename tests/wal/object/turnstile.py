@@ -18,7 +18,7 @@ from millrace.runtime.disk import Buffer
 from millrace.runtime.objectstore import Keys, Lend, MultipartUpload, ObjectEntry, fill
 from tests.sim.objectstore import SimBucket
 
-# So many turns of the loop without a new request mean that everybody waits for one.
+# So many iterations of the loop without a new request mean that everybody waits for one.
 QUIET_TURNS = 6
 
 

@@ -37,7 +37,7 @@ def delete_request(group_id: str) -> OffsetDeleteRequest:
 
 
 async def until(shard: GroupStateMachine, count_max: int) -> int:
-    """Returns when the shard has so many offsets at most, after how many turns of the loop."""
+    """Returns when the shard has so many offsets at most, after how many iterations of the loop."""
     turns = 0
     while shard.offsets.count > count_max:
         turns += 1

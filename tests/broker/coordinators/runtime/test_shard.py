@@ -74,7 +74,7 @@ def test_a_commit_is_answered_when_it_is_durable() -> None:
 
 
 def test_commits_share_batches() -> None:
-    """What comes in one turn of the loop is one batch, and what comes while that is on its way is the
+    """What comes in one iteration of the loop is one batch, and what comes while that is on its way is the
     next."""
 
     async def scenario() -> None:
@@ -561,7 +561,7 @@ def test_a_log_that_cannot_be_read_is_tried_again_later() -> None:
 
 
 def test_many_groups_that_are_due_together_are_taken_in_turns() -> None:
-    """Two thousand sessions that end at the same moment end in four turns of the loop."""
+    """Two thousand sessions that end at the same moment end in four iterations of the loop."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
@@ -611,7 +611,7 @@ def test_retention_expires_offsets_and_then_their_group() -> None:
 
 
 def test_retention_takes_many_groups_in_turns() -> None:
-    """More groups than one turn of the loop looks at: all of them expire."""
+    """More groups than one iteration of the loop looks at: all of them expire."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
