@@ -160,7 +160,7 @@ class Raft:
     def on_snapshot_fetched(self, end: int, epoch: int) -> None:
         """The leader's snapshot took the place of the log, durably."""
         self.log.restart_at(end, epoch)
-        self._given = end
+        self._given, self._truncate_to = end, None
         self.high_watermark = max(self.high_watermark, end)
         if isinstance(self.role, Follower):
             self._send_fetch(self.role)

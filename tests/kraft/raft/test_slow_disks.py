@@ -186,3 +186,16 @@ def test_what_was_cut_while_it_was_written_is_not_durable() -> None:
     assert ready.truncate_to == 3
     raft.on_persisted(ready.entries)
     assert raft.commit_end == 4
+
+
+def test_a_cut_that_comes_while_a_snapshot_takes_the_logs_place_is_no_cut() -> None:
+    """The leader had answered the same fetch before, and said where the logs part; that answer comes late."""
+    raft = follower()
+    raft.on_persisted(raft.ready().entries)
+    raft.step(FetchReply(2, 1, 3, 2, 4, 3, snapshot=(9, 3)))
+    assert raft.ready().snapshot == (9, 3)
+    assert raft.wants_snapshot(9, 3)
+    raft.step(FetchReply(2, 1, 3, 2, 4, 3, diverging=(1, 1)))
+    raft.on_snapshot_fetched(9, 3)
+    ready = raft.ready()
+    assert (ready.truncate_to, raft.log.start, raft.log.end) == (None, 9, 9)
