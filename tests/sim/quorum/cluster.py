@@ -236,12 +236,12 @@ class Cluster:
         return hits
 
     def parts_left(self) -> list[str]:
-        """Files that were begun and that nobody will finish."""
+        """Snapshots that were begun and that nobody will finish."""
         return [
             f"{replica}: {path}"
             for replica in self.replicas.values()
             for path in replica.disk.files
-            if path.endswith((".part", ".tmp"))
+            if path.endswith(".part")
         ]
 
     def arguments(self) -> tuple[Any, ...]:
