@@ -226,7 +226,7 @@ class Driver:
         asked again later."""
         assert self._snapshots is not None, "a quorum of one fetches no snapshot"
         try:
-            pieces = self._snapshots.fetch(self.raft.leader, snapshot)
+            pieces = self._heard_of(self._snapshots.fetch(self.raft.leader, snapshot))
             image = await receive_snapshot(self._disk, self._store.folder, snapshot, pieces)
         except (Unavailable, SnapshotCorrupt, DiskFull) as error:
             log.warning(
@@ -239,6 +239,13 @@ class Driver:
         self.raft.on_snapshot_fetched(snapshot.end, snapshot.epoch)
         if image.offset > self.applier.end:
             self.applier.install(image)
+
+    async def _heard_of(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The same, with what is due to the leader sent between them."""
+        async for piece in pieces:
+            for message in self.raft.take_fetches():
+                self._send(message)
+            yield piece
 
     async def _filled(self, message: Message) -> Message:
         """The message as it is sent: the answer to a fetch is given the entries that the core says it may

@@ -77,8 +77,8 @@ class Raft:
         self._messages: list[Message] = []
         self._truncate_to: int | None = None
         self._snapshot: tuple[int, int] | None = None
-        # a snapshot, and the log that it is to take the place of
-        self._wanted: tuple[object, ...] | None = None
+        # the snapshot that the leader named last, and the log that it is to take the place of
+        self._wanted: tuple[tuple[int, int], int, int] | None = None
         self.role: Role
         if state.leader == self.node_id:
             self.role = Resigned(state.epoch, self._election_due())
@@ -153,17 +153,32 @@ class Raft:
             self._advance(self.role)
 
     def wants_snapshot(self, end: int, epoch: int) -> bool:
-        """Whether the snapshot that was asked for still has to take the log's place: a log that has moved
-        since may have been acknowledged to another leader, who says anew what it lacks."""
-        return self._wanted == ((end, epoch), self.log.end, self.log.last_epoch)
+        """Whether the snapshot that was asked for still has to take the log's place, whatever later one the
+        leader has by now: a log that has moved since may have been acknowledged to another leader, who says
+        anew what it lacks."""
+        if self._wanted is None:
+            return False
+        latest, *place = self._wanted
+        return latest >= (end, epoch) and place == [self.log.end, self.log.last_epoch]
 
     def on_snapshot_fetched(self, end: int, epoch: int) -> None:
         """The leader's snapshot took the place of the log, durably."""
         self.log.restart_at(end, epoch)
-        self._given, self._truncate_to = end, None
+        self._given, self._truncate_to, self._snapshot = end, None, None
         self.high_watermark = max(self.high_watermark, end)
         if isinstance(self.role, Follower):
             self._send_fetch(self.role)
+
+    def take_fetches(self) -> list[Message]:
+        """Of the messages to come those that need nothing persisted before them, for a caller that is long at
+        a snapshot: a leader that does not hear of it would count it as gone."""
+        if self._state() != self._saved:
+            return []
+        found: list[Message] = [
+            one for one in self._messages if isinstance(one, Fetch) and self.may_send(one)
+        ]
+        self._messages = [one for one in self._messages if not isinstance(one, Fetch)]
+        return found
 
     def resign(self) -> None:
         """Steps down and tells the others, those first who are furthest. A quorum of one has nobody to

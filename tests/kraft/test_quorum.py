@@ -263,3 +263,36 @@ def test_who_installed_a_snapshot_makes_none_of_its_own_at_once() -> None:
         await quorum.stop()
 
     run(main())
+
+
+class SlowSnapshots(Quorum):
+    """Whose snapshots take longer than a leader goes on without a majority."""
+
+    async def fetch(self, leader: int, snapshot: SnapshotId) -> AsyncIterator[bytes]:
+        async for data in super().fetch(leader, snapshot):
+            for at in range(0, len(data), 100):
+                await asyncio.sleep(0.02)
+                if not self.nodes[leader].driver.raft.is_leader:
+                    raise Unavailable("it leads no more")
+                yield data[at : at + 100]
+
+
+def test_a_follower_that_is_long_at_a_snapshot_counts_as_there() -> None:
+    """With the third voter down it is half of the majority: a leader that resigned meanwhile would give no
+    more of the snapshot, and the next one begin anew."""
+
+    async def main() -> None:
+        quorum = SlowSnapshots((1, 2, 3))
+        leader, behind, _ = await far_behind(quorum)
+        epoch = leader.driver.raft.epoch
+        third = next(n for n in quorum.nodes if quorum.nodes[n] is not leader)
+        await quorum.start(behind)
+        await quorum.stop(third)
+        began = asyncio.get_running_loop().time()
+        image = await asyncio.wait_for(quorum.agree(), 10)
+        assert asyncio.get_running_loop().time() - began > 0.3
+        assert len(list(image.topics)) == 20
+        assert leader.driver.raft.epoch == epoch
+        await quorum.stop()
+
+    run(main())
