@@ -81,7 +81,8 @@ class Replica:
         self.node: ControllerNode | None = None  # of the life that is, once it is open
         self.failures: list[BaseException] = []  # why processes ended by themselves
         self.has_failed_write = False  # in this life
-        self.installing = ""  # the path of a snapshot that is being fetched
+        self.installing = ""  # the path of a snapshot that is being fetched, or takes the log's place
+        self._is_fetching = False
         self.is_frozen = False
         self.gone: asyncio.Future[None] = loop.create_future()
         self._opened: asyncio.Future[None] = loop.create_future()
@@ -122,7 +123,7 @@ class Replica:
         self.life = Life(f"replica{self.node_id}.{self.life_count}")
         self._context = own_context(self.life)
         self.gone, self._opened = self._loop.create_future(), self._loop.create_future()
-        self.has_failed_write, self.installing = False, ""
+        self.has_failed_write, self.installing, self._is_fetching = False, "", False
         self._note("start", self.life_count)
         self._task(self._serve())
         await asyncio.wait([self.gone, self._opened], return_when=asyncio.FIRST_COMPLETED)
@@ -155,7 +156,7 @@ class Replica:
     def _send(self, message: Message) -> None:
         if self.life is None or self.life.is_over:
             return
-        if isinstance(message, Fetch):
+        if isinstance(message, Fetch) and not self._is_fetching:
             self.installing = ""
         self._around.look(self)
         self._around.send(message)
@@ -164,7 +165,15 @@ class Replica:
         """SnapshotSource."""
         self.installing = f"{self.settings.log_dir}/__cluster_metadata-0/{snapshot.name}"
         self._note("installs", leader, snapshot.end, snapshot.epoch)
-        return self._around.fetch_snapshot(self.node_id, leader, snapshot)
+        return self._fetched(self._around.fetch_snapshot(self.node_id, leader, snapshot))
+
+    async def _fetched(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        self._is_fetching = True
+        try:
+            async for piece in pieces:
+                yield piece
+        finally:
+            self._is_fetching = False
 
     def _on_failed(self, error: BaseException) -> None:
         self._note("failed", type(error).__name__)
