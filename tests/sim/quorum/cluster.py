@@ -42,6 +42,7 @@ class Cluster:
         self.history.on_find = self.trace.of("finding")
         self.hits: Counter[str] = Counter()
         self.is_stormy = True
+        self.away: dict[int, None] = {}  # nodes that stay down
         self.has_full_disk: dict[int, None] = {}  # nodes that had one, ever
         self.rotten: dict[int, tuple[str, int]] = {}  # node -> where a byte of a snapshot is wrong
         self.plan = plan
@@ -166,6 +167,8 @@ class Cluster:
                 return
             down_ms = replica.rand.below(DOWN_MS_MAX) if self.is_stormy else 50
             await asyncio.sleep(down_ms / 1000)
+            while replica.node_id in self.away:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
             replica.boot()
 
     def _judge_start(self, replica: Replica, error: BaseException | None) -> None:
@@ -210,7 +213,7 @@ class Cluster:
         self._stopping.clear()
 
     async def calm(self) -> None:
-        """All faults end; returns when everybody is up."""
+        """All faults end; returns when everybody is up, but for who is away."""
         self.is_stormy = False
         self._strikes.clear()
         self.post.calm()
@@ -219,7 +222,9 @@ class Cluster:
             replica.thaw()
             replica.disk.latency_s, replica.disk.capacity_bytes = DISK_LATENCY_S, ROOMY_BYTES
             replica.clock.drift(0)
-        while any(not replica.is_up for replica in self.replicas.values()):  # noqa: ASYNC110
+        while any(  # noqa: ASYNC110
+            not replica.is_up for node_id, replica in self.replicas.items() if node_id not in self.away
+        ):
             await asyncio.sleep(0.05)
 
     def images(self) -> dict[int, MetadataImage]:

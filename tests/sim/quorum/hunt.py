@@ -24,7 +24,15 @@ MUST_HIT = (
     *("lost", "sent twice", "out of order", "cut off", "whole partition", "clock set", "orderly stop"),
     *("snapshot fetched", "snapshot broken off", "snapshot gone at the leader"),
     *("snapshot damaged", "damaged snapshot refused", "ended by itself"),
-    *("not leader", "no answer in time", "proposal dropped", "log full", "many elections"),
+    *(
+        "not leader",
+        "no answer in time",
+        "proposal dropped",
+        "log full",
+        "many elections",
+        "blackout",
+        "a voter away",
+    ),
     *("resigned without a majority", "votes refused", "logs diverged", "command in several turns"),
 )
 

@@ -1,7 +1,8 @@
 """One run: a quorum under a workload and a storm; then the faults end, and what must come true has to.
 
     storm    clients ask, the weather blows, strikes come at their points
-    settle   everybody is up and hears: within SETTLE_S a command is committed and all have one offset
+    settle   everybody is up and hears (a voter may still be away): within SETTLE_S a command is committed and
+             all have one offset
     calm     clients go on, nothing is wrong: nobody stands for election
     again    all are stopped in order and started: equal images, from what lies on the disks
 
@@ -99,6 +100,10 @@ class Run:
             cluster.hits[f"settings: {name}"] += 1
         await asyncio.sleep(self._plan.storm_s)
         await cluster.calm()
+        if cluster.away:
+            await self._settle("with a voter away")
+            cluster.away.clear()
+            await cluster.calm()
         await self._settle("after the storm")
         await self._stay_calm(clients)
         await asyncio.gather(*storming)
@@ -137,7 +142,8 @@ class Run:
                     leader = cluster.leader()
                     raft = leader.raft if leader is not None else None
                     offsets = [image.offset for image in cluster.images().values()]
-                    if raft is not None and offsets == [raft.log.end] * len(cluster.replicas):
+                    there = len(cluster.replicas) - len(cluster.away)
+                    if raft is not None and offsets == [raft.log.end] * there:
                         return
                     await asyncio.sleep(0.02)
         except TimeoutError:

@@ -12,17 +12,13 @@ from tests.sim.signatures import misfits
 # The seed that shows a bug first, where that is not the first one: tried before the others.
 SEEN_AT = {
     "any-watermark-believed": 2,
-    "block-not-written": 2,
-    "cut-too-much": 3,
+    "block-not-written": 7,
     "divergence-unseen": 3,
-    "earlier-epoch-committed": 8,
-    "full-disk-acknowledged": 6,
+    "earlier-epoch-committed": 4,
     "leader-disturbed": 3,
-    "leader-unheard": 5,
-    "never-installed": 0,
-    "never-resigns": 7,
-    "parts-left": 2,
-    "shorter-log-elected": 6,
+    "leader-unheard": 4,
+    "never-resigns": 2,
+    "shorter-log-elected": 3,
     "votes-twice": 3,
 }
 SEEDS = 12

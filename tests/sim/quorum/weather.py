@@ -190,6 +190,16 @@ async def blackouts(cluster: Cluster, rand: Rand) -> None:
                 replica.power_off()
 
 
+async def one_away(cluster: Cluster, rand: Rand) -> None:
+    """A voter is down, and stays so for a while after the storm: the others are a majority."""
+    await _pause(rand, 500, 4000)
+    replica = cluster.replicas[1 + rand.below(cluster.plan.voters)]
+    if cluster.is_stormy:
+        cluster.away[replica.node_id] = None
+        cluster.hits["a voter away"] += 1
+        replica.power_off()
+
+
 async def rotten_snapshots(cluster: Cluster, rand: Rand) -> None:
     """A node that is killed finds its newest snapshot damaged."""
     while cluster.is_stormy:
@@ -222,5 +232,6 @@ WEATHERS: dict[str, Callable[[Cluster, Rand], Awaitable[None]]] = {
     "clock jumps": clock_jumps,
     "crashes": crashes,
     "blackouts": blackouts,
+    "one away": one_away,
     "rotten snapshots": rotten_snapshots,
 }
