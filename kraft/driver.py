@@ -118,7 +118,7 @@ class Driver:
         self._machine: StateMachine | None = None
         self.leading_epoch = -1  # the epoch that the machine was told of
         self._is_closing = False
-        self.on_group: Callable[[], None] | None = None  # between groups, with everything durable
+        self.on_group: Callable[[], None] | None = None  # between groups, with all that was given durable
         # of what is durable; ControllerNode.commit_after says more
         self.before_commit: Callable[[], Awaitable[None]] | None = None
 
@@ -191,7 +191,7 @@ class Driver:
             if self.raft.may_send(message):
                 self._send(await self._filled(message))
         await self._apply(self.raft.commit_end)
-        if is_work and self.on_group is not None and not self.raft.log.unstable:
+        if is_work and self.on_group is not None:
             self.on_group()
         return is_work
 

@@ -367,6 +367,32 @@ def test_snapshots_by_size_and_what_they_make_superfluous() -> None:
     run(main())
 
 
+def test_snapshots_are_made_while_commands_never_cease() -> None:
+    """Also where something is always proposed while something else is written."""
+
+    async def main() -> None:
+        disk = sim_disk(latency_s=0.002)
+        node = await open_node(disk, snapshot_records=20)
+        await Broker.register(node)
+
+        async def create(client: int) -> None:
+            for number in range(30):
+                await create_topic(node, f"c{client}-{number}")
+                await asyncio.sleep(0.0005 * client)
+
+        creating = [asyncio.ensure_future(create(client)) for client in range(4)]
+        await asyncio.wait(creating, return_when=asyncio.FIRST_COMPLETED)
+        assert any(name.endswith(".checkpoint") for name in disk.files)
+        await asyncio.gather(*creating)
+        image = node.publisher.image
+        # No close: the next start has to make do with what lies there.
+        again = await open_node(disk.restart(drop), snapshot_records=20)
+        assert same(again.publisher.image, image)
+        await again.close()
+
+    run(main())
+
+
 def test_a_clean_shutdown_leaves_a_snapshot_where_it_is_worth_it() -> None:
     """Above a number of records the next start reads a snapshot instead of the log."""
 
