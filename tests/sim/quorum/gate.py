@@ -144,4 +144,6 @@ class Gate:
         for owed in self._owed:
             if owed.life is life and not owed.reply.done():
                 self._history.find("never-answered", f"{replica}: {owed.what}")
+            if owed.life.is_over and owed.reply.done():
+                owed.reply.exception()  # whoever would have taken it has gone with the process
         self._owed = [owed for owed in self._owed if not owed.life.is_over and not owed.reply.done()]
