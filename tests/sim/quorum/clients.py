@@ -38,6 +38,7 @@ TOPICS_MAX = 5  # of one administrator
 TOPIC_RESOURCE = 2
 MANY_PARTITIONS = 600  # decided, encoded and applied in several iterations of the loop
 BAD_NAME = "no/such?name"
+AT_ONCE = 12
 
 
 class Client:
@@ -244,11 +245,12 @@ class Broker(Client):
 
     async def _prepare(self) -> None:
         self._count += 1
+        whose = f"{self.name}.{self._count}"
         count, ttl_ms = 1 + self._rand.below(4), 300 + self._rand.below(4_000)
         answer = await self._ask(PrepareObjectsRequest(self.broker_id, self._epoch, count, ttl_ms))
         if answer is not None:
             first = answer.response.first_object_id
-            self._history.on_objects(first, count, f"{self.name}.{self._count}", answer.image)
+            self._history.on_objects(first, count, whose, answer.image)
             self._objects += range(first, first + count)
 
     async def _open(self) -> None:
@@ -306,3 +308,17 @@ class Broker(Client):
         if image is not None:
             ids = image.objects.pending_deletions_before(FAR, 10)
             await self._ask(RemoveObjectsRequest(self.broker_id, self._epoch, list(ids)))
+
+
+class Burst(Broker):
+    """Asks for many things at once, so that some of a group may be committed with a leader and some not."""
+
+    async def _do_something(self) -> None:
+        if self._epoch < 0:
+            await self._register()
+            return
+        ways = [self._prepare, self._allocate]
+        asked = [ways[self._rand.below(2)]() for _ in range(AT_ONCE)]
+        for outcome in await asyncio.gather(*asked, return_exceptions=True):
+            if outcome is not None and not isinstance(outcome, Refused | Unknown):
+                raise outcome

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from millrace.runtime.rand import Rand
+from tests.sim.quorum.clients import Burst
 from tests.sim.quorum.replica import DISK_LATENCY_S, ROOMY_BYTES
 from tests.sim.quorum.stored import snapshots
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tests.sim.quorum.replica import Replica
 
 JUMP_MS_MAX = 400_000
+BURSTING = 150  # broker id
 SLOW_S = (0.03, 0.1, 0.3)
 
 
@@ -190,6 +192,12 @@ async def blackouts(cluster: Cluster, rand: Rand) -> None:
                 replica.power_off()
 
 
+async def bursts(cluster: Cluster, rand: Rand) -> None:
+    """Somebody asks for many things at once."""
+    client = Burst(BURSTING, *cluster.arguments())
+    await client.run(lambda: not cluster.is_stormy, 150)
+
+
 async def one_away(cluster: Cluster, rand: Rand) -> None:
     """A voter is down, and stays so for a while after the storm: the others are a majority."""
     await _pause(rand, 500, 4000)
@@ -232,6 +240,7 @@ WEATHERS: dict[str, Callable[[Cluster, Rand], Awaitable[None]]] = {
     "clock jumps": clock_jumps,
     "crashes": crashes,
     "blackouts": blackouts,
+    "bursts": bursts,
     "one away": one_away,
     "rotten snapshots": rotten_snapshots,
 }
