@@ -23,6 +23,7 @@ from millrace.runtime.disk import DiskFull
 from millrace.runtime.errors import Unavailable
 from tests.kraft.build import NODE, Broker, create_topic, open_node, run, sim_disk
 from tests.kraft.quorum import Quorum
+from tests.patience import PATIENCE_S
 
 
 def test_what_a_followers_full_disk_did_not_take_is_not_acknowledged() -> None:
@@ -159,7 +160,7 @@ def test_a_follower_whose_disk_is_full_asks_for_a_snapshot_again() -> None:
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.05)
         disk.capacity_bytes = 1 << 30
-        assert len(list((await asyncio.wait_for(quorum.agree(), 5)).topics)) == 4
+        assert len(list((await asyncio.wait_for(quorum.agree(), PATIENCE_S)).topics)) == 4
         await quorum.stop()
 
     run(main())
@@ -289,7 +290,7 @@ def test_a_follower_that_is_long_at_a_snapshot_counts_as_there() -> None:
         await quorum.start(behind)
         await quorum.stop(third)
         began = asyncio.get_running_loop().time()
-        image = await asyncio.wait_for(quorum.agree(), 10)
+        image = await asyncio.wait_for(quorum.agree(), PATIENCE_S)
         assert asyncio.get_running_loop().time() - began > 0.3
         assert len(list(image.topics)) == 20
         assert leader.driver.raft.epoch == epoch

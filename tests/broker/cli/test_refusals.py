@@ -24,6 +24,7 @@ from millrace.broker.partitions.opening import StateCorrupt
 from millrace.kraft import errors as kraft
 from millrace.kraft.bucket.layout import BackupCorrupt
 from millrace.kraft.bucket.writer import BackupForked
+from millrace.kraft.peers.connection import PeerLost
 from millrace.protocol.errors import KafkaError, WireError
 from millrace.runtime import disk, objectstore
 from millrace.runtime.disk.opening import DirectRefused
@@ -108,7 +109,7 @@ NO_SAMPLE = {
     wal.WalClosed,
     s3stream.StreamMissing, s3stream.OffsetTrimmed, s3stream.OffsetBeyondEnd, s3stream.UploadExpired,
     s3stream.CompactionRefused,
-    ConnectFailed, MetaCorrupt, StateCorrupt,
+    ConnectFailed, PeerLost, MetaCorrupt, StateCorrupt,
 }  # fmt: skip
 
 
