@@ -131,14 +131,18 @@ class FaultyHandle:
         outcome = self._inner(context, request)
         if not rules.delay_ms:
             return outcome
-        return asyncio.get_running_loop().create_task(later(outcome, rules.delay_ms / 1000))
+        return asyncio.get_running_loop().create_task(later(context, outcome, rules.delay_ms / 1000))
 
 
-async def later(outcome: Any, delay_s: float) -> Any:
-    """A handler's outcome, that long after it was asked for or when it is there."""
+async def later(context: RequestContext, outcome: Any, delay_s: float) -> Any:
+    """A handler's outcome, that long after it was asked for or when it is there. While it is only late it has
+    no permit that others wait for."""
     waiting = asyncio.ensure_future(asyncio.sleep(delay_s))
-    if asyncio.iscoroutine(outcome) or asyncio.isfuture(outcome):
-        outcome = await outcome
+    try:
+        if asyncio.iscoroutine(outcome) or asyncio.isfuture(outcome):
+            outcome = await outcome
+    finally:
+        context.work.end()
     await waiting
     return outcome
 

@@ -13,6 +13,7 @@ import pytest
 
 import millrace
 from millrace.broker.errors import CODES, code_of
+from millrace.broker.injection import Faults, FaultyHandle
 from millrace.broker.requests.api_traits import TRAITS
 from millrace.broker.requests.dispatch import (
     OTHER_REQUEST_BYTES_MAX,
@@ -357,6 +358,36 @@ def test_large_answers_are_made_a_few_at_a_time_in_the_order_of_asking() -> None
         assert ended == expected
         assert all(exchange.is_barrier for exchange in exchanges)
         assert dispatcher.routes[METADATA].large_permits.held_count == 0
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_a_test_delays_has_no_permit() -> None:
+    """Whether it was made or failed: nobody waits for who is only late."""
+
+    async def run() -> None:
+        async def large(context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+            await context.work.yield_now()
+            if request.topics is None:
+                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+            return MetadataResponse()
+
+        faults = Faults()
+        faults.of(METADATA).delay_ms = 600_000
+        handle = FaultyHandle(METADATA, large, faults).handle
+        dispatcher = Dispatcher({METADATA: handle}, asyncio.get_running_loop().create_task, YieldQueue())
+        late = [
+            dispatcher.begin(frame(METADATA, 12, MetadataRequest(topics)), CONNECTION)
+            for topics in ([], None) * LARGE_AT_ONCE
+        ]
+        faults.rules.clear()
+        exchange = dispatcher.begin(frame(METADATA, 12, MetadataRequest([])), CONNECTION)
+        done, _ = await asyncio.wait([exchange.outcome], timeout=2)
+        assert done, "it waits for a permit that nobody gives back"
+        assert dispatcher.routes[METADATA].large_permits.held_count == 0
+        for one in late:
+            one.outcome.cancel()
+        await asyncio.gather(*(one.outcome for one in late), return_exceptions=True)
 
     asyncio.run(run())
 
