@@ -82,21 +82,21 @@ class ConnectionInfo:
 @dataclass(slots=True)
 class RequestContext:
     """One request's envelope. `client_id` is "" when the client sent none. `new_work`: makes `work`, for a
-    request that needs it."""
+    request of that connection that needs it."""
 
     api_key: int
     api_version: int
     correlation_id: int
     client_id: str
     connection: ConnectionInfo
-    new_work: Callable[[], RequestWork]
+    new_work: Callable[[int], RequestWork]
     _work: RequestWork | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def work(self) -> RequestWork:
         """Where the handler's coroutine yields."""
         if self._work is None:
-            self._work = self.new_work()
+            self._work = self.new_work(self.connection.id)
         return self._work
 
 

@@ -15,19 +15,21 @@ LARGE_AT_ONCE = 2
 
 
 class RequestWork:
-    """From its first yield on, or from `begin`, until `end` it has one of its API's permits. One coroutine's:
-    what goes on beside that of the request yields in `yield_queue`."""
+    """From its first yield on, or from `begin`, until `end` it has one of its API's permits, which owners
+    share: the connections. One coroutine's: what goes on beside that of the request yields in
+    `yield_queue`."""
 
-    __slots__ = ("_has_permit", "_permits", "yield_queue")
+    __slots__ = ("_has_permit", "_owner", "_permits", "yield_queue")
 
-    def __init__(self, yield_queue: YieldQueue, permits: Semaphore) -> None:
+    def __init__(self, yield_queue: YieldQueue, permits: Semaphore, owner: int) -> None:
         self.yield_queue = yield_queue
         self._permits = permits
+        self._owner = owner
         self._has_permit = False
 
     async def begin(self) -> None:
         if not self._has_permit:
-            await self._permits.acquire()
+            await self._permits.acquire(self._owner)
             self._has_permit = True
 
     async def yield_now(self) -> None:
@@ -40,4 +42,4 @@ class RequestWork:
         """What follows may wait for anything, and needs a permit only with its next yield."""
         if self._has_permit:
             self._has_permit = False
-            self._permits.release()
+            self._permits.release(self._owner)

@@ -7,6 +7,6 @@ from millrace.runtime.scheduling.semaphore import Semaphore
 from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 
-def new_work() -> RequestWork:
+def new_work(owner: int = 0) -> RequestWork:
     """That of a request alone: a queue and permits of its own."""
-    return RequestWork(YieldQueue(), Semaphore(LARGE_AT_ONCE))
+    return RequestWork(YieldQueue(), Semaphore(LARGE_AT_ONCE), owner)

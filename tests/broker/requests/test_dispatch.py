@@ -362,6 +362,28 @@ def test_large_answers_are_made_a_few_at_a_time_in_the_order_of_asking() -> None
     asyncio.run(run())
 
 
+def test_a_connection_that_asks_for_much_lets_others_pass() -> None:
+    """One may have many large requests under way (ListOffsets is answered beside others); another's first is
+    next."""
+
+    async def run() -> None:
+        begun: list[int] = []
+
+        async def large(context: RequestContext, _: MetadataRequest) -> MetadataResponse:
+            await context.work.yield_now()
+            begun.append(context.connection.id)
+            return MetadataResponse()
+
+        dispatcher = Dispatcher({METADATA: large}, asyncio.get_running_loop().create_task, YieldQueue())
+        exchanges = [
+            dispatcher.begin(frame(METADATA, 12), replace(CONNECTION, id=number)) for number in [1] * 20 + [2]
+        ]
+        await asyncio.wait([exchange.outcome for exchange in exchanges])
+        assert begun.index(2) <= LARGE_AT_ONCE
+
+    asyncio.run(run())
+
+
 def test_an_answer_that_a_test_delays_has_no_permit() -> None:
     """Whether it was made or failed: nobody waits for who is only late."""
 
