@@ -96,7 +96,7 @@ class LogStore:
         self._is_roll_due = False
         self._recent: deque[StoredBatch] = deque()
         self._recent_bytes = 0
-        # Held by who reads a segment, and by who closes, cuts or removes one.
+        # Held by who reads a segment or opens a snapshot, and by who closes, cuts or removes one.
         self._files = asyncio.Lock()
         # of the last batch that was read; no checksum covers it, so that it never falls is checked
         self._epoch = 0
@@ -148,13 +148,20 @@ class LogStore:
     def snapshot_path(self, snapshot: SnapshotId) -> str:
         return f"{self.folder}/{snapshot.name}"
 
+    async def open_snapshot(self, snapshot: SnapshotId) -> LogFile | None:
+        """To read; None where it is not there, or no more. Whoever asked closes it."""
+        async with self._files:
+            if snapshot not in await self.snapshots():
+                return None
+            return await self._disk.open_log(self.snapshot_path(snapshot))
+
     async def remove_before(self, kept: SnapshotId) -> int:
         """Forgets snapshots older than `kept` and segments that lie below it; gives the new start of the
         log."""
-        for snapshot in await self.snapshots():
-            if snapshot < kept:
-                await self._disk.remove(self.snapshot_path(snapshot))
         async with self._files:
+            for snapshot in await self.snapshots():
+                if snapshot < kept:
+                    await self._disk.remove(self.snapshot_path(snapshot))
             while len(self._segments) > 1 and self._segments[0].end <= kept.end:
                 segment = self._segments.pop(0)
                 self.size_bytes -= self._sizes.pop(segment.base)

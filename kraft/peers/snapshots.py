@@ -19,16 +19,14 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError, WireError
 from millrace.protocol.messages import fetch_snapshot as wire
 from millrace.protocol.primitives import Buffer
-from millrace.runtime.disk import Disk
 from millrace.runtime.errors import Unavailable
 
 PIECE_BYTES_MAX: Final = 1 << 20
 
 
 class SnapshotPieces:
-    def __init__(self, member: Member, disk: Disk, store: LogStore) -> None:
+    def __init__(self, member: Member, store: LogStore) -> None:
         self._member = member
-        self._disk = disk
         self._store = store
 
     async def answer(
@@ -66,9 +64,9 @@ class SnapshotPieces:
     ) -> ErrorCode:
         """Puts the piece into `part`; the code of what is wrong."""
         snapshot = SnapshotId(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
-        if snapshot not in await self._store.snapshots():
+        file = await self._store.open_snapshot(snapshot)
+        if file is None:
             return ErrorCode.SNAPSHOT_NOT_FOUND
-        file = await self._disk.open_log(f"{self._store.folder}/{snapshot.name}")
         try:
             part.size = file.size_bytes
             if not 0 <= asked.position < file.size_bytes:

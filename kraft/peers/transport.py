@@ -53,7 +53,7 @@ class QuorumTransport:
             uuid_bytes(node.meta.directory_id),
             raft.settings.park_ticks * settings.tick_ms,
         )
-        pieces = SnapshotPieces(self._member, node.disk, node.log)
+        pieces = SnapshotPieces(self._member, node.log)
         self._service = QuorumService(
             self._member, pieces, node.driver.step, lambda: (raft.epoch, raft.leader)
         )

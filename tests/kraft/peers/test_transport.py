@@ -10,12 +10,19 @@ from typing import Any
 
 import pytest
 
+from millrace.kraft.log.log_store import SnapshotId
+from millrace.kraft.peers.wire import TOPIC
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.fetch import FetchRequest
-from millrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest
+from millrace.protocol.messages.fetch_snapshot import (
+    FetchSnapshotRequest,
+    FetchSnapshotRequestPartitionSnapshot,
+    FetchSnapshotRequestTopicSnapshot,
+)
+from millrace.protocol.messages.fetch_snapshot import SnapshotId as WireSnapshotId
 from millrace.protocol.messages.vote import VoteRequest
 from tests.kraft.peers.listener import served
-from tests.kraft.peers.members import Members, name
+from tests.kraft.peers.members import CLUSTER, Members, name
 from tests.sim.loop import SimLoop, run_simulation
 
 
@@ -157,5 +164,37 @@ def test_a_peer_that_is_away_is_told_of_once(caplog: pytest.LogCaptureFixture) -
         assert 1 <= len(away) <= 2, lines  # from each of the two
         await members.start(3)
         await members.agree()
+
+    run_simulation(with_members(work))
+
+
+def test_a_snapshot_that_is_removed_while_it_is_fetched_stays_removed() -> None:
+    """The piece is given, or it is not found; no empty file takes its name."""
+
+    async def work(members: Members) -> None:
+        await members.start(1, 2)
+        leader = await members.leader()
+        store, epoch = leader.node.log, leader.node.driver.raft.epoch
+        for topic in ("a", "b"):
+            await members.create(topic)
+            await leader.node.snapshot()
+        newest, older = await store.snapshots()
+        list_snapshots = store.snapshots
+        removals: list[asyncio.Task[int]] = []
+
+        async def list_slowly() -> list[SnapshotId]:
+            found = await list_snapshots()
+            store.snapshots = list_snapshots  # type: ignore[method-assign]
+            removals.append(asyncio.create_task(store.remove_before(newest)))
+            await asyncio.sleep(1)
+            return found
+
+        store.snapshots = list_slowly  # type: ignore[method-assign]
+        asked = FetchSnapshotRequestPartitionSnapshot(0, epoch, WireSnapshotId(older.end, older.epoch))
+        topic = FetchSnapshotRequestTopicSnapshot(TOPIC, [asked])
+        answer = await leader.transport.answer(FetchSnapshotRequest(CLUSTER, 2, 100, [topic]))
+        await asyncio.gather(*removals)
+        assert answer.topics[0].partitions[0].error_code in (0, ErrorCode.SNAPSHOT_NOT_FOUND)
+        assert await store.snapshots() == [newest]
 
     run_simulation(with_members(work))
