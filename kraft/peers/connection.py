@@ -118,12 +118,13 @@ class PeerConnection(asyncio.Protocol):
         try:
             for frame in self._splitter.feed(data):
                 correlation_id = int.from_bytes(frame[:4], "big", signed=True)
-                waiting = self._waiting.pop(correlation_id, None)
-                if waiting is None:
+                if correlation_id not in self._waiting:
                     raise WireError(f"an answer to request {correlation_id}, which was not asked")
-                api, version, answer = waiting
+                api, version, answer = self._waiting[correlation_id]
+                response = decode_response(api, version, frame)[1]
+                del self._waiting[correlation_id]
                 if not answer.done():
-                    answer.set_result(decode_response(api, version, frame)[1])
+                    answer.set_result(response)
         except WireError as error:
             self._end(in_words(error))
 

@@ -128,8 +128,8 @@ class SnapshotFetcher:
         )
         response: wire.FetchSnapshotResponse = await connection.ask(request, self._timeout_s)
         if response.error_code:
-            raise KafkaError(ErrorCode(response.error_code), "FetchSnapshot is refused")
+            raise KafkaError(response.error_code, "FetchSnapshot is refused")
         part: wire.FetchSnapshotResponsePartitionSnapshot = answered(response.topics)
         if part.error_code:
-            raise KafkaError(ErrorCode(part.error_code), "FetchSnapshot is refused")
+            raise KafkaError(part.error_code, "FetchSnapshot is refused")
         return part

@@ -243,7 +243,7 @@ def reply_of(message: Message, response: Any) -> Reply | None:
     """What the peer answers to `message`; None where it has nothing to tell (an epoch's end is told, not
     asked). Raises KafkaError with what the peer refuses it with, WireError for an answer that is none."""
     if response.error_code:
-        raise KafkaError(ErrorCode(response.error_code), f"{type(response).__name__} of {message.target}")
+        raise KafkaError(response.error_code, f"{type(response).__name__} of {message.target}")
     if isinstance(response, fetch.FetchResponse):
         assert isinstance(message, Fetch)
         return fetch_reply_of(message, response)
@@ -256,7 +256,8 @@ def reply_of(message: Message, response: Any) -> Reply | None:
 
 
 def fetch_reply_of(message: Fetch, response: fetch.FetchResponse) -> FetchReply:
-    """Raises WireError for batches that do not follow, or an answer without an epoch."""
+    """Raises WireError for batches that do not follow, for what would take back what is committed, and for an
+    answer without an epoch."""
     part = answered(response.responses)
     leader = part.current_leader
     if leader.leader_epoch < 0:
@@ -275,12 +276,20 @@ def fetch_reply_of(message: Fetch, response: fetch.FetchResponse) -> FetchReply:
         reply.leader = leader.leader_id if leader.leader_id != message.target else NOBODY
     elif part.diverging_epoch.end_offset >= 0:
         reply.diverging = part.diverging_epoch.epoch, part.diverging_epoch.end_offset
+        check_committed(message, part.diverging_epoch.end_offset)
     elif part.snapshot_id.end_offset >= 0:
         reply.snapshot = part.snapshot_id.end_offset, part.snapshot_id.epoch
+        check_committed(message, part.snapshot_id.end_offset)
     else:
         reply.entries = entries_of(part.records or b"", message, reply.epoch)
         reply.end = reply.entries[-1].end if reply.entries else message.offset
     return reply
+
+
+def check_committed(message: Fetch, end: int) -> None:
+    """Raises WireError where a log that ends at `end` cannot hold what is committed here."""
+    if end < message.high_watermark:
+        raise WireError(f"a log that ends at {end}, and {message.high_watermark} is committed")
 
 
 def entries_of(records: Buffer, message: Fetch, epoch_max: int) -> list[Entry]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from millrace.kraft.log.log_store import SnapshotId
+from millrace.kraft.peers.connection import PeerConnection, PeerLost
 from millrace.kraft.peers.wire import TOPIC
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.fetch import FetchRequest
@@ -18,11 +19,15 @@ from millrace.protocol.messages.fetch_snapshot import (
     FetchSnapshotRequest,
     FetchSnapshotRequestPartitionSnapshot,
     FetchSnapshotRequestTopicSnapshot,
+    FetchSnapshotResponse,
+    FetchSnapshotResponsePartitionSnapshot,
+    FetchSnapshotResponseTopicSnapshot,
 )
 from millrace.protocol.messages.fetch_snapshot import SnapshotId as WireSnapshotId
 from millrace.protocol.messages.vote import VoteRequest
-from tests.kraft.peers.listener import served
-from tests.kraft.peers.members import CLUSTER, Members, name
+from millrace.runtime.errors import Unavailable
+from tests.kraft.peers.listener import MemberConnection, served
+from tests.kraft.peers.members import CLUSTER, PORT, Members, name
 from tests.sim.loop import SimLoop, run_simulation
 
 
@@ -168,6 +173,29 @@ def test_a_peer_that_is_away_is_told_of_once(caplog: pytest.LogCaptureFixture) -
     run_simulation(with_members(work))
 
 
+@pytest.mark.parametrize("place", ["response", "partition"])
+def test_a_snapshot_that_is_refused_with_an_unknown_code_is_asked_for_again(place: str) -> None:
+    """Who asks goes on: it is a leader that does not give it."""
+
+    async def refuse(request: Any) -> Any:
+        asked = request.topics[0]
+        part = FetchSnapshotResponsePartitionSnapshot(asked.partitions[0].partition, 999)
+        return (
+            FetchSnapshotResponse(error_code=999)
+            if place == "response"
+            else FetchSnapshotResponse(topics=[FetchSnapshotResponseTopicSnapshot(asked.name, [part])])
+        )
+
+    async def work(members: Members) -> None:
+        await members.start(1)
+        transport = members.all[1].transport
+        await members.net.host(name(2)).listen(lambda: MemberConnection(refuse), "", PORT)
+        with pytest.raises(Unavailable):
+            await anext(transport.fetch(2, SnapshotId(7, 1)))
+
+    run_simulation(with_members(work))
+
+
 def test_a_snapshot_that_is_removed_while_it_is_fetched_stays_removed() -> None:
     """The piece is given, or it is not found; no empty file takes its name."""
 
@@ -196,5 +224,29 @@ def test_a_snapshot_that_is_removed_while_it_is_fetched_stays_removed() -> None:
         await asyncio.gather(*removals)
         assert answer.topics[0].partitions[0].error_code in (0, ErrorCode.SNAPSHOT_NOT_FOUND)
         assert await store.snapshots() == [newest]
+
+    run_simulation(with_members(work))
+
+
+class Garbler(asyncio.Protocol):
+    """Answers the first request with bytes that are no response."""
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(b"\0\0\0\x08" + b"\0\0\0\x01" + b"\xff" * 4)
+
+
+def test_an_answer_that_is_none_is_told_at_once() -> None:
+    """Whoever asked does not wait for the end of its time, and hears what was wrong."""
+
+    async def work(members: Members) -> None:
+        await members.net.host("a").listen(Garbler, "", PORT)
+        began_s = members.loop.time()
+        with pytest.raises(PeerLost) as lost:
+            await PeerConnection.open(members.net.host("b"), "a", PORT, "b")
+        assert members.loop.time() - began_s < 1
+        assert "not answered" not in lost.value.why
 
     run_simulation(with_members(work))

@@ -35,6 +35,7 @@ from millrace.protocol.codec import decode_request, decode_response, encode_requ
 from millrace.protocol.errors import KafkaError, WireError
 from millrace.protocol.header import decode_request_header
 from millrace.protocol.messages.fetch import ReplicaState
+from millrace.protocol.messages.vote import VoteResponse
 
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
 ONE, TWO = (Member(CLUSTER, node_id, bytes(15) + bytes([node_id])) for node_id in (1, 2))
@@ -97,7 +98,7 @@ def test_a_fetch_arrives_in_each_version(version: int) -> None:
     [
         FetchReply(2, 1, 5, 2, 7, 3, 10, 8, entries=ENTRIES),
         FetchReply(2, 1, 5, 2, 7, 3, 7, 8, entries=[]),
-        FetchReply(2, 1, 5, 2, 7, 3, 7, 8, diverging=(2, 4)),
+        FetchReply(2, 1, 5, 2, 7, 3, 7, 8, diverging=(2, 6)),
         FetchReply(2, 1, 5, 2, 7, 3, 7, 8, snapshot=(90, 4)),
         FetchReply(2, 1, 6, 3, 7, 3, 7, 0),
         FetchReply(2, 1, 5, NOBODY, 7, 3, 7, 0),
@@ -166,6 +167,25 @@ def test_a_damaged_batch_is_refused() -> None:
         damaged[position] ^= 1
         with pytest.raises(WireError):
             entries_of(bytes(damaged), FETCH, 5)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        FetchReply(2, 1, 5, 2, 7, 3, 7, 8, diverging=(2, 5)),
+        FetchReply(2, 1, 5, 2, 7, 3, 7, 8, snapshot=(5, 2)),
+    ],
+)
+def test_what_is_committed_is_not_taken_back(reply: FetchReply) -> None:
+    """All below 6 is, and every leader has it."""
+    with pytest.raises(WireError):
+        answered(FETCH, reply)
+
+
+def test_a_code_that_is_not_known_is_a_refusal() -> None:
+    with pytest.raises(KafkaError) as refused:
+        reply_of(Vote(1, 2, 5, 4, 100), VoteResponse(error_code=999))
+    assert refused.value.code == 999
 
 
 @pytest.mark.parametrize(
