@@ -24,6 +24,7 @@ class RaftSettings:
     backoff_ticks_max: int = 10  # controller.quorum.election.backoff.max.ms: after a lost election
     retry_ticks: int = 5  # a request not answered for this long is sent again
     park_ticks: int = 5  # a fetch that finds nothing is answered after this long
+    observer_ticks: int = 3000  # who has not fetched for this long is no observer any more: Kafka's 5 minutes
 
     def __post_init__(self) -> None:
         assert len(set(self.voters)) == len(self.voters), self.voters

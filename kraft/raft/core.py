@@ -401,6 +401,8 @@ class Raft:
             self.resign()
         elif (self.now - role.since) % self.settings.retry_ticks == 0:
             self._announce(role)
+            last = self.now - self.settings.observer_ticks
+            role.observers = {who: one for who, one in role.observers.items() if one.fetched_at > last}
 
     def _announce(self, role: Leader) -> None:
         for voter, progress in role.voters.items():

@@ -17,7 +17,7 @@ from millrace.kraft.raft.core import Raft
 from millrace.kraft.raft.log_view import LogView
 from millrace.kraft.raft.messages import EndEpoch, Fetch, FetchReply, Message, VoteReply
 from millrace.kraft.raft.ready import QuorumState
-from millrace.kraft.raft.roles import Resigned
+from millrace.kraft.raft.roles import Leader, Resigned
 from millrace.protocol.messages.prepare_objects import PrepareObjectsRequest
 from millrace.runtime.disk import DiskFull
 from millrace.runtime.errors import Unavailable
@@ -71,6 +71,24 @@ def test_a_leader_that_cannot_write_its_own_record_leads_no_more() -> None:
     raft.drop_unstable()
     assert (raft.log.end, isinstance(raft.role, Resigned)) == (0, True)
     assert [message.target for message in raft.ready().messages if isinstance(message, EndEpoch)] == [2, 3]
+
+
+def test_who_fetches_no_more_is_forgotten() -> None:
+    """Observers are whoever asks: what is known of them ends, as in Kafka, five minutes after the last one's
+    fetch."""
+    raft = Raft(RaftSettings(1, (1, 2, 3), observer_ticks=30), QuorumState(), LogView(), lambda bound: 0)
+    for _ in range(10):
+        raft.tick()
+    raft.step(VoteReply(2, 1, 0, is_granted=True, is_pre_vote=True))
+    raft.step(VoteReply(2, 1, 1, is_granted=True))
+    assert isinstance(raft.role, Leader)
+    for observer in range(100, 200):
+        raft.step(Fetch(observer, 1, 1))
+    for _ in range(40):
+        raft.step(Fetch(2, 1, 1))
+        raft.step(Fetch(4, 1, 1))
+        raft.tick()
+    assert list(raft.role.observers) == [4]
 
 
 def test_who_leads_no_more_expires_nothing() -> None:
