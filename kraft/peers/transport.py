@@ -39,6 +39,7 @@ class QuorumTransport:
         self._request_s = request_s
         self._tasks = Tasks()
         self._lanes: dict[tuple[int, bool], Lane] = {}  # of a peer, for fetches and for what is not one
+        self._is_closed = False
         self._node: ControllerNode
         self._member: Member
         self._service: QuorumService
@@ -63,7 +64,7 @@ class QuorumTransport:
         """What the core says: a request goes to its peer, an answer to who waits for it."""
         if isinstance(message, Reply):
             self._service.deliver(message)
-        elif message.target in self._endpoints:
+        elif message.target in self._endpoints and not self._is_closed:
             self._lane(message.target, isinstance(message, Fetch)).post(message)
 
     async def answer(self, request: Any) -> Any:
@@ -75,7 +76,9 @@ class QuorumTransport:
         return self._fetcher.fetch(leader, snapshot)
 
     async def close(self) -> None:
-        """Connections to peers are closed; what they were asked is not answered."""
+        """Connections to peers are closed; what they were asked is not answered, and what the core says from
+        now on reaches nobody."""
+        self._is_closed = True
         await self._tasks.stop()
 
     def _lane(self, peer_id: int, is_fetch: bool) -> Lane:

@@ -173,6 +173,18 @@ def test_a_peer_that_is_away_is_told_of_once(caplog: pytest.LogCaptureFixture) -
     run_simulation(with_members(work))
 
 
+def test_a_node_whose_transport_is_closed_goes_on_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """What it says reaches nobody, whether it spoke to that peer before or not."""
+
+    async def work(members: Members) -> None:
+        await members.start(1)
+        await members.all[1].transport.close()
+        await asyncio.sleep(3)  # it stands for election
+
+    run_simulation(with_members(work))
+    assert not [record for record in caplog.records if record.levelno >= logging.CRITICAL]
+
+
 @pytest.mark.parametrize("place", ["response", "partition"])
 def test_a_snapshot_that_is_refused_with_an_unknown_code_is_asked_for_again(place: str) -> None:
     """Who asks goes on: it is a leader that does not give it."""
