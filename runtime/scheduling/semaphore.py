@@ -73,9 +73,17 @@ class Semaphore:
         self._bytes += size_bytes
         self._held[owner] += 1
 
+    def _next_owner(self) -> int:
+        """Who has the fewest, of equals the one who is next. Found at once among any number of owners: those
+        who have any are no more than there are permits."""
+        for owner in self._queues:
+            if owner not in self._held:
+                return owner
+        return min(self._queues, key=lambda one: self._held[one])
+
     def _move_up(self) -> None:
-        while self._queues:
-            owner = min(self._queues, key=lambda one: self._held[one])  # of equals the one who is next
+        while self._queues and self._count < self._count_max:
+            owner = self._next_owner()
             queue = self._queues[owner]
             size_bytes, future = queue[0]
             if not future.done():

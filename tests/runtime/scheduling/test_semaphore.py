@@ -166,3 +166,34 @@ def test_who_needs_nothing_but_bytes_waits_behind_who_needs_more() -> None:
 
     tasks: list[asyncio.Task[None]] = []
     asyncio.run(scenario())
+
+
+def test_a_permit_costs_the_same_among_any_number_of_owners() -> None:
+    """After a restart all clients of a broker may wait at once."""
+
+    class Watched(Counter[int]):
+        looks_count = 0
+
+        def __getitem__(self, owner: int) -> int:
+            self.looks_count += 1
+            return super().__getitem__(owner)
+
+        def __contains__(self, owner: object) -> bool:
+            self.looks_count += 1
+            return super().__contains__(owner)
+
+    async def scenario() -> None:
+        semaphore, order = Semaphore(2), []
+        semaphore._held = watched = Watched()
+
+        async def work(owner: int) -> None:
+            await semaphore.acquire(owner)
+            order.append(owner)
+            await asyncio.sleep(0)
+            semaphore.release(owner)
+
+        await asyncio.gather(*(work(owner) for owner in range(1000)))
+        assert order == list(range(1000))
+        assert watched.looks_count < 20 * len(order)
+
+    asyncio.run(scenario())
