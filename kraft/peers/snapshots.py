@@ -25,9 +25,12 @@ PIECE_BYTES_MAX: Final = 1 << 20
 
 
 class SnapshotPieces:
-    def __init__(self, member: Member, store: LogStore) -> None:
+    """`on_given` is told the replica that was given a piece."""
+
+    def __init__(self, member: Member, store: LogStore, on_given: Callable[[int], None]) -> None:
         self._member = member
         self._store = store
+        self._on_given = on_given
 
     async def answer(
         self, request: wire.FetchSnapshotRequest, epoch: int, leader: int
@@ -46,6 +49,8 @@ class SnapshotPieces:
         )
         code = self._epoch_fault(asked.current_leader_epoch, epoch, leader)
         part.error_code = int(code or await self._read(asked, part, max(1, request.max_bytes)))
+        if not part.error_code:
+            self._on_given(request.replica_id)
         topic = wire.FetchSnapshotResponseTopicSnapshot(TOPIC, [part])
         return wire.FetchSnapshotResponse(topics=[topic])
 
@@ -79,18 +84,20 @@ class SnapshotPieces:
 
 class SnapshotFetcher:
     """The driver's SnapshotSource. `connect` opens a connection to a node; `epoch` is the one that the core
-    is in."""
+    is in; `on_piece` is told the leader that gave a piece."""
 
     def __init__(
         self,
         member: Member,
         connect: Callable[[int], Awaitable[PeerConnection]],
         epoch: Callable[[], int],
+        on_piece: Callable[[int], None],
         timeout_s: float,
     ) -> None:
         self._member = member
         self._connect = connect
         self._epoch = epoch
+        self._on_piece = on_piece
         self._timeout_s = timeout_s
 
     async def fetch(self, leader: int, snapshot: SnapshotId) -> AsyncIterator[bytes]:
@@ -103,6 +110,7 @@ class SnapshotFetcher:
                 piece = bytes(memoryview(cast("Buffer", part.unaligned_records)))
                 if part.position != position or not piece or part.size < position + len(piece):
                     raise WireError(f"a piece of {len(piece)} bytes at {part.position} of {part.size}")
+                self._on_piece(leader)
                 yield piece
                 position, size_bytes = position + len(piece), part.size
         except (WireError, KafkaError) as error:

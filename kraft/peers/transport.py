@@ -54,11 +54,13 @@ class QuorumTransport:
             uuid_bytes(node.meta.directory_id),
             raft.settings.park_ticks * settings.tick_ms,
         )
-        pieces = SnapshotPieces(self._member, node.log)
+        pieces = SnapshotPieces(self._member, node.log, raft.on_snapshot_asked)
         self._service = QuorumService(
             self._member, pieces, node.driver.step, lambda: (raft.epoch, raft.leader)
         )
-        self._fetcher = SnapshotFetcher(self._member, self._connect, lambda: raft.epoch, self._request_s)
+        self._fetcher = SnapshotFetcher(
+            self._member, self._connect, lambda: raft.epoch, raft.on_snapshot_piece, self._request_s
+        )
 
     def send(self, message: Message) -> None:
         """What the core says: a request goes to its peer, an answer to who waits for it."""

@@ -161,6 +161,17 @@ class Raft:
         latest, *place = self._wanted
         return latest >= (end, epoch) and place == [self.log.end, self.log.last_epoch]
 
+    def on_snapshot_asked(self, replica_id: int) -> None:
+        """A piece of our snapshot was given to a replica, which asks for nothing else until it has all: a
+        voter is as alive as if it had fetched."""
+        if isinstance(self.role, Leader) and replica_id in self.role.voters:
+            self.role.voters[replica_id].fetched_at = self.now
+
+    def on_snapshot_piece(self, leader: int) -> None:
+        """The leader gave a piece of its snapshot: it is alive."""
+        if isinstance(self.role, Follower) and self.role.leader == leader:
+            self.role.due = self.now + self.settings.fetch_ticks
+
     def on_snapshot_fetched(self, end: int, epoch: int) -> None:
         """The leader's snapshot took the place of the log, durably."""
         self.log.restart_at(end, epoch)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from millrace.kraft.log.log_store import SnapshotId
+from millrace.kraft.peers import snapshots
 from millrace.kraft.peers.connection import PeerConnection, PeerLost
 from millrace.kraft.peers.wire import TOPIC
 from millrace.protocol.error_codes import ErrorCode
@@ -86,6 +87,32 @@ def test_a_member_that_was_away_gets_a_snapshot() -> None:
         assert len(image.topics.by_name("t5").partitions) == 1_500  # type: ignore[union-attr]
         asked = [one for one in members.asked if isinstance(one, FetchSnapshotRequest)]
         assert len({one.topics[0].partitions[0].position for one in asked}) == len(asked) >= 1
+
+    run_simulation(with_members(work))
+
+
+def test_a_leader_waits_for_who_fetches_a_snapshot_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two are all that is left, and the snapshot takes longer than a leader goes on without fetches."""
+    monkeypatch.setattr(snapshots, "PIECE_BYTES_MAX", 2_000)
+
+    async def work(members: Members) -> None:
+        await members.start(1, 2)
+        leader = await members.leader()
+        for number in range(6):
+            await members.create(f"t{number}", 1_500)
+            await leader.node.snapshot()
+        raft, settings = leader.node.driver.raft, leader.node.settings
+        epoch, away = raft.epoch, name(3 - leader.node_id)
+        for other in (name(leader.node_id), name(3)):
+            members.net.sever(away, other)
+            members.net.sever(other, away)
+        members.net.delay_us = (2_000, 4_000)
+        began_s = members.loop.time()
+        await members.start(3)
+        image = members.all[3].node.publisher
+        await members.until(lambda: image.image.topics.by_name("t5") is not None or raft.epoch > epoch)
+        assert raft.epoch == epoch
+        assert members.loop.time() - began_s > raft.settings.fetch_ticks * 1.5 * settings.tick_ms / 1000
 
     run_simulation(with_members(work))
 
