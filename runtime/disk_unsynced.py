@@ -19,7 +19,7 @@ from typing import ParamSpec, TypeVar
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import BlockFile
 from millrace.runtime.disk.driven import DrivenBlockFile
-from millrace.runtime.disk.opening import allocate, disk_error, open_block_descriptor
+from millrace.runtime.disk.opening import allocate, disk_error, open_block_descriptor, resize_descriptor
 from millrace.runtime.disk.posix import PosixDisk, PosixLogFile, remove_empty, write_all
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore.address import StoreAddress, open_store
@@ -54,6 +54,10 @@ class UnsyncedBlockFile(DrivenBlockFile):
         else:
             future.set_result(None)
         return future
+
+    async def resize(self, size_bytes: int) -> None:
+        resize_descriptor(self._descriptor, size_bytes, is_kept=False)
+        self.size_bytes = self._descriptor.size_bytes
 
     async def _off_loop(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return call(*args, **kwargs)

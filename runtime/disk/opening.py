@@ -179,9 +179,10 @@ def allocate(fd: int, start: int, end: int) -> None:
         os.ftruncate(fd, end)
 
 
-def resize_descriptor(descriptor: BlockDescriptor, size_bytes: int) -> None:
-    """Grows with reserved space or cuts; durable on return. A device keeps its size, and so does what cannot
-    grow: what was reserved of it by then is given back, or it would be all that the disk has."""
+def resize_descriptor(descriptor: BlockDescriptor, size_bytes: int, *, is_kept: bool = True) -> None:
+    """Grows with reserved space or cuts; durable on return where it `is_kept`. A device keeps its size, and
+    so does what cannot grow: what was reserved of it by then is given back, or it would be all that the disk
+    has."""
     if descriptor.is_device or size_bytes == descriptor.size_bytes:
         return
     try:
@@ -189,7 +190,8 @@ def resize_descriptor(descriptor: BlockDescriptor, size_bytes: int) -> None:
             allocate(descriptor.fd, descriptor.size_bytes, size_bytes)
         else:
             os.ftruncate(descriptor.fd, size_bytes)
-        os.fsync(descriptor.fd)
+        if is_kept:
+            os.fsync(descriptor.fd)
     except OSError as error:
         if size_bytes > descriptor.size_bytes:
             with contextlib.suppress(OSError):

@@ -132,6 +132,9 @@ def test_a_disk_without_the_device_keeps_what_it_is_given(
         assert writing.done()  # no thread, no ring: in place
         with pytest.raises(DiskFailed):
             await block.write_at(-4_096, memoryview(bytearray(4_096)))
+        for size_bytes in (12_288, 4_096):
+            await block.resize(size_bytes)
+            assert (block.size_bytes, (tmp_path / "block").stat().st_size) == (size_bytes, size_bytes)
         await block.close()
         with pytest.raises(Closed):
             block.write_at(0, memoryview(bytearray(4_096)))
