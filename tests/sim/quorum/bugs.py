@@ -1,7 +1,7 @@
 """Deliberate bugs in the controllers, which a hunt has to find within a bounded number of seeds, by the
 checker that is there for each (`found_by`): that a process ends, or a run does not, shows none.
 
-What is planted stands in spoilers.py. `python -m tests.sim quorum bugs [NAME ...]` plants one after the
+What is planted stands in planted.py. `python -m tests.sim quorum bugs [NAME ...]` plants one after the
 other.
 """
 
@@ -22,7 +22,7 @@ from millrace.kraft.raft.core import Raft
 from millrace.kraft.raft.log_view import LogView
 from tests.sim.bugs import in_place
 from tests.sim.plan import CALM
-from tests.sim.quorum import spoilers as do
+from tests.sim.quorum import planted as do
 from tests.sim.quorum.hunt import drawn_plan, run_all
 from tests.sim.quorum.plan import Plan
 from tests.sim.quorum.run import Outcome
