@@ -120,13 +120,21 @@ class Paired:
         beside = beside or f"{ours:.2f} and {base:.2f} {unit}; {ratios[0]:.3f} to {ratios[-1]:.3f}"
         target, is_met = (f"at most {self._most:g} x", ratio <= self._most) if is_judged else ("", None)
         self.rows.append(Row(what, f"{ratio:.3f} x", beside, target, is_met))
-        print(".", end="", flush=True, file=sys.stderr)
+        print(f"{what}: {ratio:.3f} x, {beside}", flush=True, file=sys.stderr)
+
+    def _begin_anew(self) -> None:
+        """Both brokers without data: all rows together write more than a disk may have room for."""
+        for broker in (self._ours, self._base):
+            broker.kill()
+            shutil.rmtree(broker.folder / "data")
+            broker.start()
 
     # -- parts
 
     async def cpu(self) -> None:
         """CPU of a produce request of one batch, by its size."""
         for load in SIZES if self._extent is FULL else SIZES[:2]:
+            self._begin_anew()
             for broker in (self._ours, self._base):
                 await make_topic(broker.port, load.what)
                 await self._cpu_us(broker, load, WARM_S)
@@ -144,6 +152,7 @@ class Paired:
 
     async def fetch(self) -> None:
         """CPU of the same paced load with ten consumers at the tail of its one partition, a fetch."""
+        self._begin_anew()
         load = Load("tail", 1, 1000, 5, 1, 0.01)
         for broker in (self._ours, self._base):
             await make_topic(broker.port, load.what)
@@ -168,6 +177,7 @@ class Paired:
     async def latency(self) -> None:
         """acks=all at 1 MB/s in batches of 10 KB over ten connections, the device at that pace and time
         beside it."""
+        self._begin_anew()
         p99: dict[LiveBroker, list[float]] = {self._ours: [], self._base: []}
         device_ms: list[float] = []
 
@@ -217,7 +227,6 @@ async def run(options: argparse.Namespace) -> int:
             broker.kill()
         device.close()
         shutil.rmtree(folder, ignore_errors=True)
-    print(file=sys.stderr)
     print(table(paired.rows))
     return exit_code(paired.rows)
 
