@@ -7,14 +7,14 @@ initializer.py, the other methods and the fields by the library's own decorator,
 written (the twin), each when it is first asked for, `__init__` when it is asked for often. What was made
 moves into the class with slots: from then on nothing is left in between.
 
-Only what this project uses: `slots=True` always, no InitVar, no KW_ONLY, no default in a base class that a
-subclass takes away.
+Only what this project uses: `slots=True` always, no InitVar, no KW_ONLY, no `kw_only` or `unsafe_hash` of a
+class, no default in a base class that a subclass takes away.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millrace.protocol.initializer import LateInit
@@ -120,11 +120,17 @@ def _defer(twin: type[Any], options: dict[str, bool]) -> type[Any]:
 
     # Members of the class from its beginning: put into it later, each would be looked up in all its slots.
     members |= {name: _Later(make, name) for name in made_names}
-    if "__init__" in made_names and not is_derived:
+    if "__init__" in made_names and not is_derived and not _has_keywords(written, names):
         members["__init__"] = LateInit(names, written, is_frozen=options.get("frozen", False))
     cls = metaclass(twin.__name__, twin.__bases__, members)
     cls.__qualname__ = twin.__qualname__
     return cls
+
+
+def _has_keywords(written: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """Whether it takes an argument by its name alone; such an `__init__` is the library's."""
+    given = (written.get(name) for name in names)
+    return any(isinstance(one, dataclasses.Field) and one.kw_only is True for one in given)
 
 
 def _made(options: dict[str, bool]) -> list[str]:

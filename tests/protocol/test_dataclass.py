@@ -272,3 +272,16 @@ def test_threads_may_be_first_together() -> None:
         for thread in threads:
             thread.join()
         assert found == [True] * 4
+
+
+def test_what_is_given_by_name_alone_is_so_from_the_first_object_on() -> None:
+    """Whatever stands behind it, and for a base class whose subclasses have it too."""
+
+    @dataclass(slots=True)
+    class Base:
+        number: int = field(default=0, kw_only=True)
+        name: str
+
+    assert (Base("a").name, Base("b", number=2).number) == ("a", 2)
+    with pytest.raises(TypeError, match="positional argument"):
+        Base("a", 1)  # type: ignore[misc]
