@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from millrace.kraft.config import ControllerSettings
-from millrace.kraft.errors import LogCorrupt, LogFull, ProposalDropped, SnapshotCorrupt
+from millrace.kraft.errors import LogCorrupt, LogFull, OffsetWithinBatch, ProposalDropped, SnapshotCorrupt
 from millrace.kraft.image.applier import Applier, StoredBatch
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
@@ -249,10 +249,13 @@ class Driver:
 
     async def _filled(self, message: Message) -> Message:
         """The message as it is sent: the answer to a fetch is given the entries that the core says it may
-        have, or the snapshot that has made them superfluous since."""
+        have, or the snapshot that has made them superfluous since; nothing to who asks for a part of one."""
         if isinstance(message, FetchReply) and message.offset < message.end and not message.entries:
             try:
                 batches = await self._store.read(message.offset, message.end, FETCH_BYTES)
+            except OffsetWithinBatch:
+                message.end = message.offset
+                return message
             except LogCorrupt:
                 if message.offset >= self._store.start:
                     raise

@@ -10,6 +10,7 @@ Fenced
 └── EpochMismatch     a message of another epoch
 Corrupt
 ├── LogCorrupt        the metadata log's bytes fail their check where they were once whole
+│   ├── OffsetWithinBatch    no batch begins where one was to be read
 │   └── LogMismatch   the directory is sound, and another node's or cluster's
 ├── SnapshotCorrupt   no snapshot can be read and the log does not reach back far enough
 └── UnknownRecord     a record that this build cannot apply: written by a later one
@@ -72,6 +73,11 @@ class LogCorrupt(Corrupt):
         self.path = path
         self.position = position
         self.why = why
+
+
+class OffsetWithinBatch(LogCorrupt):
+    """An offset at which no batch begins was to be read from: for who reads its own log that is damage, and
+    of a peer a question that no member of the quorum asks."""
 
 
 class LogMismatch(LogCorrupt):

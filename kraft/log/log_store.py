@@ -28,7 +28,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import field
 from typing import Any, Final, Protocol
 
-from millrace.kraft.errors import LogCorrupt
+from millrace.kraft.errors import LogCorrupt, OffsetWithinBatch
 from millrace.kraft.image.applier import StoredBatch
 from millrace.kraft.image.records import first_batch_fault
 from millrace.kraft.raft.ready import QuorumState
@@ -309,9 +309,16 @@ class LogStore:
     async def read(self, start: int, end: int, bytes_max: int) -> list[StoredBatch]:
         """Durable batches of [start, end), in order, from the one that begins at `start` on: one at least
         where there is one, and then about `bytes_max` of them. Raises LogCorrupt where the log does not hold
-        `start` any more, or cannot be read."""
+        `start` any more, or cannot be read, OffsetWithinBatch where no batch begins there."""
         if self._recent and self._recent[0].base <= start:
-            return _first_of(self._recent_from(start), end, bytes_max)
+            found = _first_of(self._recent_from(start), end, bytes_max)
+        else:
+            found = await self._read_files(start, end, bytes_max)
+        if found and found[0].base != start:
+            raise OffsetWithinBatch(self.folder, 0, f"no batch begins at offset {start}")
+        return found
+
+    async def _read_files(self, start: int, end: int, bytes_max: int) -> list[StoredBatch]:
         found: list[StoredBatch] = []
         async with self._files:
             while start < min(end, self.end) and bytes_max > 0:
@@ -354,8 +361,6 @@ class LogStore:
         finally:
             if not is_last:
                 await file.close()
-        if found and found[0].base != start:
-            raise LogCorrupt(path, position, f"no batch begins at offset {start}")
         return found
 
     def roll_next(self) -> None:

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from millrace.kraft.log import log_store
 from millrace.kraft.log.log_store import SnapshotId
 from millrace.kraft.peers import snapshots
 from millrace.kraft.peers.connection import PeerConnection, PeerLost
-from millrace.kraft.peers.wire import TOPIC
+from millrace.kraft.peers.wire import TOPIC, request_of
+from millrace.kraft.peers.wire import Member as WireMember
+from millrace.kraft.raft.messages import Fetch
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.fetch import FetchRequest
 from millrace.protocol.messages.fetch_snapshot import (
@@ -28,7 +31,7 @@ from millrace.protocol.messages.fetch_snapshot import SnapshotId as WireSnapshot
 from millrace.protocol.messages.vote import VoteRequest
 from millrace.runtime.errors import Unavailable
 from tests.kraft.peers.listener import MemberConnection, served
-from tests.kraft.peers.members import CLUSTER, PORT, Members, name
+from tests.kraft.peers.members import CLUSTER, PORT, Member, Members, name
 from tests.sim.loop import SimLoop, run_simulation
 
 
@@ -39,6 +42,17 @@ def with_members(
         await work(Members(loop, **options))
 
     return main
+
+
+async def start_with_snapshot(members: Members) -> Member:
+    """Members 1 and 2, whose logs begin behind a snapshot; gives who leads."""
+    await members.start(1, 2)
+    leader = await members.leader()
+    for number in range(6):
+        await members.create(f"t{number}", 1_500)
+        await leader.node.snapshot()
+    assert leader.node.log.start > 0
+    return leader
 
 
 def test_members_elect_a_leader_and_follow_it() -> None:
@@ -76,12 +90,7 @@ def test_a_member_that_was_away_gets_a_snapshot() -> None:
     """In pieces, and the log behind it."""
 
     async def work(members: Members) -> None:
-        await members.start(1, 2)
-        leader = await members.leader()
-        for number in range(6):
-            await members.create(f"t{number}", 1_500)
-            await leader.node.snapshot()
-        assert leader.node.log.start > 0
+        await start_with_snapshot(members)
         await members.start(3)
         image = await members.agree()
         assert len(image.topics.by_name("t5").partitions) == 1_500  # type: ignore[union-attr]
@@ -96,11 +105,7 @@ def test_a_leader_waits_for_who_fetches_a_snapshot_for_long(monkeypatch: pytest.
     monkeypatch.setattr(snapshots, "PIECE_BYTES_MAX", 2_000)
 
     async def work(members: Members) -> None:
-        await members.start(1, 2)
-        leader = await members.leader()
-        for number in range(6):
-            await members.create(f"t{number}", 1_500)
-            await leader.node.snapshot()
+        leader = await start_with_snapshot(members)
         raft, settings = leader.node.driver.raft, leader.node.settings
         epoch, away = raft.epoch, name(3 - leader.node_id)
         for other in (name(leader.node_id), name(3)):
@@ -287,5 +292,29 @@ def test_an_answer_that_is_none_is_told_at_once() -> None:
             await PeerConnection.open(members.net.host("b"), "a", PORT, "b")
         assert members.loop.time() - began_s < 1
         assert "not answered" not in lost.value.why
+
+    run_simulation(with_members(work))
+
+
+@pytest.mark.parametrize("recent_bytes", [1 << 20, 0])
+def test_who_asks_for_a_part_of_a_batch_ends_no_leader(
+    monkeypatch: pytest.MonkeyPatch, recent_bytes: int
+) -> None:
+    """Anybody who reaches the listener may ask, and is given nothing."""
+    monkeypatch.setattr(log_store, "RECENT_BYTES_MAX", recent_bytes)
+
+    async def work(members: Members) -> None:
+        await members.start()
+        for topic in ("a", "b"):
+            await members.create(topic, 5)
+        leader = await members.leader()
+        raft, log = leader.node.driver.raft, leader.node.log
+        batches = await log.read(0, raft.commit_end, 1 << 20)
+        wide = next(batch for batch in batches[:-1] if batch.end - batch.base > 1)
+        fetch = Fetch(9, leader.node_id, raft.epoch, wide.base + 1, raft.log.last_epoch)
+        response = await leader.transport.answer(request_of(fetch, WireMember(CLUSTER, 9, bytes(16))))
+        assert not response.responses[0].partitions[0].records
+        await members.create("c")
+        assert await members.leader() is leader
 
     run_simulation(with_members(work))
