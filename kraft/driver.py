@@ -226,7 +226,7 @@ class Driver:
         asked again later."""
         assert self._snapshots is not None, "a quorum of one fetches no snapshot"
         try:
-            pieces = self._heard_of(self._snapshots.fetch(self.raft.leader, snapshot))
+            pieces = self._while_open(self._snapshots.fetch(self.raft.leader, snapshot))
             image = await receive_snapshot(self._disk, self._store.folder, snapshot, pieces)
         except (Unavailable, SnapshotCorrupt, DiskFull) as error:
             log.warning(
@@ -240,9 +240,12 @@ class Driver:
         if image.offset > self.applier.end:
             self.applier.install(image)
 
-    async def _heard_of(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The same, with what is due to the leader sent between them."""
+    async def _while_open(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The same, with what is due to the leader sent between them: all of them may take minutes. Raises
+        Unavailable once this node closes."""
         async for piece in pieces:
+            if self._is_closing:
+                raise Unavailable("this node closes")
             for message in self.raft.take_fetches():
                 self._send(message)
             yield piece

@@ -109,7 +109,7 @@ NO_SAMPLE = {
     wal.WalClosed,
     s3stream.StreamMissing, s3stream.OffsetTrimmed, s3stream.OffsetBeyondEnd, s3stream.UploadExpired,
     s3stream.CompactionRefused,
-    ConnectFailed, PeerLost, MetaCorrupt, StateCorrupt,
+    ConnectFailed, PeerLost, kraft.OffsetWithinBatch, MetaCorrupt, StateCorrupt,
 }  # fmt: skip
 
 

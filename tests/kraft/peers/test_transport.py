@@ -122,6 +122,22 @@ def test_a_leader_waits_for_who_fetches_a_snapshot_for_long(monkeypatch: pytest.
     run_simulation(with_members(work))
 
 
+def test_a_node_closes_while_it_fetches_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for a piece, and not for all of it."""
+    monkeypatch.setattr(snapshots, "PIECE_BYTES_MAX", 2_000)
+
+    async def work(members: Members) -> None:
+        await start_with_snapshot(members)
+        members.net.delay_us = (2_000, 4_000)
+        await members.start(3)
+        await members.until(lambda: any(isinstance(one, FetchSnapshotRequest) for one in members.asked))
+        began_s = members.loop.time()
+        await members.all[3].node.close()
+        assert members.loop.time() - began_s < 0.3
+
+    run_simulation(with_members(work))
+
+
 def test_a_leader_that_resigns_tells_the_others() -> None:
     async def work(members: Members) -> None:
         await members.start()
