@@ -26,6 +26,7 @@ from millrace.runtime.errors import Unavailable, in_words
 from millrace.runtime.net import Net
 
 RESPONSE_BYTES_MAX: Final = 128 << 20  # a batch of the metadata log is answered whole, whatever its size
+VERSIONS_BYTES_MAX: Final = 64 << 10  # of the first answer: all APIs that there are take less than a kilobyte
 CONNECT_S: Final = 2.0
 API_VERSIONS: Final = API[18]
 
@@ -50,7 +51,7 @@ class PeerConnection(asyncio.Protocol):
     def __init__(self, peer: str, client_id: str) -> None:
         self._peer = peer
         self._client_id = client_id
-        self._splitter = FrameSplitter(RESPONSE_BYTES_MAX)
+        self._splitter = FrameSplitter(VERSIONS_BYTES_MAX)
         self._waiting: dict[int, tuple[Api, int, asyncio.Future[Any]]] = {}
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}  # that the peer serves, by API key
@@ -71,6 +72,7 @@ class PeerConnection(asyncio.Protocol):
         except BaseException:
             connection.close()
             raise
+        connection._splitter.bytes_max = RESPONSE_BYTES_MAX
         connection._versions = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
         return connection
 

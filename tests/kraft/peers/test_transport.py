@@ -18,6 +18,7 @@ from millrace.kraft.peers.wire import TOPIC, request_of
 from millrace.kraft.peers.wire import Member as WireMember
 from millrace.kraft.raft.messages import Fetch
 from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from millrace.protocol.messages.fetch import FetchRequest
 from millrace.protocol.messages.fetch_snapshot import (
     FetchSnapshotRequest,
@@ -308,6 +309,22 @@ def test_an_answer_that_is_none_is_told_at_once() -> None:
             await PeerConnection.open(members.net.host("b"), "a", PORT, "b")
         assert members.loop.time() - began_s < 1
         assert "not answered" not in lost.value.why
+
+    run_simulation(with_members(work))
+
+
+def test_who_serves_more_apis_than_there_are_is_no_peer() -> None:
+    """A million of them are seconds of decoding, with each connection anew."""
+
+    async def work(members: Members) -> None:
+        members.versions = ApiVersionsResponse(api_keys=[ApiVersion(1, 0, 1)] * 20_000)
+
+        async def answer(request: Any) -> Any:
+            raise AssertionError
+
+        await members.net.host("a").listen(lambda: MemberConnection(answer, members.versions), "", PORT)
+        with pytest.raises(PeerLost):
+            await PeerConnection.open(members.net.host("b"), "a", PORT, "b")
 
     run_simulation(with_members(work))
 
