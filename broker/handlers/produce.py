@@ -8,10 +8,10 @@ open, or for which there is no room, is queued at its partitions (runtime/schedu
 through the same steps when it is first there; what arrives later for one of them stands behind it. So does a
 request with a batch whose producer's state is in the log, which is read first, and one with a batch that
 takes long to rewrite: when it is first, and there is room, its batches are rewritten off the loop, then
-appended. At most REWRITES_AT_ONCE requests are between the two, and of several no more than
-Unpacking.held_bytes_max, as what their frames grow to is charged to nobody. A request for more partitions
-than may be served in one iteration of the loop is served in pieces (wide_produce.py), and its connection
-begins nothing behind it.
+appended. At most REWRITES_AT_ONCE requests are between the two, shared between connections, and of several no
+more than Unpacking.held_bytes_max, as what their frames grow to is charged to nobody. A request for more
+partitions than may be served in one iteration of the loop is served in pieces (wide_produce.py), and its
+connection begins nothing behind it.
 
 acks=1 is as durable as acks=-1. acks=0 is not answered, and closes the connection when anything was refused,
 so that the client asks for metadata. An append has no timeout: the WAL confirms it or the process ends;
@@ -520,7 +520,7 @@ class Produce:
         try:
             if work.permit_bytes < 0:
                 needed_bytes = work.needed_bytes
-                await self._rewrites.acquire(size_bytes=needed_bytes)
+                await self._rewrites.acquire(work.context.connection.id, needed_bytes)
                 work.permit_bytes = needed_bytes
             done_bytes = 0
             for part in parts:
@@ -579,7 +579,7 @@ class Produce:
 
     def _end_rewrite(self, work: _Work) -> None:
         if work.permit_bytes >= 0:
-            self._rewrites.release(size_bytes=work.permit_bytes)
+            self._rewrites.release(work.context.connection.id, work.permit_bytes)
             work.permit_bytes = -1
 
     def _complete(self, work: _Work) -> None:

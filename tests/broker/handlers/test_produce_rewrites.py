@@ -302,6 +302,30 @@ def test_few_requests_hold_what_was_rewritten() -> None:
     run(scenario())
 
 
+def test_who_has_much_rewritten_lets_others_pass() -> None:
+    """A connection may have many requests under way; another's first is the next that is begun."""
+
+    async def scenario() -> None:
+        fixture, offload = await stopped_fixture()
+        count = 2 * REWRITES_AT_ONCE
+        fixture.make_topic("many", count + 1, compression_type="uncompressed")
+        data = batch(1, value=bytes(200_000), codec=Codec.ZSTD)
+        outcomes = []
+        for index in range(count + 1):
+            await fixture.partition("many", index)
+            request = produce_request({("many", index): data}, 9)
+            to = connection(2 if index == count else 1)
+            outcomes.append(fixture.begin(fixture.produce_handler, 0, 9, request, to=to))
+        await turns(50)
+        while not outcomes[-1].done():
+            await offload.go_on()
+        assert sum(outcome.done() for outcome in outcomes[:-1]) < count
+        await offload.go_on_until(asyncio.gather(*outcomes))
+        assert_nothing_left(fixture)
+
+    run(scenario())
+
+
 def test_small_batches_are_answered_as_ever() -> None:
     """Nothing is handed over, parked or looked into for what is small, nor for topics that keep what they are
     sent."""
