@@ -27,6 +27,7 @@ from millrace.broker.requests.api_traits import Answer, keys
 
 BRIEFLY_ANSWERED = keys(lambda traits: traits.answer is Answer.BRIEF)
 ANSWERED_BY_SHARE = keys(lambda traits: traits.answer is Answer.SHARED)
+# Beyond so many times what makes an unknown reader's Fetch wait, a known reader's waits too.
 OTHERS_FACTOR = 5
 # A frame up to this is charged whole to `small_arrivals` as soon as a part of it is here; a larger one step
 # by step to `large_arrivals`.
@@ -192,9 +193,9 @@ class RequestBudget:
     brief            three: all other requests
     small_arrivals   one: parts of frames up to SMALL_FRAME_BYTES
     large_arrivals   two: parts of larger frames
-    replies          three: what readers leave unsent. While it is used up no Fetch is begun, nor, far above
-                     it, anything else whose
-                     answer may be long. One more is for readers who have read all that they were sent before
+    replies          three: what readers leave unsent. While it is used up no Fetch is begun, and while
+                     anybody waits for it nothing else whose answer may be long. Who has read all that it was
+                     sent before goes on, to OTHERS_FACTOR times as much
     """
 
     def __init__(self, limit_bytes: int, defer: Callable[[Callable[[], None]], object]) -> None:
@@ -206,7 +207,6 @@ class RequestBudget:
         self.small_arrivals = part(1, has_overrun=True)
         self.large_arrivals = part(2, has_overrun=True)
         self.replies = part(3)
-        self.known_readers_bytes = self.replies.limit_bytes * 4 // 3
         self.parts = {
             "bulk": self.bulk,
             "brief": self.brief,
@@ -258,9 +258,9 @@ class RequestBudget:
         replies = self.replies
         if replies.used_bytes < replies.limit_bytes or key in BRIEFLY_ANSWERED:
             return False
-        if replies.used_bytes < self.known_readers_bytes and is_known():
-            return False
-        if key not in ANSWERED_BY_SHARE and replies.used_bytes < OTHERS_FACTOR * replies.limit_bytes:
+        if replies.used_bytes < OTHERS_FACTOR * replies.limit_bytes and (
+            is_known() or (key not in ANSWERED_BY_SHARE and not replies.is_short)
+        ):
             return False
         return not replies.take(0, is_turn=is_turn)
 

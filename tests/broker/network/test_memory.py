@@ -214,13 +214,25 @@ def test_a_part_of_replies_is_for_those_who_read() -> None:
     assert budget.is_held_by_readers(1, lambda: False, is_turn=False)
     assert not budget.is_held_by_readers(1, lambda: True, is_turn=False)
     assert not budget.is_held_by_readers(12, lambda: False, is_turn=False)
-    budget.replies.charge(100)
-    assert budget.is_held_by_readers(1, lambda: True, is_turn=False)
+    budget.replies.charge(1100)
+    assert not budget.is_held_by_readers(1, lambda: True, is_turn=False)
     assert not budget.is_held_by_readers(3, lambda: False, is_turn=False), (
         "others than Fetch only far above it"
     )
-    budget.replies.charge(1600)
+    budget.replies.charge(100)
+    assert budget.is_held_by_readers(1, lambda: True, is_turn=False)
     assert budget.is_held_by_readers(3, lambda: False, is_turn=False)
+
+
+def test_nobody_unknown_overtakes_those_who_wait_to_be_given_answers() -> None:
+    """Metadata may be as long as a Fetch: readers of it that do not read, and come again as often as they are
+    ended, would keep a first Fetch out for ever."""
+    budget = RequestBudget(1600, Soon())
+    budget.replies.charge(300)
+    budget.replies.wait("a first Fetch", lambda: None)
+    assert budget.is_held_by_readers(3, lambda: False, is_turn=False)
+    assert not budget.is_held_by_readers(3, lambda: True, is_turn=False)
+    assert not budget.is_held_by_readers(12, lambda: False, is_turn=False)
 
 
 def test_those_who_are_known_take_turns_with_those_who_are_not() -> None:
