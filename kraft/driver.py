@@ -25,6 +25,7 @@ from millrace.kraft.image.records import Proposal, encode_batch_yielding, encode
 from millrace.kraft.log.log_store import LogStore, SnapshotId
 from millrace.kraft.log.reserve import Reserve
 from millrace.kraft.log.snapshot import receive_snapshot
+from millrace.kraft.news import QuorumNews
 from millrace.kraft.raft.core import Raft
 from millrace.kraft.raft.log_view import Entry
 from millrace.kraft.raft.messages import FetchReply, Message
@@ -117,6 +118,7 @@ class Driver:
         self._task: asyncio.Task[None] | None = None
         self._machine: StateMachine | None = None
         self.leading_epoch = -1  # the epoch that the machine was told of
+        self.news = QuorumNews(applier.end)
         self._is_closing = False
         self.on_group: Callable[[], None] | None = None  # between groups, with all that was given durable
         # of what is durable; ControllerNode.commit_after says more
@@ -191,9 +193,19 @@ class Driver:
             if self.raft.may_send(message):
                 self._send(await self._filled(message))
         await self._apply(self.raft.commit_end)
+        self._tell()
         if is_work and self.on_group is not None:
             self.on_group()
         return is_work
+
+    def _tell(self) -> None:
+        raft = self.raft
+        self.news.tell(raft.epoch, raft.leader, self.applier.end, is_active=self.leading_epoch >= 0)
+
+    def resign(self) -> None:
+        """Leads no more, and says so to the others; nothing where it does not lead."""
+        self.raft.resign()
+        self._wake.set()
 
     async def _apply(self, commit_end: int) -> None:
         """Applies what is committed, whatever the role, and tells the machine what is news to it."""

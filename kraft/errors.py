@@ -2,9 +2,12 @@
 
 Unavailable
 ├── NotLeader         this node does not lead the quorum; `leader_id` says who does, -1 if nobody
+├── CommandLost       the active controller of another node did not say what became of a command
 └── ProposalDropped   the command was accepted and its records were lost with the leadership or the disk's
     room
 Exhausted
+├── TooManyCommands   so many wait already
+├── CommandNotTaken   the active controller of another node says one of these two
 └── LogFull           the metadata log's disk is full: commands that grow are refused, deletions pass
 Fenced
 └── EpochMismatch     a message of another epoch
@@ -33,6 +36,31 @@ class NotLeader(Unavailable):
 
 class ProposalDropped(Unavailable):
     pass
+
+
+class CommandLost(Unavailable):
+    """Sent to the active controller, and not answered: whether it was carried out is unknown."""
+
+    def __init__(self, leader_id: int, why: str) -> None:
+        super().__init__(leader_id, why)
+        self.leader_id = leader_id
+        self.why = why
+
+    def __str__(self) -> str:
+        who = f"the active controller, node {self.leader_id},"
+        return f"{who} did not say what became of a command: {self.why}"
+
+
+class CommandNotTaken(Exhausted):
+    """The active controller of another node has no room for a command, or too many wait there."""
+
+    def __init__(self, leader_id: int, code: str) -> None:
+        super().__init__(leader_id, code)
+        self.leader_id = leader_id
+        self.code = code
+
+    def __str__(self) -> str:
+        return f"the active controller, node {self.leader_id}, takes no such command now: {self.code}"
 
 
 class LogFull(Exhausted):

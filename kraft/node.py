@@ -47,6 +47,7 @@ from millrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 LOCK_FILE: Final = ".lock"
+HAND_OVER_S: Final = 1.0  # for the others to have what a leader that closes has written last
 
 
 def accept_broker_config(name: str, value: str | None, is_default: bool) -> None:
@@ -253,13 +254,15 @@ class ControllerNode:
         self.driver.before_commit = before_commit
 
     async def close(self, *, is_discarded: bool = False) -> None:
-        """Writes what is pending, and a snapshot where the next start would otherwise replay much; who waits
-        for a majority until then is told ProposalDropped. Idempotent. `is_discarded`: of a log that was made
-        by this start and that nobody knows of: it is removed, and all that was made with it."""
+        """Writes what is pending, and a snapshot where the next start would otherwise replay much. Who leads
+        several resigns, and who waits for a majority until then is told ProposalDropped. Idempotent.
+        `is_discarded`: of a log that was made by this start and that nobody knows of: it is removed, and all
+        that was made with it."""
         if self._is_closed:
             return
         self._is_closed = True
         self.controller.end(Closed("the controller"))
+        await self._hand_over()
         await self.driver.close()
         self.controller.on_dropped(self.publisher.image.offset, ProposalDropped(self.driver.raft.leader))
         if self._snapshot_task is not None:
@@ -271,6 +274,15 @@ class ControllerNode:
         if is_discarded and self.is_new:
             await remove_made(self.disk, self.settings.log_dir, self._names_before)
         self._lock.release()
+
+    async def _hand_over(self) -> None:
+        """Who leads several others resigns, once what was proposed is committed, or too late."""
+        if not self.driver.news.is_active or len(self.driver.raft.voters) == 1:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HAND_OVER_S):
+                await self.driver.news.reach(self.driver.raft.log.end)
+        self.driver.resign()
 
     async def snapshot(self) -> None:
         """Makes a snapshot of what is committed, for tools and tests; the broker makes its own by size."""

@@ -178,6 +178,7 @@ PRIVATE: tuple[Api, ...] = (
     Api(521, "ClaimNode", 0, 0, 0, CONTROLLER),
     Api(522, "RegisterNodeWal", 0, 0, 0, CONTROLLER),
     Api(523, "AcceptWalLoss", 0, 0, 0, CONTROLLER),
+    Api(524, "ForwardCommand", 0, 0, 0, CONTROLLER),
 )
 
 ALL: tuple[Api, ...] = KAFKA + PRIVATE

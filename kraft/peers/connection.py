@@ -86,11 +86,16 @@ class PeerConnection(asyncio.Protocol):
         """The response. `for_version` makes of the request what an older peer understands. Raises PeerLost,
         and WireError where the peer knows no version of the API that we do."""
         api = api_of(request)
+        version = self.version_of(api)
+        return await self._ask(api, version, for_version(request, version), timeout_s)
+
+    def version_of(self, api: Api) -> int:
+        """The newest that both know. Raises WireError where there is none."""
         served = self._versions.get(api.key)
         version = min(served[1], api.max_stable_version) if served else -1
         if served is None or version < max(served[0], api.min_version):
             raise WireError(f"{self._peer} serves no version of {api.name} that is known here")
-        return await self._ask(api, version, for_version(request, version), timeout_s)
+        return version
 
     async def _ask(self, api: Api, version: int, request: Any, timeout_s: float) -> Any:
         if self._lost is not None:

@@ -43,12 +43,15 @@ class Lane:
         self._timeout_s = timeout_s
         self._message: Message | None = None
         self._has_message = asyncio.Event()
+        self.is_idle = asyncio.Event()  # nothing waits, and nothing is under way
+        self.is_idle.set()
         self._connection: PeerConnection | None = None
         self._failure = ""  # the last one that was logged; "" while the peer answers
 
     def post(self, message: Message) -> None:
         self._message = message
         self._has_message.set()
+        self.is_idle.clear()
 
     async def run(self) -> None:
         """For ever; cancelled, it closes its connection."""
@@ -60,11 +63,17 @@ class Lane:
                 message, self._message = self._message, None
                 if message is not None and await self._ask(message):
                     backoff_s = BACKOFF_MIN_S
+                    self._settle()
                 elif message is not None:
+                    self._settle()
                     await asyncio.sleep(backoff_s)
                     backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
         finally:
             self._close()
+
+    def _settle(self) -> None:
+        if self._message is None:
+            self.is_idle.set()
 
     async def _ask(self, message: Message) -> bool:
         """Whether the peer answered."""

@@ -4,19 +4,24 @@
     node = await ControllerNode.open(..., send=transport.send, snapshots=transport)
     transport.start(node)                   before `node.start()`, which lets the core speak
     response = await transport.answer(request)      of the controller listener
-    await transport.close()
+    reply = await transport.channel.send(command)   to whoever leads
+    await node.close(), await transport.close()
 
 Where the members are is given (controller.quorum.voters). Not here: the listener.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any, Final
 
 from millrace.kraft.log.log_store import SnapshotId
 from millrace.kraft.node import ControllerNode
+from millrace.kraft.peers.channel import QuorumChannel
+from millrace.kraft.peers.commands import CommandService
 from millrace.kraft.peers.connection import PeerConnection
 from millrace.kraft.peers.lane import Lane
 from millrace.kraft.peers.service import QuorumService
@@ -24,6 +29,7 @@ from millrace.kraft.peers.snapshots import SnapshotFetcher, SnapshotPieces
 from millrace.kraft.peers.wire import Member
 from millrace.kraft.raft.messages import Fetch, Message, Reply
 from millrace.protocol.ids import uuid_bytes
+from millrace.protocol.messages.forward_command import ForwardCommandRequest
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.net import Net
 from millrace.runtime.tasks import Tasks
@@ -44,6 +50,8 @@ class QuorumTransport:
         self._member: Member
         self._service: QuorumService
         self._fetcher: SnapshotFetcher
+        self._commands: CommandService
+        self.channel: QuorumChannel  # once it is started
 
     def start(self, node: ControllerNode) -> None:
         settings, raft = node.settings, node.driver.raft
@@ -61,6 +69,8 @@ class QuorumTransport:
         self._fetcher = SnapshotFetcher(
             self._member, self._connect, lambda: raft.epoch, raft.on_snapshot_piece, self._request_s
         )
+        self._commands = CommandService(node.controller, node.publisher)
+        self.channel = QuorumChannel(settings.node_id, node.controller, node.driver.news, self._connect)
 
     def send(self, message: Message) -> None:
         """What the core says: a request goes to its peer, an answer to who waits for it."""
@@ -70,7 +80,10 @@ class QuorumTransport:
             self._lane(message.target, isinstance(message, Fetch)).post(message)
 
     async def answer(self, request: Any) -> Any:
-        """The response to what another member asks. Raises TimeoutError for what will not be answered."""
+        """The response to what another member asks, or another node of the active controller. Raises
+        TimeoutError for what will not be answered."""
+        if isinstance(request, ForwardCommandRequest):
+            return await self._commands.answer(request)
         return await self._service.answer(request)
 
     def fetch(self, leader: int, snapshot: SnapshotId) -> AsyncIterator[bytes]:
@@ -78,10 +91,16 @@ class QuorumTransport:
         return self._fetcher.fetch(leader, snapshot)
 
     async def close(self) -> None:
-        """Connections to peers are closed; what they were asked is not answered, and what the core says from
-        now on reaches nobody."""
+        """What the core said last, when its node was closed, has been sent, where that takes no longer than a
+        request may. Then connections to peers are closed; what they were asked is not answered."""
         self._is_closed = True
+        lanes = [lane for (_, is_fetch), lane in self._lanes.items() if not is_fetch]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._request_s):
+                for lane in lanes:
+                    await lane.is_idle.wait()
         await self._tasks.stop()
+        self.channel.close()
 
     def _lane(self, peer_id: int, is_fetch: bool) -> Lane:
         lane = self._lanes.get((peer_id, is_fetch))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from millrace.protocol.apis import API, CONTROLLER, KAFKA
+from millrace.protocol.apis import ALL, API, CONTROLLER
 from millrace.protocol.codec import decode_request, encode_response
 from millrace.protocol.frame import FrameSplitter
 from millrace.protocol.header import decode_request_header
@@ -18,7 +18,7 @@ Answer = Callable[[Any], Awaitable[Any]]
 
 def served(**max_versions: int) -> ApiVersionsResponse:
     """What a controller listener serves; a version by the name of its API lowers the highest."""
-    apis = [api for api in KAFKA if api.listeners & CONTROLLER]
+    apis = [api for api in ALL if api.listeners & CONTROLLER]
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api.key, api.min_version, max_versions.get(api.name, api.max_stable_version))

@@ -20,6 +20,7 @@ from tests.sim.net import SimNet
 
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
 PORT = 9093
+LOOKS_MAX = 100_000
 
 
 class Member:
@@ -98,10 +99,11 @@ class Members:
         return found
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        while True:
+        for _ in range(LOOKS_MAX):
             if is_so():
                 return
             await asyncio.sleep(0.005)
+        raise AssertionError("it never is so")
 
     async def agree(self) -> MetadataImage:
         """Returns when everybody has applied all that the leader has."""

@@ -1,0 +1,147 @@
+"""QuorumChannel: a node's way to the active controller, wherever that is (ControllerChannel).
+
+The node's own controller decides where it leads. Else the command goes over one connection to who leads,
+many under way at a time; the reply is given when this node's image has reached what the reply holds in.
+Where nobody leads, or who is asked says that it does not, the command waits for news and is sent again:
+nothing was decided. Once it was sent and no answer came, CommandLost says that the outcome is unknown.
+
+Not here: how long a caller waits, whether it asks again (broker/controller_client.py). Kept true: a command
+that may have been decided is never sent again from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from millrace.kraft.controller import Controller
+from millrace.kraft.errors import CommandLost, CommandNotTaken, NotLeader
+from millrace.kraft.news import QuorumNews
+from millrace.kraft.peers.connection import PeerConnection, PeerLost
+from millrace.protocol.apis import api_of
+from millrace.protocol.codec import decode_response, encode_request
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError, WireError
+from millrace.protocol.messages.forward_command import ForwardCommandRequest, ForwardCommandResponse
+from millrace.runtime.errors import Unavailable, in_words
+
+log = logging.getLogger(__name__)
+ANSWER_S: Final = 30.0  # controller.socket.timeout.ms
+BACKOFF_MIN_S: Final = 0.02  # after an answer that decided nothing, doubled with each
+BACKOFF_MAX_S: Final = 1.0
+NOT_TAKEN: Final = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+
+
+class QuorumChannel:
+    """`connect` opens a connection to a node's controller listener."""
+
+    def __init__(
+        self,
+        node_id: int,
+        controller: Controller,
+        news: QuorumNews,
+        connect: Callable[[int], Awaitable[PeerConnection]],
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        self._node_id = node_id
+        self._controller = controller
+        self._news = news
+        self._connect = connect
+        self._answer_s = answer_s
+        self._connecting = asyncio.Lock()
+        self._connection: PeerConnection | None = None
+        self._leader = -1  # whom the connection is to
+        self._failure = ""  # the last one that was logged; "" while commands are answered
+        news.on_change.append(self._on_change)
+
+    async def send(self, request: Any) -> Any:
+        """The reply, once what it says is committed and in this node's image. Cancelling gives up the wait,
+        not the command. Raises CommandLost, ProposalDropped (unknown); CommandNotTaken, LogFull,
+        TooManyCommands (not done); KafkaError where the active controller knows no such command."""
+        backoff_s = BACKOFF_MIN_S
+        while True:
+            news, change = self._news, self._news.changed()
+            if news.is_active:
+                try:
+                    return await self._controller.submit(request)
+                except NotLeader:
+                    pass
+            elif news.leader >= 0 and news.leader != self._node_id:
+                found = await self._forward(news.leader, request)
+                if found is not None:
+                    return await self._reply(request, *found)
+            else:
+                await asyncio.wait([change])
+                continue
+            await asyncio.wait([change], timeout=backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+    def close(self) -> None:
+        """Commands that are not answered are lost. Idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    async def _forward(self, leader: int, request: Any) -> tuple[int, int, ForwardCommandResponse] | None:
+        """Who answered, in which version of the command's API, and what; None where nothing was decided."""
+        api = api_of(request)
+        try:
+            connection = await self._connected(leader)
+        except (Unavailable, WireError) as error:
+            self._on_failure(leader, in_words(error))
+            return None
+        try:
+            version = connection.version_of(api)
+            data = encode_request(api, version, 0, None, request)[4:]
+            response = await connection.ask(ForwardCommandRequest(data), self._answer_s)
+        except PeerLost as error:
+            raise CommandLost(leader, error.why) from None
+        except (WireError, ValueError) as error:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, in_words(error)) from None
+        assert isinstance(response, ForwardCommandResponse)
+        if response.error_code == ErrorCode.NOT_CONTROLLER:
+            return None
+        if self._failure:
+            log.info("commands: the active controller, node %d, answers", leader)
+            self._failure = ""
+        return leader, version, response
+
+    async def _reply(self, request: Any, leader: int, version: int, response: ForwardCommandResponse) -> Any:
+        code = response.error_code
+        if code in NOT_TAKEN:
+            raise CommandNotTaken(leader, ErrorCode(code).name)
+        if code == ErrorCode.REQUEST_TIMED_OUT:
+            raise CommandLost(leader, "it lost the command, or its leadership")
+        if code or response.reply is None:
+            raise KafkaError(code or ErrorCode.UNKNOWN_SERVER_ERROR, f"by the controller of node {leader}")
+        api = api_of(request)
+        try:
+            reply = decode_response(api, version, response.reply)[1]
+        except WireError as error:
+            raise CommandLost(leader, in_words(error)) from None
+        await self._news.reach(response.metadata_offset)
+        return reply
+
+    async def _connected(self, leader: int) -> PeerConnection:
+        """Raises Unavailable, WireError; one connects at a time."""
+        async with self._connecting:
+            connection = self._connection
+            if connection is None or not connection.is_open or self._leader != leader:
+                self.close()
+                connection = self._connection = await self._connect(leader)
+            self._leader = leader
+            return connection
+
+    def _on_change(self) -> None:
+        """Who led and does no more may never answer: what it was asked is unknown from now on."""
+        is_other = self._news.leader not in (-1, self._leader)
+        if self._connection is not None and (is_other or self._news.is_active):
+            self.close()
+
+    def _on_failure(self, leader: int, failure: str) -> None:
+        """Logged once for as long as it stays the same."""
+        if failure != self._failure:
+            log.warning("commands: no way to the active controller, node %d: %s", leader, failure)
+            self._failure = failure

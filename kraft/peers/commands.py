@@ -1,0 +1,81 @@
+"""CommandService: commands of other nodes, decided by the controller of this one.
+
+    ForwardCommand (private, key 524), version 0: the request that it holds is a command of
+    kraft/commands/table.py, in any version that is known here.
+    Ignored: the principal, until somebody is authenticated.
+
+The answer carries the metadata offset behind which the reply holds: who asked waits until its own image has
+reached that, and sees what it did. Its error code says what became of the command:
+
+    NOT_CONTROLLER                                       nothing: ask who leads now
+    UNSUPPORTED_VERSION, INVALID_REQUEST                 nothing, and never will
+    KAFKA_STORAGE_ERROR, THROTTLING_QUOTA_EXCEEDED       nothing: there is no room, or too much waits
+    REQUEST_TIMED_OUT                                    unknown
+
+Not here: what a command does (kraft/commands), who sends it (channel.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from millrace.kraft.commands.table import COMMANDS
+from millrace.kraft.controller import Controller
+from millrace.kraft.errors import LogFull, NotLeader, TooManyCommands
+from millrace.kraft.image.publisher import MetadataPublisher
+from millrace.protocol.apis import API, Api
+from millrace.protocol.codec import decode_request_yielding, encode_response_yielding
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import WireError
+from millrace.protocol.header import decode_request_header
+from millrace.protocol.messages.forward_command import ForwardCommandRequest, ForwardCommandResponse
+from millrace.runtime.errors import Closed, MillraceError, in_words
+from millrace.runtime.scheduling.yield_queue import run_yielding
+
+log = logging.getLogger(__name__)
+
+
+class CommandService:
+    def __init__(self, controller: Controller, publisher: MetadataPublisher) -> None:
+        self._controller = controller
+        self._publisher = publisher
+
+    async def answer(self, request: ForwardCommandRequest) -> ForwardCommandResponse:
+        """Cancelled, it gives up the wait, not the command. Raises nothing."""
+        try:
+            header, position = decode_request_header(request.command)
+            api, version = API[header.api_key], header.api_version
+            if not is_command(api):
+                return ForwardCommandResponse(error_code=ErrorCode.INVALID_REQUEST)
+            if not api.min_version <= version <= api.max_version:
+                return ForwardCommandResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+            steps = decode_request_yielding(api, version, request.command, position)
+            command = await run_yielding(steps)
+        except WireError as error:
+            log.warning("a forwarded command cannot be read: %s", in_words(error))
+            return ForwardCommandResponse(error_code=ErrorCode.INVALID_REQUEST)
+        try:
+            reply: Any = await self._controller.submit(command)
+        except MillraceError as error:
+            return ForwardCommandResponse(error_code=_code_of(error))
+        offset = self._publisher.image.offset
+        encoded = encode_response_yielding(api, version, header.correlation_id, reply)
+        frame = b"".join(await run_yielding(encoded))
+        return ForwardCommandResponse(reply=frame[4:], metadata_offset=offset)
+
+
+def is_command(api: Api) -> bool:
+    """Whether the controller takes requests of this API."""
+    return api.request_type in COMMANDS
+
+
+def _code_of(error: MillraceError) -> ErrorCode:
+    if isinstance(error, NotLeader | Closed):
+        return ErrorCode.NOT_CONTROLLER  # told before anything was decided
+    if isinstance(error, LogFull):
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    if isinstance(error, TooManyCommands):
+        return ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    log.warning("a command was given up: %s", in_words(error))
+    return ErrorCode.REQUEST_TIMED_OUT

@@ -1,0 +1,268 @@
+"""Commands from any node of a cluster to whoever leads its quorum."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from millrace.kraft import controller, node
+from millrace.kraft.errors import CommandLost, CommandNotTaken
+from millrace.kraft.news import QuorumNews
+from millrace.protocol.apis import NAMED
+from millrace.protocol.codec import encode_request
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest
+from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from millrace.protocol.messages.envelope import EnvelopeRequest
+from millrace.protocol.messages.forward_command import ForwardCommandRequest, ForwardCommandResponse
+from tests.kraft.peers.members import CLUSTER, Member, Members, name
+from tests.sim.loop import SimLoop, run_simulation
+
+OBSERVER = 9
+SLOW_US = (15_000, 20_000)  # a commit takes some looks
+Work = Callable[[Members], Coroutine[Any, Any, None]]
+
+
+def with_members(work: Work) -> Callable[[SimLoop], Coroutine[Any, Any, None]]:
+    async def main(loop: SimLoop) -> None:
+        members = Members(loop, observers=(OBSERVER,))
+        await members.start()
+        await members.leader()
+        await work(members)
+
+    return main
+
+
+def registration(broker_id: int = OBSERVER, incarnation: int = 1) -> BrokerRegistrationRequest:
+    return BrokerRegistrationRequest(broker_id, CLUSTER, incarnation.to_bytes(16, "big"))
+
+
+def topics(*names: str) -> CreateTopicsRequest:
+    return CreateTopicsRequest([CreatableTopic(one, 1, 1) for one in names])
+
+
+async def create(member: Member, topic: str) -> None:
+    response = await member.transport.channel.send(topics(topic))
+    assert response.topics[0].error_code == 0, response
+
+
+def forwarded(members: Members) -> int:
+    return sum(isinstance(one, ForwardCommandRequest) for one in members.asked)
+
+
+def cut(members: Members, node_id: int) -> None:
+    for other in members.all:
+        if other != node_id:
+            members.net.sever(name(node_id), name(other))
+            members.net.sever(name(other), name(node_id))
+
+
+def test_a_command_of_any_node_holds_in_its_own_image() -> None:
+    """Of an observer, of a follower and of who leads: at once on return, wherever it was decided."""
+
+    async def work(members: Members) -> None:
+        await members.all[OBSERVER].transport.channel.send(registration())
+        for node_id, member in members.all.items():
+            await create(member, f"t{node_id}")
+            assert member.node.publisher.image.topics.by_name(f"t{node_id}") is not None
+        assert forwarded(members) == 1 + 3  # who leads asks nobody
+
+    run_simulation(with_members(work))
+
+
+def test_a_command_waits_for_somebody_to_lead() -> None:
+    """And is decided once."""
+
+    async def work(members: Members) -> None:
+        observer = members.all[OBSERVER]
+        await observer.transport.channel.send(registration())
+        first = await members.leader()
+        cut(members, first.node_id)
+        await members.until(lambda: observer.node.driver.news.leader not in (first.node_id,))
+        await create(observer, "t")
+        assert observer.node.publisher.image.topics.by_name("t") is not None
+        members.net.heal()
+        await members.agree()
+
+    run_simulation(with_members(work))
+
+
+def test_what_was_sent_and_not_answered_is_lost_and_never_sent_again() -> None:
+    """Who leads is cut off behind the command: the outcome is unknown as soon as another leads."""
+
+    async def work(members: Members) -> None:
+        observer = members.all[OBSERVER]
+        await observer.transport.channel.send(registration())
+        first = await members.leader()
+        sent = forwarded(members)
+        for other in members.all:
+            members.net.sever(name(first.node_id), name(other))
+        sending = asyncio.ensure_future(observer.transport.channel.send(topics("t")))
+        await members.until(lambda: forwarded(members) > sent)
+        began_s = members.loop.time()
+        with pytest.raises(CommandLost, match=f"node {first.node_id}"):
+            await sending
+        assert members.loop.time() - began_s < 5  # and not after the time that an answer may take
+        await create(observer, "u")
+        assert forwarded(members) == sent + 2
+
+    run_simulation(with_members(work))
+
+
+def test_who_does_not_lead_says_so_and_the_command_is_sent_to_who_does() -> None:
+    async def work(members: Members) -> None:
+        observer = members.all[OBSERVER]
+        await observer.transport.channel.send(registration())
+        leader = (await members.leader()).node_id
+        other = next(voter for voter in members.voters if voter != leader)
+        news = observer.node.driver.news
+        news.leader, sent = other, forwarded(members)
+        sending = asyncio.ensure_future(observer.transport.channel.send(topics("t")))
+        await members.until(lambda: forwarded(members) > sent)
+        assert not sending.done()
+        await sending
+        assert forwarded(members) > sent + 1
+
+    run_simulation(with_members(work))
+
+
+def test_a_controller_without_room_is_told_apart_from_one_that_lost_a_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work(members: Members) -> None:
+        channel = members.all[OBSERVER].transport.channel
+        await channel.send(registration())
+        monkeypatch.setattr(controller, "PENDING_MAX", 0)
+        with pytest.raises(CommandNotTaken, match="THROTTLING_QUOTA_EXCEEDED"):
+            await channel.send(topics("t"))
+        monkeypatch.undo()
+        leader = await members.leader()
+        members.net.delay_us = SLOW_US
+        sending = asyncio.ensure_future(channel.send(topics("t")))
+        await members.until(lambda: bool(leader.node.controller._groups))
+        leader.node.driver.resign()
+        with pytest.raises(CommandLost, match="lost the command"):
+            await sending
+
+    run_simulation(with_members(work))
+
+
+def command_frame(api_name: str, version: int, request: Any) -> bytes:
+    return encode_request(NAMED[api_name], version, 7, None, request)[4:]
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"", "INVALID_REQUEST"),
+        (b"\x7f\xff" + bytes(8), "INVALID_REQUEST"),
+        (command_frame("CreateTopics", 7, topics("t"))[:-4], "INVALID_REQUEST"),
+        (command_frame("ListGroups", 5, NAMED["ListGroups"].request_type()), "INVALID_REQUEST"),
+        (
+            b"\0\x13\0\x63" + command_frame("CreateTopics", 7, topics("t"))[4:],
+            "UNSUPPORTED_VERSION",
+        ),
+        (command_frame("Envelope", 0, EnvelopeRequest(b"", None)), "INVALID_REQUEST"),
+    ],
+)
+def test_what_is_no_command_is_refused(data: bytes, code: str) -> None:
+    async def work(members: Members) -> None:
+        leader = await members.leader()
+        answer = await leader.transport.answer(ForwardCommandRequest(data))
+        assert answer == ForwardCommandResponse(ErrorCode[code])
+
+    run_simulation(with_members(work))
+
+
+def test_an_unknown_command_is_refused_to_who_asked() -> None:
+    """An active controller of an earlier version knows no such command."""
+
+    async def work(members: Members) -> None:
+        observer, leader = members.all[OBSERVER], await members.leader()
+
+        async def refuse(request: Any) -> ForwardCommandResponse:
+            return ForwardCommandResponse(ErrorCode.UNSUPPORTED_VERSION)
+
+        leader.transport._commands.answer = refuse  # type: ignore[method-assign]
+        with pytest.raises(KafkaError) as refused:
+            await observer.transport.channel.send(topics("t"))
+        assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
+
+    run_simulation(with_members(work))
+
+
+def test_a_leader_that_closes_hands_over() -> None:
+    """What was proposed is committed, the others hear of it, and one leads long before they would have missed
+    it."""
+
+    async def work(members: Members) -> None:
+        observer, first = members.all[OBSERVER], await members.leader()
+        await observer.transport.channel.send(registration())
+        members.net.delay_us = SLOW_US
+        sending = asyncio.ensure_future(observer.transport.channel.send(topics("t")))
+        await members.until(lambda: bool(first.node.controller._groups))
+        members.net.delay_us = (50, 300)
+        began_s = members.loop.time()
+        await first.node.close()
+        await first.transport.close()
+        assert members.loop.time() - began_s < node.HAND_OVER_S
+        assert (await sending).topics[0].error_code == 0
+        del members.all[first.node_id]
+        await members.until(lambda: members.leading() is not None)
+        settings = first.node.driver.raft.settings
+        took_ticks = (members.loop.time() - began_s) * 1000 / first.node.settings.tick_ms
+        assert took_ticks < settings.fetch_ticks
+        await create(observer, "u")
+
+    run_simulation(with_members(work))
+
+
+def test_a_leader_that_has_lost_the_others_closes_all_the_same() -> None:
+    async def work(members: Members) -> None:
+        first = await members.leader()
+        await first.transport.channel.send(registration())
+        cut(members, first.node_id)
+        sending = asyncio.ensure_future(first.transport.channel.send(topics("t")))
+        await members.until(lambda: bool(first.node.controller._groups))
+        await first.node.close()
+        await first.transport.close()
+        assert isinstance(sending.exception(), Exception)
+
+    run_simulation(with_members(work))
+
+
+def test_news_wake_in_the_order_of_offsets_and_for_each_change() -> None:
+    async def main() -> None:
+        news, woken = QuorumNews(5), list[object]()
+
+        async def wait(offset: int) -> None:
+            await news.reach(offset)
+            woken.append(offset)
+
+        async def watch() -> None:
+            await news.changed()
+            woken.append("changed")
+
+        await news.reach(5)
+        tasks = [asyncio.ensure_future(wait(offset)) for offset in (9, 7, 8)]
+        tasks += [asyncio.ensure_future(watch()), asyncio.ensure_future(watch())]
+        await asyncio.sleep(0)
+        news.tell(0, -1, 6, is_active=False)
+        await asyncio.sleep(0)
+        assert woken == []
+        news.tell(0, -1, 8, is_active=False)
+        await asyncio.sleep(0)
+        assert woken == [7, 8]
+        tasks[0].cancel()
+        news.tell(1, 2, 8, is_active=False)
+        await asyncio.sleep(0)
+        assert woken == [7, 8, "changed", "changed"]
+        news.tell(1, 2, 20, is_active=False)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert woken == [7, 8, "changed", "changed"]
+
+    asyncio.run(main())
