@@ -109,6 +109,8 @@ CRASH_MUST_HIT = (
     *(f"strike at: {step} {moment}" for step in MULTIPART_STEPS for moment in ("sent", "in effect")),
 )
 # ... and a hunt over drawn plans.
+# Checkers of weathers that lose what was acknowledged: power cuts and kills lose nothing.
+FOR_LOSSES_ALONE = ("EpochsEnd", "FollowersNotice")
 HUNT_MUST_HIT = (
     *BOTH_MUST_HIT,
     "strike at a turn",
@@ -221,6 +223,11 @@ class Tally(Generic[R]):
         if outcome.findings:
             self.found.update({line.partition(":")[0] for line in outcome.findings})
             self.failed.append(outcome)
+
+    def leave_out(self, names: Sequence[str]) -> None:
+        """Checkers that need not be met."""
+        for name in names:
+            del self.looked_at[name]
 
     def missing(self, must_hit: Sequence[str] = CRASH_MUST_HIT) -> list[str]:
         """Faults and checkers that were never met."""
