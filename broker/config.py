@@ -16,7 +16,6 @@ from millrace.broker.network.server import ServerSettings
 from millrace.broker.settings.checks import (
     ListenerSettings,
     MemorySplit,
-    check_quorum,
     fill_storage,
     read_cluster_id,
     read_listeners,
@@ -29,11 +28,12 @@ from millrace.broker.settings.checks import (
 from millrace.broker.settings.connection_limits import ConnectionLimits
 from millrace.broker.settings.dynamic_configs import DYNAMIC
 from millrace.broker.settings.key import KIND_NAMES, OBEYED, REFUSED, STORED, Key
+from millrace.broker.settings.quorum import fill_listeners, read_quorum, read_roles, read_ticks
 from millrace.broker.settings.source import Given
 from millrace.broker.settings.table import all_keys
 from millrace.broker.settings.values import ShownValue, Values
 from millrace.kraft.bucket.settings import BackupSettings
-from millrace.kraft.config import ControllerSettings
+from millrace.kraft.config import ControllerSettings, QuorumSettings
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.objectstore.address import OPENERS as STORES
 from millrace.runtime.objectstore.address import AddressError, StoreAddress, parse_address
@@ -101,6 +101,7 @@ class BrokerSettings:
     source."""
 
     node_id: int
+    is_broker: bool  # else a controller alone
     rack: str | None
     log_level: str
     metadata_dir: str
@@ -119,6 +120,7 @@ class BrokerSettings:
     clock_gap_max_ms: int  # off for longer, the wall clock has to be confirmed
     object_grace_ms: int  # an object pending deletion stays this long
     controller: ControllerSettings
+    quorum: QuorumSettings
     backup: BackupSettings
     topics: TopicDefaults
     fetch: FetchSettings
@@ -146,11 +148,14 @@ def load(
     values = Values(all_keys(), given)
     fill_storage(values, data_dir)
     node_id = read_node_id(values)
-    check_quorum(values, node_id)
+    is_broker = read_roles(values)
+    quorum = read_quorum(values, node_id, is_broker=is_broker)
+    if not is_broker:
+        fill_listeners(values, quorum, node_id)
     if values["group.min.session.timeout.ms"] > values["group.max.session.timeout.ms"]:
         values.mistake("group.min.session.timeout.ms", "is above group.max.session.timeout.ms")
     memory = split_memory(values, machine_bytes)
-    listeners = read_listeners(values)
+    listeners = read_listeners(values, is_broker=is_broker)
     cluster_id = read_cluster_id(values)
     metadata_dir = read_metadata_dir(values, data_dir)
     log_level = read_log_level(values)
@@ -164,6 +169,7 @@ def load(
     static_configs = values.given_texts()
     settings = BrokerSettings(
         node_id=node_id,
+        is_broker=is_broker,
         rack=values["broker.rack"] or None,
         log_level=log_level,
         metadata_dir=metadata_dir,
@@ -183,7 +189,10 @@ def load(
         ),
         clock_gap_max_ms=values["clock.unconfirmed.gap.max.ms"],
         object_grace_ms=values["s3.object.delete.retention.minutes"] * 60_000,
-        controller=_controller_settings(values, node_id, cluster_id, metadata_dir, listeners, static_configs),
+        controller=_controller_settings(
+            values, node_id, quorum, cluster_id, metadata_dir, listeners, static_configs
+        ),
+        quorum=quorum,
         backup=BackupSettings(values["s3.metadata.upload.interval.ms"]),
         topics=_topic_defaults(values),
         fetch=FetchSettings(values["fetch.max.bytes"], values["max.incremental.fetch.session.cache.slots"]),
@@ -303,6 +312,7 @@ def _compaction_settings(values: Values, memory: MemorySplit) -> CompactionSetti
 def _controller_settings(
     values: Values,
     node_id: int,
+    quorum: QuorumSettings,
     cluster_id: str | None,
     metadata_dir: str,
     listeners: ListenerSettings,
@@ -311,7 +321,8 @@ def _controller_settings(
     return ControllerSettings(
         log_dir=metadata_dir,
         node_id=node_id,
-        voters=(node_id,),
+        voters=tuple(sorted(quorum.voters)) or (node_id,),
+        ticks=read_ticks(values),
         cluster_id=cluster_id,
         partitions_default=values["num.partitions"],
         segment_bytes=values["metadata.log.segment.bytes"],

@@ -9,10 +9,14 @@ from types import MappingProxyType
 
 from millrace.protocol.dataclass import dataclass
 
+TICK_MS, TICK_MS_MIN = 100, 10
+TICKS_MIN = 10  # of the shorter time-out
+OBSERVER_MS = 300_000  # who has not fetched for this long is no observer any more, as in Kafka
+
 
 @dataclass(frozen=True, slots=True)
 class RaftSettings:
-    """Times are the driver's ticks. A quorum of one uses none of them."""
+    """Times are the driver's ticks. A quorum of one uses none of them, but while others fetch from it."""
 
     node_id: int
     voters: tuple[int, ...]
@@ -24,12 +28,37 @@ class RaftSettings:
     backoff_ticks_max: int = 10  # controller.quorum.election.backoff.max.ms: after a lost election
     retry_ticks: int = 5  # a request not answered for this long is sent again
     park_ticks: int = 5  # a fetch that finds nothing is answered after this long
-    observer_ticks: int = 3000  # who has not fetched for this long is no observer any more: Kafka's 5 minutes
+    observer_ticks: int = OBSERVER_MS // TICK_MS
 
     def __post_init__(self) -> None:
         assert len(set(self.voters)) == len(self.voters), self.voters
         assert self.park_ticks < self.fetch_ticks, "a follower of an idle leader would give it up"
         assert self.retry_ticks < self.election_ticks
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """Time-outs of the quorum in ticks of `ms`."""
+
+    ms: int = TICK_MS
+    election: int = 10
+    fetch: int = 20
+    backoff_max: int = 10
+
+    @classmethod
+    def of_ms(cls, election_ms: int, fetch_ms: int, backoff_max_ms: int) -> Ticks:
+        """So short that the shorter of the first two has ten; both are 100 ms or longer."""
+        ms = min(TICK_MS, max(TICK_MS_MIN, min(election_ms, fetch_ms) // TICKS_MIN))
+        return cls(ms, -(-election_ms // ms), -(-fetch_ms // ms), max(1, -(-backoff_max_ms // ms)))
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumSettings:
+    """`voters`: host and port of each controller's listener, by node id; empty where none are named.
+    `request_s`: how long a member is given to answer."""
+
+    voters: Mapping[int, tuple[str, int]]
+    request_s: float
 
 
 NO_STATIC: Mapping[str, str] = MappingProxyType({})
@@ -54,7 +83,7 @@ class ControllerSettings:
     reserve_bytes: int = (
         8 << 20
     )  # room given up when the disk is full, so that deletions can still be written
-    tick_ms: int = 100  # of a quorum of several: the unit of RaftSettings
+    ticks: Ticks = Ticks()
     expiry_interval_ms: int = 1_000  # prepared objects past their deadline are looked for this often
     # how far the wall clock may run ahead of the loop's before deadlines stop following it
     wall_jump_max_ms: int = 60_000
@@ -63,3 +92,15 @@ class ControllerSettings:
     )  # server.properties, for effective values
     # controller listeners (name, host, port), shown by DescribeQuorum
     endpoints: tuple[tuple[str, str, int], ...] = ()
+
+
+def raft_settings(settings: ControllerSettings) -> RaftSettings:
+    ticks = settings.ticks
+    return RaftSettings(
+        settings.node_id,
+        settings.voters or (settings.node_id,),
+        ticks.election,
+        ticks.fetch,
+        ticks.backoff_max,
+        observer_ticks=OBSERVER_MS // ticks.ms,
+    )

@@ -287,8 +287,7 @@ class Driver:
         try:
             await self.reserve.at_need(partial(self._store.append, batch, end))
         except DiskFull as error:
-            is_alone = len(self.raft.voters) == 1
-            if is_alone and any(entry.is_control for entry in self.raft.log.unstable):
+            if self.raft.is_alone and any(entry.is_control for entry in self.raft.log.unstable):
                 raise
             log.error("no room for %d bytes of metadata: %s", len(batch), in_words(error))
             self.raft.drop_unstable()

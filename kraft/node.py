@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from millrace.kraft.channel import LocalChannel
 from millrace.kraft.commands.decision import BrokerConfigCheck, Decision, OtherConfigCheck
-from millrace.kraft.config import ControllerSettings, RaftSettings
+from millrace.kraft.config import ControllerSettings, raft_settings
 from millrace.kraft.controller import Controller
 from millrace.kraft.driver import Driver, SnapshotSource
 from millrace.kraft.errors import LogCorrupt, LogMismatch, ProposalDropped, SnapshotCorrupt
@@ -167,6 +167,7 @@ class ControllerNode:
         self._tasks = Tasks()
         self._on_failed = on_failed
         self._is_closed = False
+        self._is_reachable = False  # others fetch from it: a quorum of one has ticks too
         self._names_before: Sequence[str] = ()  # in the log's directory, once it was locked
         self.is_new: bool  # this start made the log
         self.history_at_open: LogHistory  # before this start wrote anything
@@ -196,17 +197,15 @@ class ControllerNode:
         `on_failed` is told once when the log fails while running: nothing can be promised any more, and the
         process ends.
         """
-        voters = settings.voters or (settings.node_id,)
         lock, names_before = await lock_folder(disk, settings.log_dir)
         try:
-            store = LogStore(disk, settings.log_dir, voters, settings.segment_bytes)
+            store = LogStore(disk, settings.log_dir, raft_settings(settings).voters, settings.segment_bytes)
             meta, recovery, state, log_view = await recover(disk, rand, settings, store)
             node = cls(disk, clock, settings, meta, lock, store, recovery, on_failed)
             node.history_at_open, node.epoch_at_open = log_view.history, log_view.last_epoch
+            node._is_reachable = send is not None
             node._names_before, node.is_new = names_before, META_FILE not in names_before
-            raft = Raft(
-                RaftSettings(settings.node_id, voters), state, log_view, rand.split("elections").below
-            )
+            raft = Raft(raft_settings(settings), state, log_view, rand.split("elections").below)
             reserve = Reserve(disk, settings.log_dir, settings.reserve_bytes)
             await reserve.hold()
             applier = Applier(node.publisher)
@@ -241,16 +240,17 @@ class ControllerNode:
         self.driver.on_group = self._on_group
         self.driver.start(self.controller)
         self._tasks.start("object expiry", self._expire, on_escape=self._on_escape)
-        if len(self.driver.raft.voters) > 1:
+        is_alone = self.driver.raft.is_alone
+        if self._is_reachable or not is_alone:
             self._tasks.start("quorum ticks", self._tick, on_escape=self._on_escape)
-        else:
+        if is_alone:
             await self.controller.active
 
     def commit_after(self, before_commit: Callable[[], Awaitable[None]]) -> None:
         """Of a quorum of one: what is durable is committed, applied and answered when `before_commit` has
         returned, awaited a group at a time. What it raises ends the log, as a failure does; what was durable
         by then, the next start commits."""
-        assert len(self.driver.raft.voters) <= 1, "of several voters the others say what is committed"
+        assert self.driver.raft.is_alone, "of several voters the others say what is committed"
         self.driver.before_commit = before_commit
 
     async def close(self, *, is_discarded: bool = False) -> None:
@@ -277,7 +277,7 @@ class ControllerNode:
 
     async def _hand_over(self) -> None:
         """Who leads several others resigns, once what was proposed is committed, or too late."""
-        if not self.driver.news.is_active or len(self.driver.raft.voters) == 1:
+        if not self.driver.news.is_active or self.driver.raft.is_alone:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HAND_OVER_S):
@@ -299,7 +299,7 @@ class ControllerNode:
     def describe_quorum(self, request: Any, now_ms: int) -> Decision:
         from millrace.kraft.raft.describe_quorum import QuorumView  # asked for by people, seldom
 
-        view = QuorumView(self.driver.raft, self.settings, self.meta.directory_id, self.settings.tick_ms)
+        view = QuorumView(self.driver.raft, self.settings, self.meta.directory_id, self.settings.ticks.ms)
         return view.decide(request, now_ms)
 
     # Background work.
@@ -320,7 +320,7 @@ class ControllerNode:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(self.settings.tick_ms / 1000)
+            await asyncio.sleep(self.settings.ticks.ms / 1000)
             self.driver.tick()
 
     def _on_group(self) -> None:
@@ -383,12 +383,12 @@ async def recover(
     meta = await read_meta_properties(disk, settings.log_dir)
     segments = await store.list_segments()
     snapshots = await store.snapshots()
-    is_alone = len(store.voters) <= 1  # none: somebody who only looks
+    is_alone = store.voters == (settings.node_id,)
     if not segments and (meta is not None or snapshots) and (is_alone or not snapshots):
         raise LogCorrupt(store.folder, 0, "the directory was in use, and the log's segments are gone")
     if meta is not None:
         check_meta(settings, meta)
-    recovery, snapshot = await replay(disk, store, snapshots, segments)
+    recovery, snapshot = await replay(disk, store, snapshots, segments, is_alone=is_alone)
     if meta is None and (snapshot is not None or recovery.record_count):
         # A first start writes it before the first record: a new cluster id would make a stranger of the log.
         raise LogCorrupt(
@@ -415,12 +415,17 @@ async def recover(
 
 
 async def replay(
-    disk: Disk, store: LogStore, snapshots: Sequence[SnapshotId], segments: Sequence[int]
+    disk: Disk,
+    store: LogStore,
+    snapshots: Sequence[SnapshotId],
+    segments: Sequence[int],
+    *,
+    is_alone: bool,
 ) -> tuple[Recovery, SnapshotId | None]:
     """The newest snapshot that can be read, and the log behind it, as far as it is known to be committed. A
-    log that ends below a snapshot of a leader's, or in an earlier epoch, was being replaced by it. Raises
-    SnapshotCorrupt or LogCorrupt where the two do not meet."""
-    is_alone = len(store.voters) <= 1  # none: somebody who only looks
+    log that ends below a snapshot of a leader's, or in an earlier epoch, was being replaced by it.
+    `is_alone`: of a quorum of one, all of whose log is committed. Raises SnapshotCorrupt or LogCorrupt where
+    the two do not meet."""
     image, chosen = EMPTY_IMAGE, None
     fault: SnapshotCorrupt | None = None
     for snapshot in snapshots:

@@ -198,8 +198,14 @@ def within_files(settings: BrokerSettings, file_limit: int) -> BrokerSettings:
 
 
 async def serve(settings: BrokerSettings) -> int:
-    """Builds the broker and runs it to its end."""
+    """Builds the broker, or the controller that is none, and runs it to its end."""
     # Here, so that mistakes in the settings are told before the larger part is loaded.
+    if not settings.is_broker:
+        with process.loading():
+            from millrace.broker.quorum.process import ControllerProcess
+            from millrace.runtime.bundle import real_runtime
+
+        return await run_broker(ControllerProcess(settings, real_runtime()), settings)
     with process.loading():
         from millrace.broker.app import Broker
         from millrace.runtime.bundle import real_runtime

@@ -33,12 +33,18 @@ FIRST_WITH_MIN_ZERO = 4  # before it, a feature whose lowest level is 0 breaks J
 
 
 class ApiVersions:
-    """`api_keys` are the keys of the handler table, this one included or not."""
+    """`api_keys` are the keys of the handler table, this one included or not. `listener`: of whom, "broker"
+    or "controller"."""
 
     def __init__(
-        self, api_keys: Iterable[int], cluster_id: str, node_id: int, image: Callable[[], MetadataImage]
+        self,
+        api_keys: Iterable[int],
+        cluster_id: str,
+        node_id: int,
+        image: Callable[[], MetadataImage],
+        listener: str = "broker",
     ) -> None:
-        self._api_keys = shown_ranges({*api_keys, API_VERSIONS_KEY})
+        self._api_keys = shown_ranges({*api_keys, API_VERSIONS_KEY}, listener)
         self._cluster_id = cluster_id
         self._node_id = node_id
         self._image = image
@@ -77,12 +83,13 @@ class ApiVersions:
         return ApiVersionsResponse(error_code=code, api_keys=own)
 
 
-def shown_ranges(api_keys: set[int]) -> list[ApiVersion]:
-    """Client-facing ranges in key order; private and controller-only APIs are never shown."""
+def shown_ranges(api_keys: set[int], listener: str = "broker") -> list[ApiVersion]:
+    """The ranges in key order. Private and controller-only APIs are shown on a controller's listener
+    alone, to other nodes of the cluster."""
     found = []
     for key in sorted(api_keys):
         api = API[key]
-        if not api.is_private and "broker" in api.listeners:
+        if listener in api.listeners:
             lowest = api.min_version if api.advertised_min is None else api.advertised_min
             found.append(ApiVersion(key, lowest, api.max_stable_version))
     return found

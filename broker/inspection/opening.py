@@ -95,7 +95,7 @@ async def _read_image(disk: Disk, log_dir: str) -> MetadataImage:
     if not segments:
         raise LogCorrupt(store.folder, 0, "the directory was in use, and the log's segments are gone")
     try:
-        recovery, _ = await replay(looking, store, snapshots, segments)
+        recovery, _ = await replay(looking, store, snapshots, segments, is_alone=True)
     finally:
         await store.close()
     return recovery.image()

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
-from millrace.protocol.apis import KAFKA
+from millrace.protocol.apis import ALL
 from millrace.protocol.dataclass import dataclass
 
 
@@ -115,7 +115,7 @@ FREE, BARRIER, HEAD = Order
 BRIEF, SHARED, PLAIN, WIDE = Answer
 RECORDS, WHOLE, CHUNKED, KEPT = Work
 TIME, NONE, BYTES_IN, BYTES_OUT, MUTATION = Quota
-_KEYS: Final = {api.name: api.key for api in KAFKA}
+_KEYS: Final = {api.name: api.key for api in ALL}
 
 
 def _row(
@@ -213,6 +213,12 @@ _ROWS: Final = (
     _row("DeleteShareGroupOffsets", FREE, WHOLE, PLAIN, "GROUP DELETE"),
     _row("StreamsGroupTopologyDescriptionUpdate", FREE, WHOLE, PLAIN, "GROUP READ"),
     _row("UnregisterController", FREE, WHOLE, PLAIN, "CLUSTER ALTER"),
+    # Of a controller listener alone.
+    _row("Vote", FREE, WHOLE, BRIEF, "CLUSTER CLUSTER_ACTION"),
+    _row("BeginQuorumEpoch", FREE, WHOLE, BRIEF, "CLUSTER CLUSTER_ACTION"),
+    _row("EndQuorumEpoch", FREE, WHOLE, BRIEF, "CLUSTER CLUSTER_ACTION"),
+    _row("FetchSnapshot", FREE, WHOLE, PLAIN, "CLUSTER CLUSTER_ACTION"),
+    _row("ForwardCommand", FREE, WHOLE, PLAIN, "CLUSTER CLUSTER_ACTION"),
 )
 TRAITS: Final = {traits.key: traits for traits in _ROWS}
 

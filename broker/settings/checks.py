@@ -1,4 +1,4 @@
-"""What keys mean together: addresses, the quorum, the split of memory, where data lies. Pure.
+"""What keys mean together: addresses, the split of memory, where data lies. Pure.
 
 Each function reads values and gives a part of the settings; what does not fit becomes a mistake of the key
 that is at fault, and the part is then of no use (nobody sees it: mistakes end the start).
@@ -116,15 +116,21 @@ def split_memory(values: Values, machine_bytes: int) -> MemorySplit:
     )
 
 
-def read_listeners(values: Values) -> ListenerSettings:
+def read_listeners(values: Values, *, is_broker: bool) -> ListenerSettings:
     """The endpoints, sorted by whom they serve; every one that is used must speak plain text."""
     every = _endpoints(values, "listeners")
     advertised = _endpoints(values, "advertised.listeners")
     controller_names = {name.upper(): name for name in values["controller.listener.names"] or ()}
     clients = tuple(endpoint for endpoint in every if endpoint.listener not in controller_names)
     controllers = tuple(endpoint for endpoint in every if endpoint.listener in controller_names)
-    if every and not clients:
+    if every and not clients and is_broker:
         values.mistake("listeners", "leaves no listener to clients: all are in controller.listener.names")
+    for endpoint in clients if not is_broker else ():
+        values.mistake(
+            "listeners",
+            f"holds {endpoint.listener}, which is not in controller.listener.names: a node that is no broker "
+            "serves no clients",
+        )
     bound_names = [endpoint.listener for endpoint in every]
     for endpoint in advertised:
         if endpoint.listener not in bound_names:
@@ -175,28 +181,6 @@ def read_node_id(values: Values) -> int:
         values.mistake("broker.id", f"differs from node.id={new}")
     values.fill("node.id", str(old))
     return int(old)
-
-
-def check_quorum(values: Values, node_id: int) -> None:
-    """A quorum of one, this node. More than that is refused rather than run with fewer voters than the
-    operator believes."""
-    if sorted(values["process.roles"]) != ["broker", "controller"]:
-        values.mistake("process.roles", "must be broker,controller in this release")
-    voters = values["controller.quorum.voters"] or ()
-    for voter in voters:
-        voter_id, at, address = voter.partition("@")
-        try:
-            if not at or not voter_id.isdecimal():
-                raise ValueError("an id is missing")
-            split_host_port(address)
-        except ValueError:
-            values.mistake("controller.quorum.voters", f"holds {voter!r}, which is not ID@HOST:PORT")
-            continue
-        if int(voter_id) != node_id and len(voters) == 1:
-            values.mistake("controller.quorum.voters", f"does not hold this node, {node_id}")
-    for name in ("controller.quorum.voters", "controller.quorum.bootstrap.servers"):
-        if len(values[name] or ()) > 1:
-            values.mistake(name, "names several voters: this release runs a quorum of one")
 
 
 def read_cluster_id(values: Values) -> str | None:

@@ -116,7 +116,7 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         """,
     ),
     (
-        "A quorum of one, in one process with its broker, has no use for it.",
+        "The quorum of this release has no use for it.",
         """
         broker.heartbeat.interval.ms int 2000
         broker.session.timeout.ms int 9000
@@ -125,12 +125,8 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         controller.performance.sample.period.ms long 60000 100..
         controller.quorum.append.linger.ms int 25 0..
         controller.quorum.auto.join.enable boolean false
-        controller.quorum.election.backoff.max.ms int 1000 100..
-        controller.quorum.election.timeout.ms int 1000 100..
         controller.quorum.fetch.max.bytes int 1048576 1..
         controller.quorum.fetch.snapshot.max.bytes int 1048576 1..
-        controller.quorum.fetch.timeout.ms int 2000 100..
-        controller.quorum.request.timeout.ms int 2000 0..
         controller.quorum.retry.backoff.ms int 20 0..
         early.start.listeners list -
         initial.broker.registration.timeout.ms int 60000

@@ -24,7 +24,8 @@ NODE = (
         "process.roles",
         LIST,
         "broker,controller",
-        "The parts this process runs.",
+        "The parts this process runs: broker,controller, or controller alone, as one of a quorum of "
+        "several. In this release brokers do not join a quorum of others yet.",
         choices=("broker", "controller"),
     ),
     Key("broker.rack", STRING, None, "The zone that clients are told this broker stands in."),
@@ -32,7 +33,8 @@ NODE = (
         "cluster.id",
         STRING,
         None,
-        "The id a new cluster gets, 22 characters of base64; without it one is made up.",
+        "The id a new cluster gets, 22 characters of base64; without it one is made up, but for a quorum of "
+        "several, whose voters have to be given the same.",
         is_ours=True,
     ),
     Key(
@@ -57,14 +59,52 @@ NODE = (
         "The protocol of each listener name; one that is in use must map to PLAINTEXT.",
     ),
     Key(
-        "controller.listener.names", LIST, None, "Listeners of the controller; clients are not served there."
+        "controller.listener.names",
+        LIST,
+        None,
+        "Listeners of the controller; clients are not served there. A node that is no broker has CONTROLLER, "
+        "at its place in controller.quorum.voters, unless it is told others.",
     ),
-    Key("controller.quorum.voters", LIST, "", "The voters, ID@HOST:PORT; this release runs a quorum of one."),
+    Key(
+        "controller.quorum.voters",
+        LIST,
+        "",
+        "The voters, ID@HOST:PORT, the same list on each; several are controllers alone in this release.",
+    ),
+    Key(
+        "controller.quorum.election.timeout.ms",
+        INT,
+        "1000",
+        "Without a leader for this long, and up to twice that by chance, a voter stands for election.",
+        low=100,
+    ),
+    Key(
+        "controller.quorum.fetch.timeout.ms",
+        INT,
+        "2000",
+        "A leader that is not heard for this long is given up; one that a majority does not fetch from for "
+        "half as long again resigns.",
+        low=100,
+    ),
+    Key(
+        "controller.quorum.election.backoff.max.ms",
+        INT,
+        "1000",
+        "A voter that lost an election waits up to this long.",
+        low=0,
+    ),
+    Key(
+        "controller.quorum.request.timeout.ms",
+        INT,
+        "2000",
+        "How long a member of the quorum is given to answer; longer than it keeps a fetch, half a second.",
+        low=1000,
+    ),
     Key(
         "controller.quorum.bootstrap.servers",
         LIST,
         "",
-        "Where the quorum is found; here, this node itself.",
+        "Where the quorum is found; here, this node itself. Several are named in controller.quorum.voters.",
         shape="host:port",
     ),
     Key(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 from millrace.protocol.apis import API, Api, api_of
 from millrace.protocol.codec import decode_response, encode_request
@@ -118,8 +118,7 @@ class PeerConnection(asyncio.Protocol):
     # Called by the loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -60,7 +60,7 @@ class QuorumTransport:
             node.cluster_id,
             settings.node_id,
             uuid_bytes(node.meta.directory_id),
-            raft.settings.park_ticks * settings.tick_ms,
+            raft.settings.park_ticks * settings.ticks.ms,
         )
         pieces = SnapshotPieces(self._member, node.log, raft.on_snapshot_asked)
         self._service = QuorumService(

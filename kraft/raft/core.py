@@ -105,6 +105,11 @@ class Raft:
         return min(self.high_watermark, self.log.stable_end)
 
     @property
+    def is_alone(self) -> bool:
+        """This node is the whole quorum."""
+        return self.voters == (self.node_id,)
+
+    @property
     def is_voter(self) -> bool:
         return self.node_id in self.voters
 
@@ -112,7 +117,7 @@ class Raft:
 
     def start(self) -> None:
         """A quorum of one elects itself at once; a follower goes on fetching."""
-        if self.voters == (self.node_id,):
+        if self.is_alone:
             self._become_candidate()
         elif isinstance(self.role, Follower):
             self._send_fetch(self.role)

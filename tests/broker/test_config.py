@@ -26,6 +26,7 @@ from millrace.broker.settings.key import (
 from millrace.broker.settings.source import PropertiesInvalid, env_key, gather, parse_properties
 from millrace.broker.settings.table import OBEYED_KEYS, REMOVED, all_keys
 from millrace.broker.settings.values import Values, without_secrets
+from millrace.kraft.config import RaftSettings, raft_settings
 from millrace.kraft.topic_configs import SYNONYM_KEYS
 from millrace.runtime.objectstore.address import SECRETS
 from millrace.wal.config import parse_bytes
@@ -252,10 +253,10 @@ def test_a_mistake_hides_no_warning() -> None:
         ("advertised.listeners=PLAINTEXT://0.0.0.0:1", "every address"),
         ("controller.listener.names=PLAINTEXT", "no listener to clients"),
         ("process.roles=broker", "broker,controller"),
-        ("controller.quorum.voters=1@a:1,2@b:1", "quorum of one"),
+        ("controller.quorum.voters=1@a:1,1@b:1", "node 1 twice"),
         ("controller.quorum.voters=7@a:1", "this node"),
         ("controller.quorum.voters=a:1", "ID@HOST:PORT"),
-        ("controller.quorum.bootstrap.servers=a:1,b:1", "quorum of one"),
+        ("controller.quorum.bootstrap.servers=a:1,b:1", "in controller.quorum.voters"),
         ("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer", "everybody"),
         ("security.inter.broker.protocol=SSL", "plain text"),
         ("config.providers=file", "as they stand"),
@@ -268,6 +269,66 @@ def test_what_cannot_be_is_one_mistake(override: str, word: str) -> None:
     (mistake,) = mistakes_of(override)
     assert override.partition("=")[0] in mistake
     assert word in mistake
+
+
+CONTROLLER = ("process.roles=controller", "controller.quorum.voters=1@a:1,2@b:2,3@[::1]:3", "node.id=3")
+OF_CLUSTER = "cluster.id=bWlsbHJhY2UtdGVzdC0wMQ"
+
+
+def test_a_controller_among_several_voters() -> None:
+    """It listens where the voters say that it is, and serves no clients."""
+    settings = make(*CONTROLLER, OF_CLUSTER).settings
+    assert not settings.is_broker
+    assert settings.quorum.voters == {1: ("a", 1), 2: ("b", 2), 3: ("::1", 3)}
+    assert settings.controller.voters == (1, 2, 3)
+    assert settings.listeners.clients == ()
+    assert [str(one) for one in settings.listeners.controllers] == ["CONTROLLER://[::1]:3"]
+    elsewhere = make(*CONTROLLER, OF_CLUSTER, "listeners=C://:7", "controller.listener.names=C").settings
+    assert [str(one) for one in elsewhere.listeners.controllers] == ["C://:7"]
+
+
+def test_a_broker_that_is_the_whole_quorum() -> None:
+    settings = make("controller.quorum.voters=1@a:1").settings
+    assert settings.is_broker
+    assert settings.controller.voters == (1,)
+    assert (
+        raft_settings(make().settings.controller)
+        == raft_settings(settings.controller)
+        == RaftSettings(1, (1,))
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "word"),
+    [
+        ((*CONTROLLER, OF_CLUSTER, "listeners=PLAINTEXT://:1"), "listeners", "serves no clients"),
+        (CONTROLLER, "cluster.id", "the same"),
+        ((CONTROLLER[1], OF_CLUSTER), "controller.quorum.voters", "a broker runs a quorum of one"),
+        ((*CONTROLLER[:2], OF_CLUSTER, "node.id=4"), "controller.quorum.voters", "this node, 4"),
+    ],
+)
+def test_what_a_controller_cannot_be(overrides: tuple[str, ...], key: str, word: str) -> None:
+    (mistake,) = mistakes_of(*overrides)
+    assert mistake.startswith(key)
+    assert word in mistake
+
+
+@pytest.mark.parametrize("election_ms", [100, 101, 999, 1000, 12_345, 2**31 - 1])
+@pytest.mark.parametrize("fetch_ms", [100, 109, 2000, 2**31 - 1])
+@pytest.mark.parametrize("backoff_ms", [0, 1, 1000, 2**31 - 1])
+def test_all_time_outs_of_a_quorum_make_ticks(election_ms: int, fetch_ms: int, backoff_ms: int) -> None:
+    """Whatever passes the checks makes sound settings of the core, and no time-out shorter than it was
+    given."""
+    settings = make(
+        f"controller.quorum.election.timeout.ms={election_ms}",
+        f"controller.quorum.fetch.timeout.ms={fetch_ms}",
+        f"controller.quorum.election.backoff.max.ms={backoff_ms}",
+    ).settings.controller
+    raft = raft_settings(settings)
+    assert raft.election_ticks * settings.ticks.ms >= election_ms
+    assert raft.fetch_ticks * settings.ticks.ms >= fetch_ms
+    assert raft.backoff_ticks_max * settings.ticks.ms >= backoff_ms
+    assert raft.fetch_ticks * settings.ticks.ms < fetch_ms + settings.ticks.ms
 
 
 def test_two_names_of_the_node_must_agree() -> None:

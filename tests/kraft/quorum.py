@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
+from millrace.kraft.config import Ticks
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.log.log_store import SnapshotId
 from millrace.kraft.node import ControllerNode
@@ -34,7 +35,7 @@ class Quorum:
     async def start(self, *node_ids: int, **settings: Any) -> None:
         for node_id in node_ids or self.node_ids:
             own = replace(
-                SETTINGS, node_id=node_id, voters=self.voters, cluster_id=CLUSTER, tick_ms=5, **settings
+                SETTINGS, node_id=node_id, voters=self.voters, cluster_id=CLUSTER, ticks=Ticks(5), **settings
             )
             node = await ControllerNode.open(
                 self.disks[node_id],

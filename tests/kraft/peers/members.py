@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from millrace.kraft.config import Ticks
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.transport import QuorumTransport
@@ -52,7 +53,7 @@ class Members:
             voters = {voter: (name(voter), PORT) for voter in self.voters}
             member.transport = QuorumTransport(host, voters)
             own = replace(
-                SETTINGS, node_id=node_id, voters=self.voters, cluster_id=CLUSTER, tick_ms=20, **settings
+                SETTINGS, node_id=node_id, voters=self.voters, cluster_id=CLUSTER, ticks=Ticks(20), **settings
             )
             member.node = await ControllerNode.open(
                 member.disk,

@@ -214,7 +214,7 @@ def test_a_leader_that_closes_hands_over() -> None:
         del members.all[first.node_id]
         await members.until(lambda: members.leading() is not None)
         settings = first.node.driver.raft.settings
-        took_ticks = (members.loop.time() - began_s) * 1000 / first.node.settings.tick_ms
+        took_ticks = (members.loop.time() - began_s) * 1000 / first.node.settings.ticks.ms
         assert took_ticks < settings.fetch_ticks
         await create(observer, "u")
 

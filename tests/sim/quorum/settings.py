@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from millrace.kraft.config import ControllerSettings
+from millrace.kraft.config import ControllerSettings, Ticks
 from millrace.runtime.rand import Rand
 
 TICK_MS = 50
@@ -39,7 +39,7 @@ def node_settings(
     node_id: int, voters: tuple[int, ...], variants: Sequence[str], rand: Rand
 ) -> ControllerSettings:
     """Each node's ticks are its own, some per cent beside the others'."""
-    settings = replace(USUAL, node_id=node_id, voters=voters, tick_ms=TICK_MS - 3 + rand.below(7))
+    settings = replace(USUAL, node_id=node_id, voters=voters, ticks=Ticks(TICK_MS - 3 + rand.below(7)))
     for name in variants:
         settings = replace(settings, **VARIANTS[name])  # type: ignore[arg-type]
     return settings

@@ -1,0 +1,21 @@
+"""What /metrics shows of a member of the controller quorum, in the words of DescribeQuorum."""
+
+from __future__ import annotations
+
+from millrace.kraft.node import ControllerNode
+from millrace.runtime.metrics import Registry
+
+
+def show_quorum(registry: Registry, node: ControllerNode) -> None:
+    news, raft = node.driver.news, node.driver.raft
+    active = "1: this node is the active controller"
+    registry.gauge("millrace_metadata_active_controllers", active, lambda: news.is_active)
+    registry.gauge("millrace_quorum_leader", "Node that leads the quorum; -1: nobody", lambda: news.leader)
+    registry.gauge("millrace_quorum_epoch", "Epoch of the quorum", lambda: news.epoch)
+    registry.gauge(
+        "millrace_quorum_high_watermark", "End of what is known to be committed", lambda: raft.high_watermark
+    )
+    registry.gauge("millrace_quorum_log_end_offset", "End of the metadata log here", lambda: raft.log.end)
+    registry.gauge(
+        "millrace_metadata_applied_offset", "End of the applied metadata log", lambda: news.applied
+    )

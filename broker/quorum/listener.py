@@ -1,0 +1,94 @@
+"""What a controller listener serves, on one screen: members of the quorum, nodes of the cluster, and tools
+that are pointed at controllers (`--bootstrap-controller`).
+
+    Vote 52, BeginQuorumEpoch 53, EndQuorumEpoch 54, Fetch 1 of the metadata log, FetchSnapshot 59
+    ForwardCommand 524: commands of other nodes
+    commands of administration clients, as they are: those that a broker forwards (api_traits.py); whichever
+    controller is asked, the one that leads decides
+    ApiVersions 18, DescribeCluster 60
+
+Not here: what they mean (millrace/kraft), who may ask (nobody is authenticated yet).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from millrace.broker.handlers import FORWARDED
+from millrace.broker.handlers.api_versions import ApiVersions
+from millrace.broker.handlers.forward import Forward
+from millrace.broker.requests.forwarding import Forwarding
+from millrace.broker.requests.request import CLOSE, Handle, RequestContext, Verdict
+from millrace.kraft.node import ControllerNode
+from millrace.kraft.peers.transport import Endpoints, QuorumTransport
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+OF_MEMBERS: Final = (1, 52, 53, 54, 59, 524)
+BROKERS, CONTROLLERS = 1, 2
+# Kafka's words
+BROKERS_TEXT: Final = (
+    "The request was sent to an endpoint of type CONTROLLER, but we wanted an endpoint of type BROKER"
+)
+
+
+class QuorumRequest:
+    """One class for all that members of the quorum, and nodes of the cluster, ask."""
+
+    def __init__(self, transport: QuorumTransport) -> None:
+        self._transport = transport
+
+    async def handle(self, context: RequestContext, request: Any) -> Any | Verdict:
+        """What will not be answered closes the connection: its peer asks again over another."""
+        try:
+            return await self._transport.answer(request)
+        except TimeoutError:
+            return CLOSE
+
+
+class DescribeControllers:
+    """DescribeCluster (key 60), of who asks for controllers (KIP-919). Versions 1 and 2; version 0 asks for
+    brokers, which nobody is told of here.
+
+    Ignored: `include_fenced_brokers`.
+    """
+
+    def __init__(self, node: ControllerNode, endpoints: Endpoints) -> None:
+        self._node = node
+        self._endpoints = endpoints
+
+    def handle(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
+        if request.endpoint_type != CONTROLLERS:
+            code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+            text = f"Unsupported endpoint type {request.endpoint_type}"
+            if request.endpoint_type == BROKERS:
+                code, text = ErrorCode.MISMATCHED_ENDPOINT_TYPE, BROKERS_TEXT
+            return DescribeClusterResponse(error_code=code, error_message=text)
+        return DescribeClusterResponse(
+            endpoint_type=CONTROLLERS,
+            cluster_id=self._node.cluster_id,
+            controller_id=self._node.driver.news.leader,
+            brokers=[
+                DescribeClusterBroker(node_id, host, port, None)
+                for node_id, (host, port) in sorted(self._endpoints.items())
+            ],
+        )
+
+
+def build_controller_handlers(
+    node: ControllerNode, transport: QuorumTransport, endpoints: Endpoints, timeout_ms: int
+) -> Mapping[int, Handle]:
+    """By API key. `endpoints`: of the controllers, as clients reach them."""
+    handlers: dict[int, Handle] = {key: QuorumRequest(transport).handle for key in OF_MEMBERS}
+    forwarding = Forwarding(transport.channel, timeout_ms)
+    handlers |= {key: Forward(forwarding).handle for key in FORWARDED}
+    handlers[60] = DescribeControllers(node, endpoints).handle
+    handlers[18] = ApiVersions(
+        handlers, node.cluster_id, node.settings.node_id, lambda: node.publisher.image, "controller"
+    ).handle
+    return handlers

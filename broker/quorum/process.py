@@ -1,0 +1,138 @@
+"""ControllerProcess: a node of the quorum that is no broker (process.roles=controller).
+
+    disk ─► controller (recovers its log) ─► transport to the other members ─► controller listener
+
+It is started when the listener is; whether anybody leads is the others' matter too, and shown on the ready
+page. Not here: what any part does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from millrace.broker.background.start_watch import StartWatch
+from millrace.broker.config import BrokerSettings
+from millrace.broker.meters.process import show_process
+from millrace.broker.meters.quorum import show_quorum
+from millrace.broker.network.admin_http import AdminHttp, health_pages
+from millrace.broker.network.memory import RequestBudget
+from millrace.broker.network.server import BoundEndpoint, Server, bind_all, unbind
+from millrace.broker.quorum.listener import build_controller_handlers
+from millrace.broker.requests.dispatch import Dispatcher
+from millrace.broker.settings.addresses import Endpoint
+from millrace.broker.settings.of_parts import config_checks
+from millrace.kraft.node import ControllerNode
+from millrace.kraft.peers.transport import QuorumTransport
+from millrace.runtime.bundle import Runtime
+from millrace.runtime.metrics import Registry
+
+log = logging.getLogger(__name__)
+DRAIN_MS = 1_000
+NOBODY_LEADS = "no controller leads: a majority of controller.quorum.voters has to run and reach one another"
+
+
+class ControllerProcess:
+    """`failed` gets an exception when it cannot go on: the process ends, and the next start recovers."""
+
+    def __init__(self, settings: BrokerSettings, runtime: Runtime) -> None:
+        self._settings = settings
+        self._runtime = runtime
+        self._registry = Registry()
+        self._watch = StartWatch()
+        self._endings: list[tuple[str, Callable[[], Awaitable[object]]]] = []
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.listeners: Sequence[Endpoint] = ()
+        self.admin_port: int | None = None
+        self.node: ControllerNode | None = None  # once it is open
+
+    async def start(self) -> None:
+        """Returns when other members are answered. Raises what opening the log does, and ListenFailed."""
+        show_process(self._registry, self._runtime.clock)
+        await self._start_admin()
+        places = await self._bind()
+        self._watch.enter("opening the metadata log")
+        node, transport = await self._open()
+        await self._serve(node, transport, places)
+        await node.start()
+        self._watch.leave()
+
+    async def stop(self) -> None:
+        """Ends the parts in reverse order of their start; one that fails to end does not keep the others."""
+        self._watch.enter("stopping")
+        while self._endings:
+            name, end = self._endings.pop()
+            try:
+                await end()
+            except Exception:
+                log.exception("%s did not end in order", name)
+
+    def _on_failed(self, error: BaseException) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
+    def _why_not_ready(self) -> str:
+        if self._watch.reason or self.node is None:
+            return self._watch.reason
+        return "" if self.node.driver.news.leader >= 0 else NOBODY_LEADS
+
+    async def _start_admin(self) -> None:
+        """First, and it ends last: it says what the rest waits for."""
+        address = self._settings.listeners.admin
+        if address is None:
+            return
+        pages = health_pages(self._why_not_ready, self._registry.render_yielding, self._runtime.yield_queue)
+        admin = AdminHttp(self._runtime.net, pages)
+        self.admin_port = await admin.start(*address)
+
+        async def end() -> None:
+            admin.stop()
+
+        self._endings.append(("admin listener", end))
+
+    async def _bind(self) -> Sequence[BoundEndpoint]:
+        """Before anything is made: an address that is taken changes nothing."""
+        places = await bind_all(self._runtime.net, self._settings.listeners.controllers)
+
+        async def end() -> None:
+            unbind(places)
+
+        self._endings.append(("addresses", end))
+        return places
+
+    async def _open(self) -> tuple[ControllerNode, QuorumTransport]:
+        settings, runtime = self._settings, self._runtime
+        quorum = settings.quorum
+        check_broker_config, check_other_config = config_checks(settings)
+        transport = QuorumTransport(runtime.net, quorum.voters, quorum.request_s)
+        node = await ControllerNode.open(
+            runtime.disk,
+            runtime.clock,
+            runtime.rand.split("controller"),
+            settings.controller,
+            check_broker_config=check_broker_config,
+            check_other_config=check_other_config,
+            on_failed=self._on_failed,
+            send=transport.send,
+            snapshots=transport,
+        )
+        self.node = node
+        transport.start(node)
+        show_quorum(self._registry, node)
+        self._endings += [("quorum transport", transport.close), ("controller", node.close)]
+        return node, transport
+
+    async def _serve(
+        self, node: ControllerNode, transport: QuorumTransport, places: Sequence[BoundEndpoint]
+    ) -> None:
+        settings, loop = self._settings, asyncio.get_running_loop()
+        handlers = build_controller_handlers(
+            node, transport, settings.quorum.voters, settings.request_timeout_ms
+        )
+        dispatcher = Dispatcher(handlers, loop.create_task, self._runtime.yield_queue)
+        budget = RequestBudget(settings.memory.requests_bytes, loop.call_soon)
+        server = Server(self._runtime.net, dispatcher, budget, settings.server, self._runtime.yield_queue)
+        self.listeners = await server.start(places)
+        # Before the controller closes requests are answered still: who leads hands over.
+        self._endings.insert(-1, ("controller listener", lambda: server.stop(DRAIN_MS)))

@@ -1,0 +1,82 @@
+"""The quorum's settings: which parts this process runs, who the voters are, how long they wait for one
+another. Pure.
+
+As checks.py does, each function reads values and gives a part of the settings; what does not fit becomes a
+mistake of the key that is at fault.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millrace.broker.settings.addresses import split_host_port
+from millrace.broker.settings.values import Values
+from millrace.kraft.config import QuorumSettings, Ticks
+
+BOTH: Final = {"broker", "controller"}
+CONTROLLER: Final = {"controller"}
+ROLES_KEY, VOTERS_KEY = "process.roles", "controller.quorum.voters"
+BOOTSTRAP_KEY: Final = "controller.quorum.bootstrap.servers"
+LISTENER, PORT = "CONTROLLER", 9093  # of a controller that names none
+
+
+def read_roles(values: Values) -> bool:
+    """Whether the process is a broker, too; a controller it is in any case."""
+    roles = set(values[ROLES_KEY])
+    if roles not in (BOTH, CONTROLLER):
+        values.mistake(ROLES_KEY, "must be broker,controller or controller in this release")
+    return roles != CONTROLLER
+
+
+def read_quorum(values: Values, node_id: int, *, is_broker: bool) -> QuorumSettings:
+    """A quorum of this node, or of controllers that are no brokers. A broker beside other voters is refused
+    rather than run with fewer voters than the operator believes."""
+    voters = _read_voters(values)
+    if voters and node_id not in voters:
+        values.mistake(VOTERS_KEY, f"does not hold this node, {node_id}")
+    if len(voters) > 1 and is_broker:
+        values.mistake(
+            VOTERS_KEY,
+            "names several voters: in this release they have to be controllers alone "
+            "(process.roles=controller), and a broker runs a quorum of one",
+        )
+    if len(values[BOOTSTRAP_KEY] or ()) > 1:
+        values.mistake(
+            BOOTSTRAP_KEY, f"names several voters: say them in {VOTERS_KEY}, with their ids, in this release"
+        )
+    if len(voters) > 1 and not values["cluster.id"]:
+        values.mistake("cluster.id", "has to be given, the same to each voter of a quorum of several")
+    return QuorumSettings(voters, values["controller.quorum.request.timeout.ms"] / 1000)
+
+
+def fill_listeners(values: Values, quorum: QuorumSettings, node_id: int) -> None:
+    """Of a controller that is no broker: where the voters say that it is, unless it says so itself."""
+    values.fill("controller.listener.names", LISTENER)
+    host, port = quorum.voters.get(node_id, ("127.0.0.1", PORT))
+    host = f"[{host}]" if ":" in host else host
+    values.fill("listeners", f"{LISTENER}://{host}:{port}")
+
+
+def read_ticks(values: Values) -> Ticks:
+    return Ticks.of_ms(
+        values["controller.quorum.election.timeout.ms"],
+        values["controller.quorum.fetch.timeout.ms"],
+        values["controller.quorum.election.backoff.max.ms"],
+    )
+
+
+def _read_voters(values: Values) -> dict[int, tuple[str, int]]:
+    found: dict[int, tuple[str, int]] = {}
+    for voter in values[VOTERS_KEY] or ():
+        voter_id, at, address = voter.partition("@")
+        try:
+            if not at or not voter_id.isdecimal():
+                raise ValueError("an id is missing")
+            place = split_host_port(address)
+        except ValueError:
+            values.mistake(VOTERS_KEY, f"holds {voter!r}, which is not ID@HOST:PORT")
+            continue
+        if int(voter_id) in found:
+            values.mistake(VOTERS_KEY, f"holds node {int(voter_id)} twice")
+        found[int(voter_id)] = place
+    return found

@@ -1,0 +1,92 @@
+"""Several real processes of one cluster on loopback, each with a folder and a port of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+
+from tests.live import LiveBroker, free_port
+from tests.patience import until
+
+CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
+
+
+class LiveControllers:
+    """`with LiveControllers(folder, 3) as quorum`: nodes 1 to 3, all of them ready."""
+
+    def __init__(self, folder: Path, count: int, overrides: dict[str, str] | None = None) -> None:
+        self.ports = {node_id: free_port() for node_id in range(1, count + 1)}
+        self.voters = ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in self.ports.items())
+        self.nodes = {
+            node_id: LiveBroker(folder / f"controller{node_id}", self._settings(node_id, overrides or {}))
+            for node_id in self.ports
+        }
+
+    def _settings(self, node_id: int, overrides: dict[str, str]) -> dict[str, str]:
+        return {
+            "process.roles": "controller",
+            "node.id": str(node_id),
+            "cluster.id": CLUSTER,
+            "controller.quorum.voters": self.voters,
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT",
+            "listeners": f"CONTROLLER://127.0.0.1:{self.ports[node_id]}",
+            **overrides,
+        }
+
+    def start(self, node_ids: Iterable[int] = ()) -> LiveControllers:
+        started = [self.nodes[node_id] for node_id in node_ids or self.nodes]
+        for node in started:
+            node.begin()
+        for node in started:
+            node.wait_ready()
+        return self
+
+    def running(self) -> list[int]:
+        return [node_id for node_id, node in self.nodes.items() if node.is_running()]
+
+    def leader(self, is_other_than: int = -1) -> int:
+        """Who takes commands, once all that run say the same."""
+        found = -1
+
+        def is_agreed() -> bool:
+            nonlocal found
+            pages = {node_id: self.nodes[node_id].metrics() for node_id in self.running()}
+            leaders = {int(page["millrace_quorum_leader"]) for page in pages.values()}
+            active = [one for one, page in pages.items() if page["millrace_metadata_active_controllers"]]
+            if len(leaders) != 1 or active != list(leaders) or is_other_than in leaders:
+                return False
+            found = active[0]
+            return True
+
+        until(is_agreed, "no controller leads")
+        return found
+
+    def wait_equal(self, node_ids: Iterable[int]) -> int:
+        """Returns when these have applied equally much, and all that the leader wrote: the offset."""
+        nodes = [self.nodes[node_id] for node_id in node_ids]
+        until(lambda: len({offset_of(node) for node in nodes}) == 1, "they do not agree")
+        return offset_of(nodes[0])
+
+    def __enter__(self) -> LiveControllers:
+        try:
+            return self.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for node in self.nodes.values():
+            node.kill()
+
+
+def offset_of(node: LiveBroker) -> int:
+    return int(node.metrics()["millrace_metadata_applied_offset"])
+
+
+def logged(node: LiveBroker, pattern: str) -> bool:
+    return re.search(pattern, node.log_path.read_text()) is not None

@@ -1,0 +1,167 @@
+"""Controllers as real processes: three that are no brokers elect a leader, take commands wherever they are
+asked, and go on when one of them is killed, stopped in order, or stands still."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.describe_cluster import DescribeClusterRequest
+from millrace.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
+)
+from millrace.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from tests.compat.jvm import java_command
+from tests.live import LiveBroker
+from tests.live.client import Client
+from tests.live.cluster import CLUSTER, LiveControllers
+from tests.patience import PATIENCE_S, until
+
+BROKER_RESOURCE = 4
+QUICK = {
+    "controller.quorum.election.timeout.ms": "400",
+    "controller.quorum.fetch.timeout.ms": "800",
+    "controller.quorum.election.backoff.max.ms": "200",
+}
+
+
+@pytest.fixture
+def quorum(tmp_path: Path) -> Iterator[LiveControllers]:
+    with LiveControllers(tmp_path, 3, QUICK) as started:
+        yield started
+
+
+def address_of(quorum: LiveControllers, node_id: int) -> str:
+    return f"127.0.0.1:{quorum.ports[node_id]}"
+
+
+def set_default(quorum: LiveControllers, node_id: int, value: str) -> None:
+    assert try_default(quorum, node_id, value) == 0
+
+
+def try_default(quorum: LiveControllers, node_id: int, value: str) -> int:
+    """A command: every broker's default for a setting, asked of that node; its error code."""
+    config = AlterableConfig("log.retention.ms", 0, value)
+    request = IncrementalAlterConfigsRequest([AlterConfigsResource(BROKER_RESOURCE, "", [config])])
+    with Client(address_of(quorum, node_id)) as client:
+        response = client.ask("IncrementalAlterConfigs", request)
+    return int(response.responses[0].error_code)
+
+
+def described(quorum: LiveControllers, node_id: int) -> DescribeQuorumResponse:
+    topic = DescribeQuorumRequestTopicData("__cluster_metadata", [DescribeQuorumRequestPartitionData(0)])
+    with Client(address_of(quorum, node_id)) as client:
+        found: DescribeQuorumResponse = client.ask("DescribeQuorum", DescribeQuorumRequest([topic]))
+    return found
+
+
+def test_any_controller_takes_commands_and_all_hold_them(quorum: LiveControllers) -> None:
+    """Whoever is asked: the one that leads decides. A tool that is told of one of them finds all."""
+    leader = quorum.leader()
+    for node_id in quorum.nodes:
+        set_default(quorum, node_id, str(100_000 + node_id))
+    assert quorum.wait_equal(quorum.nodes) > 0
+    for node_id in quorum.nodes:
+        partition = described(quorum, node_id).topics[0].partitions[0]
+        assert partition.leader_id == leader
+        assert sorted(one.replica_id for one in partition.current_voters) == [1, 2, 3]
+    with Client(address_of(quorum, 2)) as client:
+        cluster = client.ask("DescribeCluster", DescribeClusterRequest(endpoint_type=2))
+        refused = client.ask("DescribeCluster", DescribeClusterRequest(endpoint_type=1))
+    assert (cluster.cluster_id, cluster.controller_id) == (CLUSTER, leader)
+    assert {one.broker_id: one.port for one in cluster.brokers} == quorum.ports
+    assert refused.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+
+
+def test_the_others_go_on_when_the_leader_is_killed(quorum: LiveControllers) -> None:
+    """kill -9. It comes back, and has what was decided without it; then all are killed at once, and nothing
+    is missing."""
+    first = quorum.leader()
+    set_default(quorum, first, "100001")
+    quorum.nodes[first].kill()
+    second = quorum.leader(is_other_than=first)
+    set_default(quorum, second, "100002")
+    quorum.start([first])
+    end = quorum.wait_equal(quorum.nodes)
+    for node in quorum.nodes.values():
+        node.kill()
+    quorum.start()
+    third = quorum.leader()
+    assert quorum.wait_equal(quorum.nodes) > end
+    set_default(quorum, third, "100003")
+
+
+def test_a_leader_that_is_stopped_hands_over(tmp_path: Path) -> None:
+    """SIGTERM: it ends in order, and tells the others, who would not miss it for ten minutes."""
+    with LiveControllers(tmp_path, 3, {**QUICK, "controller.quorum.fetch.timeout.ms": "600000"}) as quorum:
+        first = quorum.leader()
+        set_default(quorum, first, "100001")
+        quorum.wait_equal(quorum.nodes)
+        assert quorum.nodes[first].stop() == 0
+        set_default(quorum, quorum.leader(is_other_than=first), "100002")
+
+
+def test_a_leader_that_stood_still_follows_when_it_goes_on(quorum: LiveControllers) -> None:
+    """SIGSTOP for longer than the others wait, then SIGCONT: it may take one more command, and says that its
+    outcome is unknown; what it is asked then, the new one decides."""
+    first = quorum.leader()
+    stopped = quorum.nodes.pop(first)
+    os.kill(stopped.pid, signal.SIGSTOP)
+    try:
+        second = quorum.leader(is_other_than=first)
+        set_default(quorum, second, "100001")
+    finally:
+        os.kill(stopped.pid, signal.SIGCONT)
+        quorum.nodes[first] = stopped
+    assert try_default(quorum, first, "100002") in (0, ErrorCode.REQUEST_TIMED_OUT)
+    set_default(quorum, first, "100003")
+    assert quorum.leader(is_other_than=first) == second
+    quorum.wait_equal(quorum.nodes)
+
+
+def test_without_a_majority_nothing_is_decided_and_it_says_so(quorum: LiveControllers) -> None:
+    leader = quorum.leader()
+    gone = [node_id for node_id in quorum.nodes if node_id != leader]
+    for node_id in gone:
+        quorum.nodes[node_id].kill()
+    left = quorum.nodes[leader]
+    until(lambda: "no controller leads" in ready_page(left), "it does not say so")
+    quorum.start(gone[:1])
+    set_default(quorum, quorum.leader(), "100001")
+    until(lambda: ready_page(left) == "ready\n", "it is not ready again")
+
+
+def ready_page(node: LiveBroker) -> str:
+    try:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{node.admin_port}/health/ready", timeout=PATIENCE_S
+        ) as answer:
+            return str(answer.read(), "utf-8")
+    except urllib.error.HTTPError as error:
+        return str(error.read(), "utf-8")
+
+
+def test_kafkas_quorum_tool_describes_it(quorum: LiveControllers) -> None:
+    """kafka-metadata-quorum, pointed at a controller that does not lead."""
+    leader = quorum.leader()
+    asked = next(node_id for node_id in quorum.nodes if node_id != leader)
+    words = ("--bootstrap-controller", address_of(quorum, asked), "describe", "--status")
+    tool = java_command("org.apache.kafka.tools.MetadataQuorumCommand", *words)
+    printed = subprocess.run(tool, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
+    assert f"LeaderId:               {leader}" in printed, printed
+    assert CLUSTER in printed
