@@ -52,7 +52,13 @@ from millrace.broker.identity.metadata_check import (
 from millrace.broker.identity.ownership import Owner, Replaced, left_in_wal
 from millrace.broker.identity.unclaimed import Unclaimed
 from millrace.broker.identity.wal_binding import WalBinding, check_found_mark, judge_wal
-from millrace.broker.identity.wal_start import discard_foreign, disown, give_up_unknown, say_given_up
+from millrace.broker.identity.wal_start import (
+    discard_foreign,
+    disown,
+    give_up_unknown,
+    register_wal,
+    say_given_up,
+)
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.meters.groups import show_groups
 from millrace.broker.meters.node import (
@@ -76,6 +82,7 @@ from millrace.broker.network.server import BoundEndpoint, Server, bind_all, unbi
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.partitions.validation import slow_validation
+from millrace.broker.quorum.member import NoBackup
 from millrace.broker.requests.change_log import ChangeLog
 from millrace.broker.requests.dispatch import Dispatcher
 from millrace.broker.settings.addresses import Endpoint
@@ -110,7 +117,7 @@ from millrace.s3stream.ownership import UNOWNED, AckGate, Ownership
 from millrace.s3stream.recovery import Recovered
 from millrace.s3stream.storage import Storage
 from millrace.s3stream.uploader import no_wait
-from millrace.wal.identity import NO_MARK, NO_WAL_ID, MetadataMark
+from millrace.wal.identity import NO_MARK, NO_WAL_ID, MetadataMark, WalIdentity
 from millrace.wal.kind import WalPlace
 from millrace.wal.log import WalOwner, WriteAheadLog
 from millrace.wal.opening import identify_wal, kind_of, open_wal
@@ -167,7 +174,7 @@ class Broker:
         node = await self._start_controller(stores)
         self._known = await self._open_clock(node, stores)
         cache = MetadataCache(node.publisher, node.cluster_id, self._settings.node_id)
-        show_metadata(self._registry, cache)
+        show_metadata(self._registry, cache, lambda: node.driver.news.is_active)
         client = ControllerClient(node.channel, cache, self._settings.node_id)
         incarnation = self._runtime.rand.split("incarnation").uuid()
         await self._claim(node, client, stores, incarnation)
@@ -176,7 +183,7 @@ class Broker:
         self._watch.enter("recovering what the WAL holds")
         wal = await self._open_wal(node, client, stores)
         storage = await self._start_engine(node, cache, client, stores, wal, backup)
-        await self._register_wal(node, client, wal)
+        await register_wal(self._settings, node.publisher.image, client, wal, self._wal_binding)
         await forget_restored_from(self._runtime.disk, self._settings.controller.log_dir)
         parts = self._build_parts(node, cache, client, storage)
         self._start_tasks(parts, stores)
@@ -228,7 +235,7 @@ class Broker:
             store, self._runtime.rand.split(name), START_RETRIES, on_retry=self._watch.on_retry
         )
 
-    def _start_backup(self, node: ControllerNode, stores: NodeStores) -> MetadataBackup:
+    def _start_backup(self, node: ControllerNode, stores: NodeStores) -> MetadataBackup | NoBackup:
         """Of what is committed, to the bucket, for as long as the controller lives, and nobody has replaced
         this process."""
         owned = self._ownership
@@ -285,15 +292,8 @@ class Broker:
         )
         await self._check_bucket(node, stores, bound_cluster)
         self._watch.enter("looking at the WAL")
-        self._wal_binding = judge_wal(
-            await self._asked_of_wal(identify_wal(self._wal_place(stores), settings.node_id)),
-            settings.wal.target,
-            node.publisher.image,
-            node.history_at_open,
-            settings.node_id,
-            node.cluster_id,
-            is_acceptable=settings.is_lost_wal_accepted,
-        )
+        found_wal = await self._asked_of_wal(identify_wal(self._wal_place(stores), settings.node_id))
+        self._wal_binding = self._judge_wal(node, found_wal)
         is_remote = settings.data.scheme == "s3"
         self._first.is_kept = True
         try:
@@ -308,6 +308,18 @@ class Broker:
             raise
         await node.start()
         return node
+
+    def _judge_wal(self, node: ControllerNode, found: WalIdentity | None) -> WalBinding:
+        settings = self._settings
+        return judge_wal(
+            found,
+            settings.wal.target,
+            node.publisher.image,
+            node.history_at_open,
+            settings.node_id,
+            node.cluster_id,
+            is_acceptable=settings.is_lost_wal_accepted,
+        )
 
     async def _check_bucket(
         self, node: ControllerNode, stores: NodeStores, bound_cluster: str | None
@@ -370,11 +382,12 @@ class Broker:
             client,
             self._watch.on_retry,
         )
-        disk, log_dir = self._runtime.disk, settings.controller.log_dir
-        if self._is_log_shared:
+        disk, log_dir, is_alone = self._runtime.disk, settings.controller.log_dir, settings.is_controller
+        if self._is_log_shared and is_alone:
             basis = partial(note_claim_basis, disk, log_dir, node.epoch_at_open, node.history_at_open.end)
             await node.driver.reserve.at_need(basis)
-        claims = [await claimant.claim(series) for series in (METADATA_SERIES, settings.node_id)]
+        series_claimed = (METADATA_SERIES, settings.node_id) if is_alone else (settings.node_id,)
+        claims = [await claimant.claim(series) for series in series_claimed]
         self._ends_with("claims", lambda: self._release(claimant, claims))
         is_conditional = claimant.has_conditions
         clock, on_replaced = self._runtime.clock, self._on_replaced
@@ -383,7 +396,8 @@ class Broker:
         )
         self._ownership = self._gate = owner
         self._watch.held_reason = lambda: owner.held_reason
-        node.commit_after(owner.wait_to_acknowledge)
+        if is_alone:
+            node.commit_after(owner.wait_to_acknowledge)
         show_owner(self._registry, owner)
         self._owner_tasks.start("ownership", owner.run, on_escape=lambda name, error: self._on_failed(error))
 
@@ -392,6 +406,8 @@ class Broker:
             owner.close()
 
         self._ends_with("ownership", end)
+        if not is_alone:
+            return
         check = partial(check_restored_from, patient, str(settings.data), node.cluster_id, disk, log_dir)
         await node.driver.reserve.at_need(check)
         # Also of a start with another kind of log: the node puts metadata of its own from here on.
@@ -449,20 +465,6 @@ class Broker:
         )
         return wal
 
-    async def _register_wal(self, node: ControllerNode, client: ControllerClient, wal: WriteAheadLog) -> None:
-        """On return metadata names the WAL, and the WAL names the metadata, or its next object does: before
-        the first append."""
-        settings, image = self._settings, node.publisher.image
-        await client.register_wal(
-            wal.wal_id,
-            kind_of(settings.wal).name,
-            str(settings.wal),
-            wal.confirmed_end,
-            is_loss_accepted=self._wal_binding.is_lost or wal.confirmed_end < self._wal_binding.committed_end,
-        )
-        wal.see_metadata(MetadataMark(image.offset, image.epoch))
-        await wal.mark_metadata()
-
     async def _start_engine(
         self,
         node: ControllerNode,
@@ -470,7 +472,7 @@ class Broker:
         client: ControllerClient,
         stores: NodeStores,
         wal: WriteAheadLog,
-        backup: MetadataBackup,
+        backup: MetadataBackup | NoBackup,
     ) -> Storage:
         settings = self._settings
         # A log of objects outlives this machine, and with it what is acknowledged: metadata must know its
@@ -594,13 +596,16 @@ class Broker:
         client: ControllerClient,
         stores: NodeStores,
         storage: Storage,
-        backup: MetadataBackup,
+        backup: MetadataBackup | NoBackup,
     ) -> RoomMakers:
         settings, owned = self._settings, self._ownership
         clock, judged, grace_ms = self._runtime.clock, self._known.judged, settings.object_grace_ms
-        before_delete = partial(backup.reach_for_deletion, is_urgent=grace_ms <= settings.backup.interval_ms)
-        cleaner = ObjectCleaner(stores.plain, client, cache, judged, grace_ms, before_delete, owned)
-        node.publisher.subscribe(lambda delta, image: cleaner.on_image())
+        cleaner = None
+        if isinstance(backup, MetadataBackup):
+            is_urgent = grace_ms <= settings.backup.interval_ms
+            before_delete = partial(backup.reach_for_deletion, is_urgent=is_urgent)
+            cleaner = ObjectCleaner(stores.plain, client, cache, judged, grace_ms, before_delete, owned)
+            node.publisher.subscribe(lambda delta, image: cleaner.on_image())
         compaction = CompactionTask(
             stores.compaction,
             client,
@@ -625,9 +630,10 @@ class Broker:
         )
         maintenance = Maintenance(parts.directory, parts.cache, judged, rounds)
         upload_ms_max = max(settings.streams.prepare_ttl_ms, settings.compaction.prepare_ttl_ms)
-        sweep = UploadSweep(stores.compaction, parts.cache, judged, upload_ms_max, self._ownership)
         self._makers.begin()
-        self._tasks.start("upload sweep", sweep.run)
+        if settings.is_controller:  # of a cluster's brokers none deletes what may be another's
+            sweep = UploadSweep(stores.compaction, parts.cache, judged, upload_ms_max, self._ownership)
+            self._tasks.start("upload sweep", sweep.run)
         self._tasks.start("maintenance", maintenance.run)
         self._tasks.start("clock", lambda: self._known.run(lambda: stores.plain.head(MARKER_KEY)))
         self._ends_with("what makes room", self._makers.stop)
@@ -681,15 +687,9 @@ class Broker:
         address = self._settings.listeners.admin
         if address is None:
             return
-        watch = self._watch
-        pages = health_pages(
-            lambda: watch.reason,
-            self._registry.render_yielding,
-            self._runtime.yield_queue,
-            lambda: watch.blocked_reason(),
-            lambda: watch.held_reason(),
-        )
-        admin = AdminHttp(self._runtime.net, pages)
+        render, queue, watch = self._registry.render_yielding, self._runtime.yield_queue, self._watch
+        reasons = (lambda: watch.reason, lambda: watch.blocked_reason(), lambda: watch.held_reason())
+        admin = AdminHttp(self._runtime.net, health_pages(render, queue, *reasons))
         self.admin_port = await admin.start(*address)
 
         async def stop_admin() -> None:

@@ -101,7 +101,8 @@ class BrokerSettings:
     source."""
 
     node_id: int
-    is_broker: bool  # else a controller alone
+    is_broker: bool
+    is_controller: bool
     rack: str | None
     log_level: str
     metadata_dir: str
@@ -148,8 +149,8 @@ def load(
     values = Values(all_keys(), given)
     fill_storage(values, data_dir)
     node_id = read_node_id(values)
-    is_broker = read_roles(values)
-    quorum = read_quorum(values, node_id, is_broker=is_broker)
+    is_broker, is_controller = read_roles(values)
+    quorum = read_quorum(values, node_id, is_broker=is_broker, is_controller=is_controller)
     if not is_broker:
         fill_listeners(values, quorum, node_id)
     if values["group.min.session.timeout.ms"] > values["group.max.session.timeout.ms"]:
@@ -170,6 +171,7 @@ def load(
     settings = BrokerSettings(
         node_id=node_id,
         is_broker=is_broker,
+        is_controller=is_controller,
         rack=values["broker.rack"] or None,
         log_level=log_level,
         metadata_dir=metadata_dir,

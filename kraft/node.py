@@ -18,7 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from millrace.kraft.channel import LocalChannel
+from millrace.kraft.channel import ControllerChannel, LocalChannel
 from millrace.kraft.commands.decision import BrokerConfigCheck, Decision, OtherConfigCheck
 from millrace.kraft.config import ControllerSettings, raft_settings
 from millrace.kraft.controller import Controller
@@ -174,7 +174,7 @@ class ControllerNode:
         self.epoch_at_open: int  # of its last record
         self.driver: Driver
         self.controller: Controller
-        self.channel: LocalChannel
+        self.channel: ControllerChannel
 
     @classmethod
     async def open(

@@ -14,7 +14,8 @@ from millrace.runtime.tasks import Tasks
 
 
 class RoomMakers:
-    def __init__(self, cleaner: ObjectCleaner, compaction: CompactionTask) -> None:
+    def __init__(self, cleaner: ObjectCleaner | None, compaction: CompactionTask) -> None:
+        """`cleaner` None: somebody else deletes."""
         self._cleaner = cleaner
         self._compaction = compaction
         self._tasks = Tasks()
@@ -24,7 +25,8 @@ class RoomMakers:
         """Idempotent; nothing once they were stopped."""
         if not self._is_begun:
             self._is_begun = True
-            self._tasks.start("object cleaner", self._cleaner.run)
+            if self._cleaner is not None:
+                self._tasks.start("object cleaner", self._cleaner.run)
             self._tasks.start("compaction", self._compaction.run)
 
     def on_full(self) -> None:

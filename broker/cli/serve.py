@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,6 +30,8 @@ from millrace.runtime.escapes import CallbackFailed, guard_loop
 
 if TYPE_CHECKING:
     import argparse
+
+    from millrace.runtime.bundle import Runtime
 
 log = logging.getLogger(__name__)
 DEFAULT_DATA_DIR = "./millrace-data"
@@ -200,17 +202,17 @@ def within_files(settings: BrokerSettings, file_limit: int) -> BrokerSettings:
 async def serve(settings: BrokerSettings) -> int:
     """Builds the broker, or the controller that is none, and runs it to its end."""
     # Here, so that mistakes in the settings are told before the larger part is loaded.
-    if not settings.is_broker:
-        with process.loading():
-            from millrace.broker.quorum.process import ControllerProcess
-            from millrace.runtime.bundle import real_runtime
-
-        return await run_broker(ControllerProcess(settings, real_runtime()), settings)
+    kind: Callable[[BrokerSettings, Runtime], ServedBroker]
     with process.loading():
-        from millrace.broker.app import Broker
         from millrace.runtime.bundle import real_runtime
 
-    return await run_broker(Broker(settings, real_runtime()), settings)
+        if not settings.is_broker:
+            from millrace.broker.quorum.process import ControllerProcess as kind
+        elif not settings.is_controller:
+            from millrace.broker.quorum.follower import FollowingBroker as kind
+        else:
+            from millrace.broker.app import Broker as kind
+    return await run_broker(kind(settings, real_runtime()), settings)
 
 
 async def serve_test(settings: BrokerSettings, data_dir: str) -> int:

@@ -20,6 +20,7 @@ from millrace.kraft.log.restored_from import read_restored_from
 from millrace.s3stream.errors import ObjectCorrupt
 from millrace.s3stream.ids import StreamRange, StreamRole
 from millrace.s3stream.objects.format import decode_entry
+from millrace.wal.identity import MetadataMark
 from millrace.wal.log import WalRecord, WriteAheadLog
 from millrace.wal.opening import kind_of
 
@@ -114,6 +115,26 @@ class Held:
             log.warning(
                 "WAL loss accepted: WAL %s: %d records that cannot be read", path, self._unreadable_count
             )
+
+
+async def register_wal(
+    settings: BrokerSettings,
+    image: MetadataImage,
+    client: ControllerClient,
+    wal: WriteAheadLog,
+    binding: WalBinding,
+) -> None:
+    """On return metadata names the WAL, and the WAL names the metadata (`image`, from before), or its next
+    object does: before the first append."""
+    await client.register_wal(
+        wal.wal_id,
+        kind_of(settings.wal).name,
+        str(settings.wal),
+        wal.confirmed_end,
+        is_loss_accepted=binding.is_lost or wal.confirmed_end < binding.committed_end,
+    )
+    wal.see_metadata(MetadataMark(image.offset, image.epoch))
+    await wal.mark_metadata()
 
 
 def say_given_up(partitions: Sequence[LostPartition]) -> None:

@@ -250,7 +250,7 @@ def _count_reader(counts: Mapping[str, int], name: str) -> Callable[[], float]:
     return lambda: counts.get(name, 0)
 
 
-def show_metadata(registry: Registry, cache: MetadataCache) -> None:
+def show_metadata(registry: Registry, cache: MetadataCache, is_active: Callable[[], bool]) -> None:
     def image() -> MetadataImage:
         return cache.image
 
@@ -261,7 +261,7 @@ def show_metadata(registry: Registry, cache: MetadataCache) -> None:
         lambda: image().topics.partition_count,
     )
     active = "1: this node is the active controller, as a quorum of one always is"
-    registry.gauge("millrace_metadata_active_controllers", active, _constant(1))
+    registry.gauge("millrace_metadata_active_controllers", active, is_active)
     registry.gauge("millrace_metadata_brokers", "Registered brokers", lambda: len(image().brokers))
     registry.gauge("millrace_metadata_streams", "Streams in metadata", lambda: len(image().streams))
     objects = "Objects in metadata, by state"

@@ -43,9 +43,9 @@ Page = Callable[[], Awaitable[Answer]]
 
 
 def health_pages(
-    reason_unready: Callable[[], str],
     render_metrics: Callable[[], Yielding[str]],
     yield_queue: YieldQueue,
+    reason_unready: Callable[[], str],
     reason_blocked: Callable[[], str] = lambda: "",
     reason_held: Callable[[], str] = lambda: "",
 ) -> Mapping[str, Page]:

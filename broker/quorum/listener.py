@@ -20,6 +20,7 @@ from millrace.broker.handlers.api_versions import ApiVersions
 from millrace.broker.handlers.forward import Forward
 from millrace.broker.requests.forwarding import Forwarding
 from millrace.broker.requests.request import CLOSE, Handle, RequestContext, Verdict
+from millrace.kraft.commands.table import COMMAND_KEYS
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.transport import Endpoints, QuorumTransport
 from millrace.protocol.error_codes import ErrorCode
@@ -88,7 +89,9 @@ def build_controller_handlers(
     forwarding = Forwarding(transport.channel, timeout_ms)
     handlers |= {key: Forward(forwarding).handle for key in FORWARDED}
     handlers[60] = DescribeControllers(node, endpoints).handle
+    # Also of what a ForwardCommand may hold, which is served in no other way: who sends one has to know.
+    shown = {*handlers, *COMMAND_KEYS}
     handlers[18] = ApiVersions(
-        handlers, node.cluster_id, node.settings.node_id, lambda: node.publisher.image, "controller"
+        shown, node.cluster_id, node.settings.node_id, lambda: node.publisher.image, "controller"
     ).handle
     return handlers

@@ -20,9 +20,9 @@ from millrace.broker.network.admin_http import AdminHttp, health_pages
 from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.server import BoundEndpoint, Server, bind_all, unbind
 from millrace.broker.quorum.listener import build_controller_handlers
+from millrace.broker.quorum.member import open_member
 from millrace.broker.requests.dispatch import Dispatcher
 from millrace.broker.settings.addresses import Endpoint
-from millrace.broker.settings.of_parts import config_checks
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.transport import QuorumTransport
 from millrace.runtime.bundle import Runtime
@@ -82,7 +82,7 @@ class ControllerProcess:
         address = self._settings.listeners.admin
         if address is None:
             return
-        pages = health_pages(self._why_not_ready, self._registry.render_yielding, self._runtime.yield_queue)
+        pages = health_pages(self._registry.render_yielding, self._runtime.yield_queue, self._why_not_ready)
         admin = AdminHttp(self._runtime.net, pages)
         self.admin_port = await admin.start(*address)
 
@@ -102,23 +102,8 @@ class ControllerProcess:
         return places
 
     async def _open(self) -> tuple[ControllerNode, QuorumTransport]:
-        settings, runtime = self._settings, self._runtime
-        quorum = settings.quorum
-        check_broker_config, check_other_config = config_checks(settings)
-        transport = QuorumTransport(runtime.net, quorum.voters, quorum.request_s)
-        node = await ControllerNode.open(
-            runtime.disk,
-            runtime.clock,
-            runtime.rand.split("controller"),
-            settings.controller,
-            check_broker_config=check_broker_config,
-            check_other_config=check_other_config,
-            on_failed=self._on_failed,
-            send=transport.send,
-            snapshots=transport,
-        )
+        node, transport = await open_member(self._settings, self._runtime, self._on_failed)
         self.node = node
-        transport.start(node)
         show_quorum(self._registry, node)
         self._endings += [("quorum transport", transport.close), ("controller", node.close)]
         return node, transport

@@ -13,39 +13,41 @@ from millrace.broker.settings.addresses import split_host_port
 from millrace.broker.settings.values import Values
 from millrace.kraft.config import QuorumSettings, Ticks
 
-BOTH: Final = {"broker", "controller"}
-CONTROLLER: Final = {"controller"}
 ROLES_KEY, VOTERS_KEY = "process.roles", "controller.quorum.voters"
 BOOTSTRAP_KEY: Final = "controller.quorum.bootstrap.servers"
 LISTENER, PORT = "CONTROLLER", 9093  # of a controller that names none
 
 
-def read_roles(values: Values) -> bool:
-    """Whether the process is a broker, too; a controller it is in any case."""
+def read_roles(values: Values) -> tuple[bool, bool]:
+    """Whether the process is a broker, and whether it is a controller."""
     roles = set(values[ROLES_KEY])
-    if roles not in (BOTH, CONTROLLER):
-        values.mistake(ROLES_KEY, "must be broker,controller or controller in this release")
-    return roles != CONTROLLER
+    if not roles:
+        values.mistake(ROLES_KEY, "must be broker,controller or one of the two")
+    return "broker" in roles, "controller" in roles
 
 
-def read_quorum(values: Values, node_id: int, *, is_broker: bool) -> QuorumSettings:
-    """A quorum of this node, or of controllers that are no brokers. A broker beside other voters is refused
+def read_quorum(values: Values, node_id: int, *, is_broker: bool, is_controller: bool) -> QuorumSettings:
+    """A quorum of this node, or of controllers that are no brokers. One of a broker and others is refused
     rather than run with fewer voters than the operator believes."""
     voters = _read_voters(values)
-    if voters and node_id not in voters:
+    if is_controller and voters and node_id not in voters:
         values.mistake(VOTERS_KEY, f"does not hold this node, {node_id}")
-    if len(voters) > 1 and is_broker:
+    if not is_controller and not voters:
+        values.mistake(VOTERS_KEY, "has to name the controllers, for a broker that is none")
+    if not is_controller and node_id in voters:
+        values.mistake(VOTERS_KEY, f"holds this node, {node_id}, which is no controller ({ROLES_KEY})")
+    if len(voters) > 1 and is_broker and is_controller:
         values.mistake(
             VOTERS_KEY,
             "names several voters: in this release they have to be controllers alone "
-            "(process.roles=controller), and a broker runs a quorum of one",
+            "(process.roles=controller), and a broker that is one too runs a quorum of one",
         )
     if len(values[BOOTSTRAP_KEY] or ()) > 1:
         values.mistake(
             BOOTSTRAP_KEY, f"names several voters: say them in {VOTERS_KEY}, with their ids, in this release"
         )
-    if len(voters) > 1 and not values["cluster.id"]:
-        values.mistake("cluster.id", "has to be given, the same to each voter of a quorum of several")
+    if (len(voters) > 1 or not is_controller) and not values["cluster.id"]:
+        values.mistake("cluster.id", "has to be given, the same to each node of a cluster of several")
     return QuorumSettings(voters, values["controller.quorum.request.timeout.ms"] / 1000)
 
 

@@ -24,8 +24,7 @@ NODE = (
         "process.roles",
         LIST,
         "broker,controller",
-        "The parts this process runs: broker,controller, or controller alone, as one of a quorum of "
-        "several. In this release brokers do not join a quorum of others yet.",
+        "The parts this process runs: both, or controller or broker alone in a cluster of several nodes.",
         choices=("broker", "controller"),
     ),
     Key("broker.rack", STRING, None, "The zone that clients are told this broker stands in."),
@@ -33,8 +32,8 @@ NODE = (
         "cluster.id",
         STRING,
         None,
-        "The id a new cluster gets, 22 characters of base64; without it one is made up, but for a quorum of "
-        "several, whose voters have to be given the same.",
+        "The id a new cluster gets, 22 characters of base64; without it one is made up, but for a cluster of "
+        "several nodes, which have to be given the same.",
         is_ours=True,
     ),
     Key(
@@ -69,7 +68,7 @@ NODE = (
         "controller.quorum.voters",
         LIST,
         "",
-        "The voters, ID@HOST:PORT, the same list on each; several are controllers alone in this release.",
+        "The voters, ID@HOST:PORT, the same list on each node; several are controllers alone for now.",
     ),
     Key(
         "controller.quorum.election.timeout.ms",

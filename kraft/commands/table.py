@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from millrace.kraft.commands.decision import Context, Decision
 from millrace.kraft.commands.refusals import refuse
+from millrace.protocol.apis import NAMED
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.scheduling.yielding import Yielding
@@ -107,6 +108,9 @@ ROWS: Final[dict[str, Row]] = {
     "RemoveObjects": Row("objects.decide_remove_objects", _plain),
     "TrimStreams": Row("streams.decide_trim_streams", _timed),
 }
+
+
+COMMAND_KEYS: Final = frozenset(NAMED[name].key for name in (*ROWS, "DescribeQuorum"))
 
 
 def _describe_quorum(context: Context, request: Any) -> Decision:

@@ -20,11 +20,11 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from millrace.kraft.commands.table import COMMANDS
+from millrace.kraft.commands.table import COMMAND_KEYS
 from millrace.kraft.controller import Controller
 from millrace.kraft.errors import LogFull, NotLeader, TooManyCommands
 from millrace.kraft.image.publisher import MetadataPublisher
-from millrace.protocol.apis import API, Api
+from millrace.protocol.apis import API
 from millrace.protocol.codec import decode_request_yielding, encode_response_yielding
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import WireError
@@ -46,7 +46,7 @@ class CommandService:
         try:
             header, position = decode_request_header(request.command)
             api, version = API[header.api_key], header.api_version
-            if not is_command(api):
+            if api.key not in COMMAND_KEYS:
                 return ForwardCommandResponse(error_code=ErrorCode.INVALID_REQUEST)
             if not api.min_version <= version <= api.max_version:
                 return ForwardCommandResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
@@ -63,11 +63,6 @@ class CommandService:
         encoded = encode_response_yielding(api, version, header.correlation_id, reply)
         frame = b"".join(await run_yielding(encoded))
         return ForwardCommandResponse(reply=frame[4:], metadata_offset=offset)
-
-
-def is_command(api: Api) -> bool:
-    """Whether the controller takes requests of this API."""
-    return api.request_type in COMMANDS
 
 
 def _code_of(error: MillraceError) -> ErrorCode:

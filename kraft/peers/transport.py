@@ -54,6 +54,7 @@ class QuorumTransport:
         self.channel: QuorumChannel  # once it is started
 
     def start(self, node: ControllerNode) -> None:
+        """From now on the node's channel leads to whoever leads."""
         settings, raft = node.settings, node.driver.raft
         self._node = node
         self._member = Member(
@@ -71,6 +72,8 @@ class QuorumTransport:
         )
         self._commands = CommandService(node.controller, node.publisher)
         self.channel = QuorumChannel(settings.node_id, node.controller, node.driver.news, self._connect)
+        if not raft.is_alone:
+            node.channel = self.channel
 
     def send(self, message: Message) -> None:
         """What the core says: a request goes to its peer, an answer to who waits for it."""

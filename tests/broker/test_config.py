@@ -252,7 +252,6 @@ def test_a_mistake_hides_no_warning() -> None:
         ("advertised.listeners=OTHER://h:1", "not in listeners"),
         ("advertised.listeners=PLAINTEXT://0.0.0.0:1", "every address"),
         ("controller.listener.names=PLAINTEXT", "no listener to clients"),
-        ("process.roles=broker", "broker,controller"),
         ("controller.quorum.voters=1@a:1,1@b:1", "node 1 twice"),
         ("controller.quorum.voters=7@a:1", "this node"),
         ("controller.quorum.voters=a:1", "ID@HOST:PORT"),
@@ -287,6 +286,16 @@ def test_a_controller_among_several_voters() -> None:
     assert [str(one) for one in elsewhere.listeners.controllers] == ["C://:7"]
 
 
+OF_BROKER = ("process.roles=broker", "controller.quorum.voters=1@a:1,2@b:2,3@c:3", OF_CLUSTER, "node.id=9")
+
+
+def test_a_broker_beside_controllers() -> None:
+    settings = make(*OF_BROKER).settings
+    assert (settings.is_broker, settings.is_controller) == (True, False)
+    assert settings.controller.voters == (1, 2, 3)
+    assert [str(one) for one in settings.listeners.clients] == ["PLAINTEXT://127.0.0.1:9092"]
+
+
 def test_a_broker_that_is_the_whole_quorum() -> None:
     settings = make("controller.quorum.voters=1@a:1").settings
     assert settings.is_broker
@@ -303,7 +312,10 @@ def test_a_broker_that_is_the_whole_quorum() -> None:
     [
         ((*CONTROLLER, OF_CLUSTER, "listeners=PLAINTEXT://:1"), "listeners", "serves no clients"),
         (CONTROLLER, "cluster.id", "the same"),
-        ((CONTROLLER[1], OF_CLUSTER), "controller.quorum.voters", "a broker runs a quorum of one"),
+        ((CONTROLLER[1], OF_CLUSTER), "controller.quorum.voters", "runs a quorum of one"),
+        ((*OF_BROKER[:2], OF_BROKER[3]), "cluster.id", "the same"),
+        ((OF_BROKER[0], OF_CLUSTER), "controller.quorum.voters", "has to name the controllers"),
+        ((*OF_BROKER, "node.id=2"), "controller.quorum.voters", "is no controller"),
         ((*CONTROLLER[:2], OF_CLUSTER, "node.id=4"), "controller.quorum.voters", "this node, 4"),
     ],
 )

@@ -11,6 +11,7 @@ from tests.live import LiveBroker, free_port
 from tests.patience import until
 
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
+FIRST_BROKER = 101
 
 
 class LiveControllers:
@@ -82,6 +83,54 @@ class LiveControllers:
     ) -> None:
         for node in self.nodes.values():
             node.kill()
+
+
+class LiveCluster:
+    """Controllers and brokers over one bucket, a folder. Brokers are nodes 101 and up, each with a WAL of its
+    own. `with LiveCluster(folder, controllers=3, brokers=3) as cluster`: all of them ready."""
+
+    def __init__(
+        self, folder: Path, controllers: int, brokers: int, overrides: dict[str, str] | None = None
+    ) -> None:
+        self.quorum = LiveControllers(folder, controllers, overrides)
+        self.brokers = {
+            FIRST_BROKER + number: LiveBroker(
+                folder / f"broker{number}",
+                {
+                    "process.roles": "broker",
+                    "node.id": str(FIRST_BROKER + number),
+                    "cluster.id": CLUSTER,
+                    "controller.quorum.voters": self.quorum.voters,
+                    "s3.data.buckets": f"0@file://{folder}/bucket",
+                    **(overrides or {}),
+                },
+                wal="64MiB",
+            )
+            for number in range(brokers)
+        }
+
+    @property
+    def addresses(self) -> list[str]:
+        return [broker.address for broker in self.brokers.values()]
+
+    def __enter__(self) -> LiveCluster:
+        try:
+            self.quorum.start()
+            for broker in self.brokers.values():
+                broker.begin()
+            for broker in self.brokers.values():
+                broker.wait_ready()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for broker in self.brokers.values():
+            broker.kill()
+        self.quorum.__exit__(kind, error, trace)
 
 
 def offset_of(node: LiveBroker) -> int:

@@ -21,6 +21,7 @@ from millrace.broker.config import BrokerSettings
 from millrace.broker.controller_client import ControllerClient
 from millrace.broker.identity.ownership import Replaced as TakenOver
 from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.quorum.member import NoBackup
 from millrace.broker.stores import NodeStores
 from millrace.kraft.bucket.writer import MetadataBackup
 from millrace.kraft.image.image import MetadataImage
@@ -166,7 +167,7 @@ class SimBroker(Broker):
         self.stores = stores
         controller = await super()._start_controller(stores)
         self._node.cluster_id = controller.cluster_id
-        controller.channel = LossyChannel(controller.channel, self._node)  # type: ignore[assignment]
+        controller.channel = LossyChannel(controller.channel, self._node)
         self._node.on_image(controller.publisher.image)
         controller.publisher.subscribe(lambda delta, image: self._on_image(image))
         return controller
@@ -182,7 +183,7 @@ class SimBroker(Broker):
         client: ControllerClient,
         stores: NodeStores,
         wal: WriteAheadLog,
-        backup: MetadataBackup,
+        backup: MetadataBackup | NoBackup,
     ) -> Storage:
         self.storage = await super()._start_engine(node, cache, client, stores, wal, backup)
         return self.storage

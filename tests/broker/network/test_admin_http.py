@@ -29,7 +29,7 @@ class Door:
         self.reason, self.blocked, self.held, self.render_turns = "recovering", "", "", 0
         pages = dict(
             health_pages(
-                lambda: self.reason, self.rendered, YieldQueue(), *(lambda: self.blocked, lambda: self.held)
+                self.rendered, YieldQueue(), *(lambda: self.reason, lambda: self.blocked, lambda: self.held)
             )
         )
         pages["/broken"] = self.broken
@@ -166,7 +166,7 @@ def test_who_leaves_while_a_page_is_made_ends_its_making(
                     made += 1
                     yield
 
-            door.http._pages = health_pages(lambda: "", endless, YieldQueue())
+            door.http._pages = health_pages(endless, YieldQueue(), lambda: "")
             _, writer = await asyncio.open_connection("127.0.0.1", door.port)
             writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
             await eventually(lambda: made > 0)

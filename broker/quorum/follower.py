@@ -1,0 +1,50 @@
+"""FollowingBroker: a broker beside controllers that are processes of their own (process.roles=broker). It
+follows their quorum as an observer, and sends commands to whoever leads.
+
+Not here yet, and so nobody's: sessions and fencing of brokers, the metadata in the bucket, the deletion of
+objects. A broker that is gone keeps its partitions until it is back.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from millrace.broker.app import Broker
+from millrace.broker.identity.binding import bind_bucket
+from millrace.broker.identity.claims import check_claims
+from millrace.broker.quorum.member import NoBackup, catch_up, open_member
+from millrace.broker.stores import NodeStores
+from millrace.kraft.node import ControllerNode
+from millrace.wal.opening import identify_wal
+
+log = logging.getLogger(__name__)
+
+
+class FollowingBroker(Broker):
+    async def _start_controller(self, stores: NodeStores) -> ControllerNode:
+        """A node that follows. Raises BindingRefused where bucket or WAL are not this broker's; as far as
+        whoever leads knows: one that was replaced and has not noticed may know less, for some seconds, and
+        takes no command any more, so that the claim of this node fails."""
+        settings, bucket = self._settings, str(self._settings.data)
+        bound_cluster = await self._reach_store(stores.plain, bucket)
+        self._watch.enter("joining the quorum of controllers")
+        self._first.is_kept = True
+        node, transport = await open_member(settings, self._runtime, self._on_failed)
+        self.controller = node
+        self._ends_with("quorum transport", transport.close)
+        self._ends_with("metadata", node.close)
+        await node.start()
+        await catch_up(node)
+        log.info("cluster %s", node.cluster_id)
+        self._watch.enter("looking at the WAL")
+        image = node.publisher.image
+        patient = self._patient(stores.plain, "claims at start")
+        await check_claims(patient, bucket, node.cluster_id, image, settings.node_id)
+        found = await self._asked_of_wal(identify_wal(self._wal_place(stores), settings.node_id))
+        self._wal_binding = self._judge_wal(node, found)
+        is_remote = settings.data.scheme == "s3"
+        await bind_bucket(stores.plain, bucket, bound_cluster, node.cluster_id, image, is_remote=is_remote)
+        return node
+
+    def _start_backup(self, node: ControllerNode, stores: NodeStores) -> NoBackup:
+        return NoBackup()

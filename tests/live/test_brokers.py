@@ -1,0 +1,161 @@
+"""Brokers as real processes beside controllers: topics are spread over them, clients find each partition's
+leader, and what was acknowledged is there after any of the nodes was killed."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.live import LiveBroker
+from tests.live.client import Client
+from tests.live.cluster import FIRST_BROKER, LiveCluster
+from tests.live.test_controllers import QUICK
+from tests.patience import PATIENCE_S, until
+
+TOPIC, PARTITIONS = "spread", 6
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LiveCluster]:
+    with LiveCluster(tmp_path, 3, 3, QUICK) as started:
+        with Client(started.addresses[0]) as client:
+            client.create(TOPIC, PARTITIONS)
+        yield started
+
+
+def leaders(broker: LiveBroker) -> dict[int, int]:
+    """Who leads which partition, as this broker tells it."""
+    with Client(broker.address) as client:
+        answer = client.ask("Metadata", MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)]))
+    return {one.partition_index: one.leader_id for one in answer.topics[0].partitions}
+
+
+def producer(cluster: LiveCluster, **options: Any) -> KafkaProducer:
+    return KafkaProducer(bootstrap_servers=cluster.addresses, enable_idempotence=True, **options)
+
+
+def read_all(cluster: LiveCluster, count: int) -> list[bytes]:
+    """What is in the topic, partition by partition; at least so many are waited for."""
+    consumer = KafkaConsumer(bootstrap_servers=cluster.addresses, auto_offset_reset="earliest")
+    try:
+        consumer.assign([TopicPartition(TOPIC, index) for index in range(PARTITIONS)])
+        found: list[bytes] = []
+
+        def is_all() -> bool:
+            for records in consumer.poll(timeout_ms=500).values():
+                found.extend(record.value for record in records)
+            return len(found) >= count
+
+        until(is_all, f"{count} records are not there")
+        return found
+    finally:
+        consumer.close()
+
+
+def test_partitions_are_spread_and_each_broker_says_where(cluster: LiveCluster) -> None:
+    """Who asks the wrong one is told so, in the way that makes clients look again."""
+    told = [leaders(broker) for broker in cluster.brokers.values()]
+    assert told[0] == told[1] == told[2]
+    assert sorted(told[0].values()) == sorted([*cluster.brokers] * 2)
+    (elsewhere,) = [index for index, leader in told[0].items() if leader != FIRST_BROKER][:1]
+    with Client(cluster.brokers[FIRST_BROKER].address) as client:
+        assert client.send(TOPIC, [b"x"], elsewhere).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    sending = producer(cluster)
+    for number in range(300):
+        sending.send(TOPIC, b"%d" % number, partition=number % PARTITIONS)
+    sending.flush()
+    sending.close()
+    assert sorted(map(int, read_all(cluster, 300))) == list(range(300))
+
+
+def test_groups_commit_wherever_their_coordinator_is(cluster: LiveCluster) -> None:
+    for number in range(4):
+        consumer = KafkaConsumer(
+            bootstrap_servers=cluster.addresses, group_id=f"g{number}", enable_auto_commit=False
+        )
+        place = TopicPartition(TOPIC, number)
+        consumer.assign([place])
+        consumer.seek(place, 0)
+        assert consumer.position(place) == 0
+        consumer.commit()
+        assert consumer.committed(place) == 0
+        consumer.close()
+
+
+def test_producers_go_on_while_controllers_are_killed(cluster: LiveCluster) -> None:
+    """An idempotent producer, while each controller in turn is killed and comes back: no error, nothing
+    twice, nothing lost; and topics are made in between."""
+    sending, is_over, sent, failed = producer(cluster), threading.Event(), [0], list[Exception]()
+
+    def work() -> None:
+        while not is_over.wait(0.002):
+            sending.send(TOPIC, b"%d" % sent[0], partition=sent[0] % PARTITIONS).add_errback(failed.append)
+            sent[0] += 1
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        for number, node_id in enumerate(cluster.quorum.nodes):
+            cluster.quorum.nodes[node_id].kill()
+            cluster.quorum.leader()
+            with Client(cluster.addresses[number]) as client:
+                client.create(f"between{number}")
+            cluster.quorum.start([node_id])
+            cluster.quorum.wait_equal(cluster.quorum.nodes)
+    finally:
+        is_over.set()
+        worker.join()
+    sending.flush(PATIENCE_S)
+    sending.close()
+    assert not failed
+    assert sorted(map(int, read_all(cluster, sent[0]))) == list(range(sent[0]))
+
+
+def test_a_broker_that_was_killed_comes_back_with_all_it_acknowledged(cluster: LiveCluster) -> None:
+    """kill -9 of each broker in turn: its partitions wait for it, the others' do not. One loses its copy of
+    the metadata, too, and fetches it anew."""
+    sending = producer(cluster, retries=1_000)
+    sent = 0
+    for node_id, broker in cluster.brokers.items():
+        for _ in range(100):
+            sending.send(TOPIC, b"%d" % sent, partition=sent % PARTITIONS).get(PATIENCE_S)
+            sent += 1
+        broker.kill()
+        others = [index for index, leader in leaders_of(cluster, node_id).items() if leader != node_id]
+        for index in others:
+            sending.send(TOPIC, b"%d" % sent, partition=index).get(PATIENCE_S)
+            sent += 1
+        if node_id == FIRST_BROKER:
+            shutil.rmtree(broker.folder / "data" / "metadata")
+        broker.start()
+    sending.close()
+    assert sorted(map(int, read_all(cluster, sent))) == list(range(sent))
+
+
+def leaders_of(cluster: LiveCluster, is_gone: int) -> dict[int, int]:
+    return leaders(next(one for node_id, one in cluster.brokers.items() if node_id != is_gone))
+
+
+def test_a_second_process_with_a_brokers_id_and_a_new_log_is_refused(
+    cluster: LiveCluster, tmp_path: Path
+) -> None:
+    """What the first one acknowledged may be in its log alone; the first goes on."""
+    first = cluster.brokers[FIRST_BROKER]
+    with Client(first.address) as client:
+        client.send(TOPIC, [b"x"], min(index for index, one in leaders(first).items() if one == FIRST_BROKER))
+    second = LiveBroker(
+        tmp_path / "second",
+        {**first._overrides, "s3.wal.path": f"0@file://{tmp_path}/second-wal?capacity=64MiB"},
+    )
+    second.begin()
+    assert second.wait_end() == 1
+    assert "streams were open" in second.log_path.read_text()
+    assert first.is_running()
