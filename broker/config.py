@@ -28,7 +28,12 @@ from millrace.broker.settings.checks import (
 from millrace.broker.settings.connection_limits import ConnectionLimits
 from millrace.broker.settings.dynamic_configs import DYNAMIC
 from millrace.broker.settings.key import KIND_NAMES, OBEYED, REFUSED, STORED, Key
-from millrace.broker.settings.quorum import fill_listeners, read_quorum, read_roles, read_ticks
+from millrace.broker.settings.quorum import (
+    fill_listeners,
+    read_quorum,
+    read_roles,
+    read_ticks,
+)
 from millrace.broker.settings.source import Given
 from millrace.broker.settings.table import all_keys
 from millrace.broker.settings.values import ShownValue, Values
@@ -325,6 +330,7 @@ def _controller_settings(
         node_id=node_id,
         voters=tuple(sorted(quorum.voters)) or (node_id,),
         ticks=read_ticks(values),
+        session_ms=quorum.session_ms,
         cluster_id=cluster_id,
         partitions_default=values["num.partitions"],
         segment_bytes=values["metadata.log.segment.bytes"],

@@ -23,6 +23,7 @@ from millrace.protocol.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
 )
+from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from millrace.protocol.messages.broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
@@ -291,6 +292,19 @@ class ControllerClient:
     @property
     def _image(self) -> MetadataImage:
         return self._cache.image
+
+    # sessions
+
+    async def heartbeat(self, *, want_shut_down: bool = False) -> BrokerHeartbeatResponse:
+        """Says that this broker is there, and ready to lead unless it wants to end. Raises StreamFenced where
+        a newer incarnation has registered."""
+        request = BrokerHeartbeatRequest(
+            self._node_id, self.broker_epoch, self._image.offset, want_shut_down=want_shut_down
+        )
+        response: BrokerHeartbeatResponse = await self._ask(request)
+        self._check_node(response.error_code)
+        _raise_refusal(response.error_code, "a heartbeat")
+        return response
 
     # producer ids and deletions
 

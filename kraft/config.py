@@ -55,10 +55,13 @@ class Ticks:
 @dataclass(frozen=True, slots=True)
 class QuorumSettings:
     """`voters`: host and port of each controller's listener, by node id; empty where none are named.
-    `request_s`: how long a member is given to answer."""
+    `request_s`: how long a member is given to answer. `session_ms`: of brokers; None where the one broker is
+    its own controller. `heartbeat_s`: how often they are heard."""
 
     voters: Mapping[int, tuple[str, int]]
     request_s: float
+    session_ms: int | None
+    heartbeat_s: float
 
 
 NO_STATIC: Mapping[str, str] = MappingProxyType({})
@@ -84,6 +87,7 @@ class ControllerSettings:
         8 << 20
     )  # room given up when the disk is full, so that deletions can still be written
     ticks: Ticks = Ticks()
+    session_ms: int | None = None  # broker.session.timeout.ms, where brokers are not their own controllers
     expiry_interval_ms: int = 1_000  # prepared objects past their deadline are looked for this often
     # how far the wall clock may run ahead of the loop's before deadlines stop following it
     wall_jump_max_ms: int = 60_000

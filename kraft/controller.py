@@ -41,6 +41,7 @@ from millrace.kraft.image.delta import MetadataDelta, apply_records
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.image.publisher import MetadataPublisher
 from millrace.kraft.image.records import Proposal, ValueWriter
+from millrace.kraft.sessions import Sessions
 from millrace.kraft.tables.features import METADATA_VERSION, bootstrap_records
 from millrace.kraft.topic_configs import ConfigLookup
 from millrace.protocol.dataclass import dataclass
@@ -118,6 +119,8 @@ class Controller:
         self._wall_start_ms = clock.wall_ms()
         self._loop_start_s = asyncio.get_running_loop().time()
         self._wall_jump_max_ms = settings.wall_jump_max_ms
+        self.sessions = None if settings.session_ms is None else Sessions(settings.session_ms / 1000)
+        self._hear = None if self.sessions is None else self._on_heartbeat
 
     @property
     def image(self) -> MetadataImage:
@@ -161,11 +164,41 @@ class Controller:
         self._propose(Decision(len(records[0].object_ids), list(records)), reply)
         return reply
 
+    def fence(self) -> asyncio.Future[Any] | None:
+        """Fences brokers whose sessions are over; None when there is none, or nobody asks here."""
+        now_s = asyncio.get_running_loop().time()
+        if self.sessions is None or self._why_not_now() is not None or self._is_busy:
+            return None
+        gone = self.sessions.look(now_s)
+        if not gone:
+            return None
+        from millrace.kraft.commands.brokers import decide_fence_brokers
+
+        records = decide_fence_brokers(self._head, gone)
+        fenced = {record.broker_id for record in records}
+        for broker_id in gone:
+            if broker_id not in fenced:
+                self.sessions.forget(broker_id)
+        if not records:
+            return None
+        for record in records:
+            log.warning("broker %d is fenced: no heartbeat within its session", record.broker_id)
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._propose(Decision(None, list(records)), reply)
+        return reply
+
+    def _on_heartbeat(self, broker_id: int, broker_epoch: int) -> None:
+        assert self.sessions is not None
+        self.sessions.hear(broker_id, asyncio.get_running_loop().time())
+
     # Called by the driver.
 
     def on_leading(self, epoch: int) -> None:
         self._epoch = epoch
         self._head = self._publisher.image
+        if self.sessions is not None:
+            alive = [broker.broker_id for broker in self._head.brokers if not broker.is_fenced]
+            self.sessions.begin(alive, asyncio.get_running_loop().time())
         if not self._head.features.level(METADATA_VERSION):
             self._propose(Decision(None, list(bootstrap_records())), self.active)
         elif not self.active.done():
@@ -430,6 +463,7 @@ class Controller:
             self._creation,
             self._configs,
             self._describe_quorum,
+            self._hear,
         )
 
     def _passed_ms(self) -> int:

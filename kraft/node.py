@@ -243,6 +243,8 @@ class ControllerNode:
         is_alone = self.driver.raft.is_alone
         if self._is_reachable or not is_alone:
             self._tasks.start("quorum ticks", self._tick, on_escape=self._on_escape)
+        if self.controller.sessions is not None and self.driver.raft.is_voter:
+            self._tasks.start("broker sessions", self._watch_sessions, on_escape=self._on_escape)
         if is_alone:
             await self.controller.active
 
@@ -317,6 +319,17 @@ class ControllerNode:
                 await asyncio.wait([expired])
                 if expired.exception() is not None:
                     log.warning("prepared objects could not be expired: %s", in_words(expired.exception()))
+
+    async def _watch_sessions(self) -> None:
+        sessions = self.controller.sessions
+        assert sessions is not None
+        while True:
+            await asyncio.sleep(sessions.look_every_s)
+            fenced = self.controller.fence()
+            if fenced is not None:
+                await asyncio.wait([fenced])
+                if fenced.exception() is not None:
+                    log.warning("brokers could not be fenced: %s", in_words(fenced.exception()))
 
     async def _tick(self) -> None:
         while True:

@@ -9,7 +9,7 @@ Kafka. Many names are looked up in chunks, in one image.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from typing import Any
 
 from millrace.broker.metadata_cache import INTERNAL_TOPICS, MetadataCache
@@ -43,7 +43,7 @@ class DescribeTopicPartitions:
         partitions_count = min(request.response_partition_limit, self._cache.image.topics.partition_count)
         if len(request.topics) > NAMES_PER_CHUNK or partitions_count > PARTITIONS_PER_CHUNK:
             return self._answer_many(context, request)
-        page = _Page(self._cache.image.topics, request)
+        page = _Page(self._cache.image.topics, request, self._cache.fenced_ids())
         page.add(page.names)
         return page.response
 
@@ -51,7 +51,7 @@ class DescribeTopicPartitions:
         self, context: RequestContext, request: DescribeTopicPartitionsRequest
     ) -> DescribeTopicPartitionsResponse:
         await context.work.yield_now()
-        page = _Page(self._cache.image.topics, request)
+        page = _Page(self._cache.image.topics, request, self._cache.fenced_ids())
         async for names in in_chunks(page.names, NAMES_PER_CHUNK, context.work):
             page.add(names)
             if page.response.next_cursor is not None:
@@ -67,7 +67,9 @@ class _Page:
     """A page in the making. `names`: of the topics that may be on it, in order. Raises KafkaError for a
     cursor that is nowhere."""
 
-    def __init__(self, topics: Topics, request: DescribeTopicPartitionsRequest) -> None:
+    def __init__(
+        self, topics: Topics, request: DescribeTopicPartitionsRequest, fenced: Collection[int]
+    ) -> None:
         cursor = request.cursor
         if request.topics:
             names = sorted({asked.name for asked in request.topics})
@@ -80,6 +82,7 @@ class _Page:
         self.response = DescribeTopicPartitionsResponse()
         self._topics = topics
         self._cursor = cursor
+        self._fenced = fenced
         self._left = min(max(request.response_partition_limit, 1), PARTITIONS_MAX)
 
     def add(self, names: Sequence[str]) -> None:
@@ -98,7 +101,7 @@ class _Page:
         """Adds what fits of the topic; whether that is all of it."""
         cursor = self._cursor
         start = cursor.partition_index if cursor is not None and cursor.topic_name == topic.name else 0
-        described = _describe(topic, start, self._left)
+        described = _describe(topic, start, self._left, self._fenced)
         self.response.topics.append(described)
         self._left -= len(described.partitions)
         end = start + len(described.partitions)
@@ -125,17 +128,22 @@ def _check_cursor(cursor: Cursor, names: list[str] | None) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, text)
 
 
-def _describe(topic: Topic, start: int, count: int) -> DescribeTopicPartitionsResponseTopic:
+def _describe(
+    topic: Topic, start: int, count: int, fenced: Collection[int]
+) -> DescribeTopicPartitionsResponseTopic:
+    """As Kafka tells it, a leader that is fenced is none, and its replica is offline."""
+    gone = {-1, *fenced}
     partitions = [
         DescribeTopicPartitionsResponsePartition(
-            error_code=int(ErrorCode.LEADER_NOT_AVAILABLE if state.leader < 0 else ErrorCode.NONE),
+            error_code=int(ErrorCode.LEADER_NOT_AVAILABLE if state.leader in gone else ErrorCode.NONE),
             partition_index=index,
-            leader_id=state.leader,
+            leader_id=-1 if state.leader in fenced else state.leader,
             leader_epoch=state.leader_epoch,
             replica_nodes=list(state.replicas),
             isr_nodes=list(state.isr),
             eligible_leader_replicas=[],
             last_known_elr=[],
+            offline_replicas=[one for one in state.replicas if one in fenced],
         )
         for index, state in enumerate(topic.partitions[start : start + count], start)
     ]

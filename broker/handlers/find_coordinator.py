@@ -87,7 +87,7 @@ class FindCoordinator:
         topic = self._cache.image.topics.by_name(OFFSETS_TOPIC)
         leader = -1 if topic is None else topic.partitions[partition_for(key, len(topic.partitions))].leader
         node = self._cache.node(leader, context.connection)
-        if node is None:
+        if node is None or node.is_fenced:
             text = "the coordinator is being found; try again"
             return Coordinator(key, -1, "", -1, int(ErrorCode.COORDINATOR_NOT_AVAILABLE), text)
         return Coordinator(key, node.node_id, node.host, node.port)

@@ -11,7 +11,7 @@ that is named more than once is described once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Hashable, Iterable, Iterator
+from collections.abc import Collection, Coroutine, Hashable, Iterable, Iterator
 from typing import Any
 
 from millrace.broker.metadata_cache import INTERNAL_TOPICS, MetadataCache
@@ -129,11 +129,16 @@ class Metadata:
             self._add(response, context, request, topics, errors, is_brief=True)
             for _, topic in topics:
                 if topic is not None and len(topic.partitions) > PARTITIONS_PER_CHUNK:
-                    answer = response.topics[-1]  # a wide one ends its chunk
+                    answer, fenced = (
+                        response.topics[-1],
+                        self._cache.fenced_ids(),
+                    )  # a wide one ends its chunk
                     async for states in in_chunks(
                         enumerate(topic.partitions), PARTITIONS_PER_CHUNK, context.work
                     ):
-                        answer.partitions += [_described_partition(index, state) for index, state in states]
+                        answer.partitions += [
+                            _described_partition(index, state, fenced) for index, state in states
+                        ]
         return response
 
     async def _create(self, missing: list[str], context: RequestContext) -> dict[str, int]:
@@ -175,9 +180,10 @@ class Metadata:
         is_brief: bool = False,
     ) -> None:
         """`is_brief`: without the partitions of wide topics."""
+        fenced = self._cache.fenced_ids()
         for asked, topic in found:
             if topic is not None:
-                answer = _described(topic, PARTITIONS_PER_CHUNK if is_brief else None)
+                answer = _described(topic, fenced, PARTITIONS_PER_CHUNK if is_brief else None)
             else:
                 assert asked is not None
                 answer = _missing(asked, context.api_version, creation_errors)
@@ -237,22 +243,29 @@ def _missing(
     return MetadataResponseTopic(int(code), name, is_internal=name in INTERNAL_TOPICS)
 
 
-def _described(topic: Topic, partitions_max: int | None) -> MetadataResponseTopic:
+def _described(topic: Topic, fenced: Collection[int], partitions_max: int | None) -> MetadataResponseTopic:
     """Without partitions where there are more than `partitions_max`."""
     partitions = []
     if partitions_max is None or len(topic.partitions) <= partitions_max:
-        partitions = [_described_partition(index, state) for index, state in enumerate(topic.partitions)]
+        partitions = [
+            _described_partition(index, state, fenced) for index, state in enumerate(topic.partitions)
+        ]
     return MetadataResponseTopic(0, topic.name, topic.topic_id, topic.name in INTERNAL_TOPICS, partitions)
 
 
-def _described_partition(index: int, state: PartitionState) -> MetadataResponsePartition:
+def _described_partition(
+    index: int, state: PartitionState, fenced: Collection[int]
+) -> MetadataResponsePartition:
+    """As Kafka tells it, a leader that is fenced is none, and its replica is offline."""
+    is_gone = state.leader < 0 or state.leader in fenced
     return MetadataResponsePartition(
-        int(ErrorCode.LEADER_NOT_AVAILABLE if state.leader < 0 else ErrorCode.NONE),
+        int(ErrorCode.LEADER_NOT_AVAILABLE if is_gone else ErrorCode.NONE),
         index,
-        state.leader,
+        -1 if is_gone else state.leader,
         state.leader_epoch,
         list(state.replicas),
         list(state.isr),
+        [one for one in state.replicas if one in fenced],
     )
 
 

@@ -1,8 +1,8 @@
 """FollowingBroker: a broker beside controllers that are processes of their own (process.roles=broker). It
 follows their quorum as an observer, and sends commands to whoever leads.
 
-Not here yet, and so nobody's: sessions and fencing of brokers, the metadata in the bucket, the deletion of
-objects. A broker that is gone keeps its partitions until it is back.
+Not here yet, and so nobody's: failover, the metadata in the bucket, the deletion of objects. A broker that is
+gone is fenced, and keeps its partitions until it is back.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import logging
 
 from millrace.broker.app import Broker
+from millrace.broker.handlers import Parts
 from millrace.broker.identity.binding import bind_bucket
 from millrace.broker.identity.claims import check_claims
+from millrace.broker.quorum.heartbeats import Heartbeats
 from millrace.broker.quorum.member import NoBackup, catch_up, open_member
 from millrace.broker.stores import NodeStores
 from millrace.kraft.node import ControllerNode
+from millrace.runtime.tasks import Tasks
 from millrace.wal.opening import identify_wal
 
 log = logging.getLogger(__name__)
@@ -45,6 +48,19 @@ class FollowingBroker(Broker):
         is_remote = settings.data.scheme == "s3"
         await bind_bucket(stores.plain, bucket, bound_cluster, node.cluster_id, image, is_remote=is_remote)
         return node
+
+    async def _serve(self, node: ControllerNode, parts: Parts) -> None:
+        await super()._serve(node, parts)
+        self._watch.enter("waiting for the controllers to unfence this broker")
+        heartbeats, tasks = Heartbeats(parts.client, self._settings.quorum.heartbeat_s), Tasks()
+        await heartbeats.begin()
+        tasks.start("heartbeats", heartbeats.run, on_escape=lambda name, error: self._on_failed(error))
+
+        async def end() -> None:
+            await tasks.stop()
+            await heartbeats.leave()
+
+        self._ends_with("heartbeats", end)
 
     def _start_backup(self, node: ControllerNode, stores: NodeStores) -> NoBackup:
         return NoBackup()

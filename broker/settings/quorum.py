@@ -48,7 +48,17 @@ def read_quorum(values: Values, node_id: int, *, is_broker: bool, is_controller:
         )
     if (len(voters) > 1 or not is_controller) and not values["cluster.id"]:
         values.mistake("cluster.id", "has to be given, the same to each node of a cluster of several")
-    return QuorumSettings(voters, values["controller.quorum.request.timeout.ms"] / 1000)
+    session_ms, heartbeat_ms = values["broker.session.timeout.ms"], values["broker.heartbeat.interval.ms"]
+    if session_ms < 2 * heartbeat_ms:
+        text = f"is below two of broker.heartbeat.interval.ms={heartbeat_ms}"
+        values.mistake("broker.session.timeout.ms", text)
+    is_alone = is_broker and is_controller
+    return QuorumSettings(
+        voters,
+        values["controller.quorum.request.timeout.ms"] / 1000,
+        None if is_alone else session_ms,
+        heartbeat_ms / 1000,
+    )
 
 
 def fill_listeners(values: Values, quorum: QuorumSettings, node_id: int) -> None:

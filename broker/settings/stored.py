@@ -118,8 +118,6 @@ _GROUPS: tuple[tuple[str, str], ...] = (
     (
         "The quorum of this release has no use for it.",
         """
-        broker.heartbeat.interval.ms int 2000
-        broker.session.timeout.ms int 9000
         controlled.shutdown.enable boolean true
         controller.performance.always.log.threshold.ms long 2000 0..
         controller.performance.sample.period.ms long 60000 100..

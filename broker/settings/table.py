@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millrace.broker.settings.key import BOOLEAN, INT, LIST, LONG, STRING, Key
+from millrace.broker.settings.quorum_table import QUORUM
 from millrace.broker.settings.refused import REFUSED_KEYS
 from millrace.broker.settings.stored import STORED_KEYS
 
@@ -57,55 +58,7 @@ NODE = (
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
         "The protocol of each listener name; one that is in use must map to PLAINTEXT.",
     ),
-    Key(
-        "controller.listener.names",
-        LIST,
-        None,
-        "Listeners of the controller; clients are not served there. A node that is no broker has CONTROLLER, "
-        "at its place in controller.quorum.voters, unless it is told others.",
-    ),
-    Key(
-        "controller.quorum.voters",
-        LIST,
-        "",
-        "The voters, ID@HOST:PORT, the same list on each node; several are controllers alone for now.",
-    ),
-    Key(
-        "controller.quorum.election.timeout.ms",
-        INT,
-        "1000",
-        "Without a leader for this long, and up to twice that by chance, a voter stands for election.",
-        low=100,
-    ),
-    Key(
-        "controller.quorum.fetch.timeout.ms",
-        INT,
-        "2000",
-        "A leader that is not heard for this long is given up; one that a majority does not fetch from for "
-        "half as long again resigns.",
-        low=100,
-    ),
-    Key(
-        "controller.quorum.election.backoff.max.ms",
-        INT,
-        "1000",
-        "A voter that lost an election waits up to this long.",
-        low=0,
-    ),
-    Key(
-        "controller.quorum.request.timeout.ms",
-        INT,
-        "2000",
-        "How long a member of the quorum is given to answer; longer than it keeps a fetch, half a second.",
-        low=1000,
-    ),
-    Key(
-        "controller.quorum.bootstrap.servers",
-        LIST,
-        "",
-        "Where the quorum is found; here, this node itself. Several are named in controller.quorum.voters.",
-        shape="host:port",
-    ),
+    *QUORUM,
     Key(
         "log.dirs",
         LIST,

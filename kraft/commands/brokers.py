@@ -2,12 +2,15 @@
 removal. Pure.
 
 A later incarnation of a broker takes its id at once: its epoch, the offset of its registration, is higher,
-and with it everything the earlier one still asks for is refused. Not here: sessions: a broker may be given
-partitions from its registration on, until a heartbeat says that it wants to be fenced.
+and with it everything the earlier one still asks for is refused. Where brokers have sessions, one is fenced
+from its registration until a heartbeat says that it is ready, and again when its session is over; a broker
+that is its own controller may be given partitions from its registration on. Not here: when a session is over
+(kraft/sessions.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from millrace.kraft.commands.decision import Decision, check_broker
@@ -37,10 +40,16 @@ PRODUCER_ID_BLOCK: Final = 1_000
 
 
 def decide_register_broker(
-    image: MetadataImage, request: BrokerRegistrationRequest, cluster_id: str, offset: int
+    image: MetadataImage,
+    request: BrokerRegistrationRequest,
+    cluster_id: str,
+    offset: int,
+    *,
+    is_fenced: bool = False,
 ) -> Decision:
-    """`offset`: where the registration's record will lie. The same incarnation asking again keeps its epoch.
-    Raises KafkaError INCONSISTENT_CLUSTER_ID for a broker of another cluster."""
+    """`offset`: where the registration's record will lie. `is_fenced`: what a new incarnation is. The same
+    incarnation asking again keeps its epoch. Raises KafkaError INCONSISTENT_CLUSTER_ID for a broker of
+    another cluster."""
     if request.cluster_id != cluster_id:
         text = f"expected cluster id {cluster_id}, but got {request.cluster_id}"
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, text)
@@ -56,7 +65,7 @@ def decide_register_broker(
             RecordFeature(f.name, f.min_supported_version, f.max_supported_version) for f in request.features
         ],
         rack=request.rack,
-        fenced=known.is_fenced if known is not None and is_retry else False,
+        fenced=known.is_fenced if known is not None and is_retry else is_fenced,
         log_dirs=list(request.log_dirs),
     )
     return Decision(BrokerRegistrationResponse(broker_epoch=epoch), [record])
@@ -80,6 +89,18 @@ def decide_heartbeat(image: MetadataImage, request: BrokerHeartbeatRequest) -> D
     )
     is_change = change.fenced != 0 or change.cordoned_log_dirs is not None
     return Decision(response, [change] if is_change else [])
+
+
+def decide_fence_brokers(
+    image: MetadataImage, broker_ids: Iterable[int]
+) -> list[BrokerRegistrationChangeRecord]:
+    """Those whose sessions are over, as far as they are not fenced or gone."""
+    found = [image.brokers.get(broker_id) for broker_id in broker_ids]
+    return [
+        BrokerRegistrationChangeRecord(broker.broker_id, broker.epoch, fenced=1)
+        for broker in found
+        if broker is not None and not broker.is_fenced
+    ]
 
 
 def decide_unregister_broker(image: MetadataImage, request: UnregisterBrokerRequest) -> Decision:

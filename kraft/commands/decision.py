@@ -68,6 +68,8 @@ class Context:
     creation: CreationRules
     configs: ConfigRules
     describe_quorum: Callable[[Any, int], Decision]
+    # told of a heartbeat: broker and epoch; None where brokers have no sessions
+    hear: Callable[[int, int], None] | None = None
 
 
 def check_writer(image: MetadataImage, node_id: int, token: int) -> None:

@@ -71,7 +71,15 @@ def _configuring(decide: Decider, context: Context, request: Any) -> Any:
 
 
 def _registering(decide: Decider, context: Context, request: Any) -> Any:
-    return decide(context.image, request, context.cluster_id, context.offset)
+    is_fenced = context.hear is not None  # until its first heartbeat
+    return decide(context.image, request, context.cluster_id, context.offset, is_fenced=is_fenced)
+
+
+def _beating(decide: Decider, context: Context, request: Any) -> Any:
+    decision = decide(context.image, request)
+    if context.hear is not None:
+        context.hear(request.broker_id, request.broker_epoch)
+    return decision
 
 
 ROWS: Final[dict[str, Row]] = {
@@ -81,7 +89,7 @@ ROWS: Final[dict[str, Row]] = {
     "AlterPartitionReassignments": Row(
         "partitions.decide_alter_partition_reassignments", _plain, is_yielding=True
     ),
-    "BrokerHeartbeat": Row("brokers.decide_heartbeat", _plain),
+    "BrokerHeartbeat": Row("brokers.decide_heartbeat", _beating),
     "BrokerRegistration": Row("brokers.decide_register_broker", _registering),
     "CreatePartitions": Row(
         "create_topics.decide_create_partitions", _creating, is_growing=True, is_yielding=True

@@ -260,6 +260,7 @@ def test_a_mistake_hides_no_warning() -> None:
         ("security.inter.broker.protocol=SSL", "plain text"),
         ("config.providers=file", "as they stand"),
         ("memory.max.bytes=64MiB", "128 MiB"),
+        ("broker.session.timeout.ms=1999", "two of broker.heartbeat.interval.ms=1000"),
         ("states.memory.max.bytes=1000", "1 MiB"),
     ],
 )
@@ -294,6 +295,8 @@ def test_a_broker_beside_controllers() -> None:
     assert (settings.is_broker, settings.is_controller) == (True, False)
     assert settings.controller.voters == (1, 2, 3)
     assert [str(one) for one in settings.listeners.clients] == ["PLAINTEXT://127.0.0.1:9092"]
+    assert make(*OF_BROKER, "broker.session.timeout.ms=4000").settings.controller.session_ms == 4000
+    assert make("broker.session.timeout.ms=4000").settings.controller.session_ms is None
 
 
 def test_a_broker_that_is_the_whole_quorum() -> None:
@@ -647,6 +650,7 @@ ASKED_ELSEWHERE = {
     "controller.listener.names",
     "controller.quorum.voters",
     "controller.quorum.bootstrap.servers",
+    "broker.session.timeout.ms",
 }
 
 

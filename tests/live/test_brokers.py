@@ -3,7 +3,9 @@ leader, and what was acknowledged is there after any of the nodes was killed."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,11 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    TopicRequest,
+)
+from millrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.live import LiveBroker
 from tests.live.client import Client
@@ -21,6 +28,7 @@ from tests.live.test_controllers import QUICK
 from tests.patience import PATIENCE_S, until
 
 TOPIC, PARTITIONS = "spread", 6
+GROUPS = [f"group-{number}" for number in range(20)]
 
 
 @pytest.fixture
@@ -142,6 +150,48 @@ def test_a_broker_that_was_killed_comes_back_with_all_it_acknowledged(cluster: L
 
 def leaders_of(cluster: LiveCluster, is_gone: int) -> dict[int, int]:
     return leaders(next(one for node_id, one in cluster.brokers.items() if node_id != is_gone))
+
+
+def told_by(cluster: LiveCluster, node_id: int) -> tuple[set[int], dict[int, int]]:
+    """The brokers that one tells clients of, and the leaders; -1: none."""
+    with Client(cluster.brokers[node_id].address) as client:
+        answer = client.ask("Metadata", MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)]))
+        described = client.ask(
+            "DescribeTopicPartitions", DescribeTopicPartitionsRequest([TopicRequest(TOPIC)])
+        )
+        found = client.ask("FindCoordinator", FindCoordinatorRequest(coordinator_keys=GROUPS), 6)
+    for one in answer.topics[0].partitions:
+        assert one.error_code == (ErrorCode.LEADER_NOT_AVAILABLE if one.leader_id < 0 else 0)
+    led = {one.partition_index: one.leader_id for one in answer.topics[0].partitions}
+    assert {one.partition_index: one.leader_id for one in described.topics[0].partitions} == led
+    told = {one.node_id for one in answer.brokers}
+    assert {one.node_id for one in found.coordinators if not one.error_code} <= told
+    return told, led
+
+
+def fencings(cluster: LiveCluster) -> int:
+    """Of brokers whose sessions were over, by all controllers."""
+    logs = [node.log_path.read_text() for node in cluster.quorum.nodes.values()]
+    return sum(log.count("no heartbeat within its session") for log in logs)
+
+
+def test_clients_are_not_sent_to_a_broker_that_is_silent(cluster: LiveCluster) -> None:
+    """SIGSTOP: its session ends, and its partitions have no leader; SIGCONT: it is there again. SIGTERM: it
+    says itself that it ends, and is fenced before its session is over."""
+    first, second, third = cluster.brokers
+    all_led = told_by(cluster, first)
+    assert all_led[0] == {*cluster.brokers}
+    without = {index: -1 if leader == second else leader for index, leader in all_led[1].items()}
+    os.kill(cluster.brokers[second].pid, signal.SIGSTOP)
+    try:
+        until(lambda: told_by(cluster, first) == ({first, third}, without), "it is not fenced")
+    finally:
+        os.kill(cluster.brokers[second].pid, signal.SIGCONT)
+    until(lambda: told_by(cluster, third) == all_led, "it is fenced for ever")
+    assert fencings(cluster) == 1
+    assert cluster.brokers[second].stop() == 0
+    until(lambda: told_by(cluster, first) == ({first, third}, without), "it is not fenced")
+    assert fencings(cluster) == 1
 
 
 def test_a_second_process_with_a_brokers_id_and_a_new_log_is_refused(

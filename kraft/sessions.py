@@ -1,0 +1,52 @@
+"""Sessions of brokers, at the controller that leads: who has not been heard for too long is to be fenced.
+Pure.
+
+Times are seconds of the loop's clock. Not here: heartbeats' meaning (commands/brokers.py), fencing
+(controller.py). Kept true: nobody is found gone by a controller that was itself late: after a look that came
+too late, and after each change of leader, everybody has a whole session from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+LOOKS: Final = 4  # in a session
+LATE_PART: Final = 0.5  # of a session: a look that comes so much later than it was due says nothing of others
+
+
+class Sessions:
+    def __init__(self, session_s: float) -> None:
+        assert session_s > 0, session_s
+        self._session_s = session_s
+        self.look_every_s = session_s / LOOKS
+        self._heard: dict[int, float] = {}  # by broker, the longest ago first
+        self._looked_s = 0.0
+
+    def begin(self, broker_ids: Iterable[int], now_s: float) -> None:
+        """This node leads from now on; these are not fenced."""
+        self._heard = dict.fromkeys(broker_ids, now_s)
+        self._looked_s = now_s
+
+    def hear(self, broker_id: int, now_s: float) -> None:
+        """A heartbeat of the broker's newest incarnation."""
+        self._heard.pop(broker_id, None)
+        self._heard[broker_id] = now_s
+
+    def look(self, now_s: float) -> list[int]:
+        """Whose session is over; told at each look until it is forgotten, or heard again."""
+        late_s = now_s - self._looked_s - self.look_every_s
+        self._looked_s = now_s
+        if late_s > LATE_PART * self._session_s:
+            self._heard = dict.fromkeys(self._heard, now_s)
+            return []
+        gone = []
+        for broker_id, heard_s in self._heard.items():
+            if now_s - heard_s < self._session_s:
+                break
+            gone.append(broker_id)
+        return gone
+
+    def forget(self, broker_id: int) -> None:
+        """It is fenced: its next heartbeat begins a session."""
+        del self._heard[broker_id]

@@ -1,0 +1,152 @@
+"""Sessions of brokers: who is fenced, when, and by whom never."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from millrace.kraft.errors import NotLeader
+from millrace.kraft.sessions import Sessions
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest
+from tests.kraft.build import create_topic
+from tests.kraft.peers.members import CLUSTER, Member, Members, name
+from tests.sim.loop import SimLoop, run_simulation
+
+SESSION_MS = 3000
+BROKER = 9
+
+
+def looked(sessions: Sessions, until_s: float, from_s: float = 0.0) -> list[tuple[float, int]]:
+    """Who is found gone, and when first, with looks on time."""
+    found: dict[int, float] = {}
+    now_s = from_s
+    while now_s < until_s:
+        now_s += sessions.look_every_s
+        for broker_id in sessions.look(now_s):
+            found.setdefault(broker_id, now_s)
+    return [(now_s, broker_id) for broker_id, now_s in found.items()]
+
+
+def test_a_broker_that_says_nothing_for_a_session_is_gone() -> None:
+    sessions = Sessions(4.0)
+    sessions.begin([1, 2], 0.0)
+    sessions.hear(2, 2.5)
+    sessions.hear(3, 3.0)
+    assert looked(sessions, 10.0) == [(4.0, 1), (7.0, 2), (7.0, 3)]
+
+
+def test_who_is_gone_is_told_again_until_it_is_forgotten_or_heard() -> None:
+    sessions = Sessions(4.0)
+    sessions.begin([1, 2], 0.0)
+    looked(sessions, 3.0)
+    assert sessions.look(4.0) == sessions.look(5.0) == [1, 2]
+    sessions.forget(1)
+    sessions.hear(2, 5.5)
+    assert sessions.look(6.0) == []
+
+
+def test_a_controller_that_was_late_itself_finds_nobody_gone() -> None:
+    """A look that comes long after it was due: heartbeats may lie unread, and everybody has a whole session
+    from then on."""
+    sessions = Sessions(4.0)
+    sessions.begin([1], 0.0)
+    looked(sessions, 2.0)
+    assert sessions.look(6.0) == []
+    assert looked(sessions, 20.0, 6.0) == [(10.0, 1)]
+
+
+async def register(member: Member, incarnation: int = 1) -> int:
+    request = BrokerRegistrationRequest(BROKER, CLUSTER, incarnation.to_bytes(16, "big"))
+    return int((await member.transport.channel.send(request)).broker_epoch)
+
+
+async def heartbeat(member: Member, epoch: int, **words: Any) -> Any:
+    request = BrokerHeartbeatRequest(BROKER, epoch, member.node.publisher.image.offset, **words)
+    return await member.transport.channel.send(request)
+
+
+def is_fenced(member: Member) -> bool:
+    broker = member.node.publisher.image.brokers.get(BROKER)
+    assert broker is not None
+    return broker.is_fenced
+
+
+async def started(loop: SimLoop) -> tuple[Members, Member]:
+    members = Members(loop, observers=(BROKER,))
+    await members.start(session_ms=SESSION_MS)
+    return members, members.all[BROKER]
+
+
+def test_a_broker_is_fenced_until_its_first_heartbeat_and_when_it_is_silent() -> None:
+    async def main(loop: SimLoop) -> None:
+        members, broker = await started(loop)
+        epoch = await register(broker)
+        assert is_fenced(broker)
+        response = await create_topic(broker.node, "early")
+        assert response.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+        assert not (await heartbeat(broker, epoch)).is_fenced
+        assert not is_fenced(broker)
+        for _ in range(6):
+            await asyncio.sleep(SESSION_MS / 2000)
+            await heartbeat(broker, epoch)
+            assert not is_fenced(broker)
+        await members.until(lambda: is_fenced(broker))
+        assert not (await heartbeat(broker, epoch)).is_fenced
+        assert (await heartbeat(broker, epoch, want_shut_down=True)).should_shut_down
+        assert is_fenced(broker)
+
+    run_simulation(main)
+
+
+def test_a_new_leader_gives_everybody_a_session() -> None:
+    """Whoever was heard by the one before it: nobody is fenced for an election."""
+
+    async def main(loop: SimLoop) -> None:
+        members, broker = await started(loop)
+        epoch = await register(broker)
+        await heartbeat(broker, epoch)
+        await asyncio.sleep(SESSION_MS * 0.9 / 1000)
+        first = await members.leader()
+        began_s = loop.time()
+        for other in members.all:
+            if other != first.node_id:
+                members.net.sever(name(first.node_id), name(other))
+                members.net.sever(name(other), name(first.node_id))
+        await members.until(lambda: members.leading() not in (None, first))
+        second = await members.leader()
+        led_s = loop.time()
+        assert led_s - began_s > SESSION_MS * 0.1 / 1000  # the session would have been over
+        await members.until(lambda: is_fenced(second))
+        assert loop.time() - led_s > SESSION_MS * 0.9 / 1000
+        assert first.node.controller.fence() is None or isinstance(
+            first.node.controller._why_not_now(), NotLeader
+        )
+
+    run_simulation(main)
+
+
+def test_an_earlier_incarnation_is_not_heard() -> None:
+    """Its heartbeats keep nobody alive, and tell it that it was replaced."""
+
+    async def main(loop: SimLoop) -> None:
+        members, broker = await started(loop)
+        old = await register(broker)
+        await heartbeat(broker, old)
+        new = await register(broker, 2)
+        assert is_fenced(broker)
+        await heartbeat(broker, new)
+        refused = []
+
+        async def go_on() -> None:
+            while True:
+                refused.append((await heartbeat(broker, old)).error_code)
+                await asyncio.sleep(0.2)
+
+        task = asyncio.ensure_future(go_on())
+        await members.until(lambda: is_fenced(broker))
+        task.cancel()
+        assert set(refused) == {ErrorCode.STALE_BROKER_EPOCH}
+
+    run_simulation(main)
