@@ -23,7 +23,7 @@ from millrace.broker.background.maintenance import Maintenance, MaintenanceSetti
 from millrace.broker.background.object_cleaner import ObjectCleaner
 from millrace.broker.background.outage_watch import OutageWatch
 from millrace.broker.background.room_makers import RoomMakers
-from millrace.broker.background.start_watch import RetryLog, StartWatch
+from millrace.broker.background.start_watch import StartWatch
 from millrace.broker.background.unfinished_uploads import UploadSweep
 from millrace.broker.config import BrokerSettings
 from millrace.broker.controller_client import ControllerClient
@@ -62,7 +62,6 @@ from millrace.broker.identity.wal_start import (
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.meters.groups import show_groups
 from millrace.broker.meters.node import (
-    StoreCounts,
     show_backup,
     show_compaction,
     show_edge,
@@ -71,7 +70,6 @@ from millrace.broker.meters.node import (
     show_outages,
     show_owner,
     show_states,
-    show_traffic,
 )
 from millrace.broker.meters.process import show_process
 from millrace.broker.meters.topics import show_topics
@@ -96,7 +94,8 @@ from millrace.broker.settings.of_parts import (
 )
 from millrace.broker.state_memory import StateMemory
 from millrace.broker.state_refusals import StateRefusals
-from millrace.broker.stores import START_RETRIES, NodeStores, stack_stores, wal_place
+from millrace.broker.store_opening import open_stores
+from millrace.broker.stores import START_RETRIES, NodeStores, wal_place
 from millrace.broker.topic_creation import TopicCreation
 from millrace.kraft.bucket.reader import BucketMetadata
 from millrace.kraft.bucket.writer import MetadataBackup
@@ -110,7 +109,7 @@ from millrace.kraft.topic_configs import ConfigLookup
 from millrace.runtime.bundle import Runtime
 from millrace.runtime.metrics import Registry
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied, StoreFull
-from millrace.runtime.objectstore.retry import Retries, RetryingObjectStore
+from millrace.runtime.objectstore.retry import RetryingObjectStore
 from millrace.runtime.objectstore.watched import WAL_STORE, StoreWatch
 from millrace.runtime.tasks import Tasks
 from millrace.s3stream.ownership import UNOWNED, AckGate, Ownership
@@ -211,17 +210,7 @@ class Broker:
         """The store as each part uses it: it fails what is not answered after a few attempts; who must not
         fail asks again."""
         self._watch.enter("waiting for the object store")
-        address, runtime = self._settings.data, self._runtime
-        retries = Retries(runtime.rand.split("store opening"), START_RETRIES, self._watch.on_retry)
-        try:
-            bare = await retries.attempt("open", lambda: runtime.open_store(address, runtime.clock))
-        except (ObjectMissing, ValueError) as error:
-            raise BindingRefused(f"{address} cannot be the data bucket: {error}") from error
-        meter, rand = StoreCounts(self._registry), self._runtime.rand.split("store retries")
-        stores = stack_stores(
-            bare, meter, rand, self._settings.traffic, RetryLog().on_retry, runtime.yield_queue
-        )
-        show_traffic(self._registry, stores)
+        stores = await open_stores(self._settings, self._runtime, self._registry, self._watch.on_retry)
         self._ends_with("object store", stores.plain.close)
         return stores
 

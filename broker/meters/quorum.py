@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millrace.broker.quorum.duties import LeaderDuties
 from millrace.kraft.node import ControllerNode
 from millrace.runtime.metrics import Registry
 
@@ -18,4 +19,18 @@ def show_quorum(registry: Registry, node: ControllerNode) -> None:
     registry.gauge("millrace_quorum_log_end_offset", "End of the metadata log here", lambda: raft.log.end)
     registry.gauge(
         "millrace_metadata_applied_offset", "End of the applied metadata log", lambda: news.applied
+    )
+
+
+def show_duties(registry: Registry, duties: LeaderDuties) -> None:
+    def age_s() -> float:
+        return 0.0 if duties.backup is None else duties.backup.age_s()
+
+    registry.gauge(
+        "millrace_quorum_duties", "1: this controller does the cluster's duties", duties.is_at_work
+    )
+    registry.gauge(
+        "millrace_metadata_backup_age_seconds",
+        "Age of the oldest committed metadata that is not in the bucket; 0 where all is, or another puts it",
+        age_s,
     )

@@ -1,8 +1,8 @@
 """FollowingBroker: a broker beside controllers that are processes of their own (process.roles=broker). It
 follows their quorum as an observer, and sends commands to whoever leads.
 
-Not here yet, and so nobody's: failover, the metadata in the bucket, the deletion of objects. A broker that is
-gone is fenced, and keeps its partitions until it is back.
+Not here: the metadata in the bucket and the deletion of objects, which are the controllers' (duties.py).
+Nobody's yet: failover. A broker that is gone is fenced, and keeps its partitions until it is back.
 """
 
 from __future__ import annotations

@@ -12,21 +12,26 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from millrace.broker.background.start_watch import StartWatch
+from millrace.broker.background.start_watch import RetryLog, StartWatch
 from millrace.broker.config import BrokerSettings
+from millrace.broker.identity.binding import MARKER_KEY
+from millrace.broker.identity.known_time import KnownTime
 from millrace.broker.meters.process import show_process
-from millrace.broker.meters.quorum import show_quorum
+from millrace.broker.meters.quorum import show_duties, show_quorum
 from millrace.broker.network.admin_http import AdminHttp, health_pages
 from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.server import BoundEndpoint, Server, bind_all, unbind
+from millrace.broker.quorum.duties import LeaderDuties
 from millrace.broker.quorum.listener import build_controller_handlers
 from millrace.broker.quorum.member import open_member
 from millrace.broker.requests.dispatch import Dispatcher
 from millrace.broker.settings.addresses import Endpoint
+from millrace.broker.store_opening import open_stores
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.transport import QuorumTransport
 from millrace.runtime.bundle import Runtime
 from millrace.runtime.metrics import Registry
+from millrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 DRAIN_MS = 1_000
@@ -46,6 +51,7 @@ class ControllerProcess:
         self.listeners: Sequence[Endpoint] = ()
         self.admin_port: int | None = None
         self.node: ControllerNode | None = None  # once it is open
+        self._said = (-1, -1)  # leader and epoch
 
     async def start(self) -> None:
         """Returns when other members are answered. Raises what opening the log does, and ListenFailed."""
@@ -54,8 +60,10 @@ class ControllerProcess:
         places = await self._bind()
         self._watch.enter("opening the metadata log")
         node, transport = await self._open()
+        node.driver.news.on_change.append(self._say_leader)
         await self._serve(node, transport, places)
         await node.start()
+        await self._start_duties(node)
         self._watch.leave()
 
     async def stop(self) -> None:
@@ -71,6 +79,13 @@ class ControllerProcess:
     def _on_failed(self, error: BaseException) -> None:
         if not self.failed.done():
             self.failed.set_exception(error)
+
+    def _say_leader(self) -> None:
+        assert self.node is not None
+        news = self.node.driver.news
+        if news.leader >= 0 and (news.leader, news.epoch) != self._said:
+            self._said = news.leader, news.epoch
+            log.info("quorum: node %d leads in epoch %d", news.leader, news.epoch)
 
     def _why_not_ready(self) -> str:
         if self._watch.reason or self.node is None:
@@ -121,3 +136,33 @@ class ControllerProcess:
         self.listeners = await server.start(places)
         # Before the controller closes requests are answered still: who leads hands over.
         self._endings.insert(-1, ("controller listener", lambda: server.stop(DRAIN_MS)))
+
+    async def _start_duties(self, node: ControllerNode) -> None:
+        """A store that is away keeps nobody from voting: what waits for it are the duties alone."""
+        tasks = Tasks()
+
+        def on_escape(name: str, error: BaseException) -> None:
+            self._on_failed(error)
+
+        tasks.start("duties of the leader", lambda: self._do_duties(node), on_escape=on_escape)
+        self._endings.append(("duties of the leader", tasks.stop))
+
+    async def _do_duties(self, node: ControllerNode) -> None:
+        settings, runtime = self._settings, self._runtime
+        stores = await open_stores(settings, runtime, self._registry, RetryLog().on_retry)
+        try:
+            known = KnownTime(
+                runtime.clock,
+                runtime.disk,
+                settings.controller.log_dir,
+                settings.clock_gap_max_ms,
+                stores.last_date,
+            )
+            await known.open(lambda: node.newest_ms)
+            duties = LeaderDuties(node, stores, known, settings, runtime, self._on_failed)
+            show_duties(self._registry, duties)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(known.run(lambda: stores.plain.head(MARKER_KEY)))
+                group.create_task(duties.run())
+        finally:
+            await stores.plain.close()

@@ -46,6 +46,8 @@ def read_quorum(values: Values, node_id: int, *, is_broker: bool, is_controller:
         values.mistake(
             BOOTSTRAP_KEY, f"names several voters: say them in {VOTERS_KEY}, with their ids, in this release"
         )
+    if not (is_broker and is_controller) and not values.is_given("s3.data.buckets"):
+        values.mistake("s3.data.buckets", "has to be given, the same to each node of a cluster of several")
     if (len(voters) > 1 or not is_controller) and not values["cluster.id"]:
         values.mistake("cluster.id", "has to be given, the same to each node of a cluster of several")
     session_ms, heartbeat_ms = values["broker.session.timeout.ms"], values["broker.heartbeat.interval.ms"]

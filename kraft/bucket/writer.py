@@ -145,7 +145,8 @@ class MetadataBackup:
         self.pieces_put = 0
         self.snapshots_put = 0
         self.bytes_put = 0
-        publisher.subscribe(lambda delta, image: self._on_image(image))
+        # Follows no image any more. Behind the end of `run`, where the node goes on.
+        self.close = publisher.subscribe(lambda delta, image: self._on_image(image))
         if self.is_behind:
             self._sample()
 

@@ -29,6 +29,7 @@ from millrace.protocol.stream_records import (
 )
 from millrace.s3stream.ids import NO_OBJECT, ObjectKind, token_text
 
+OF_CONTROLLER: Final = -1  # in the place of a broker's id: the active controller's own, which is no broker
 PREPARED_COUNT_MAX: Final = 10_000  # in one request
 TTL_MS_MAX: Final = 30 * 86_400_000
 EXPIRED_COUNT_MAX: Final = 1_000  # in one record
@@ -188,7 +189,8 @@ def decide_expire_objects(image: MetadataImage, passed_ms: int, now_ms: int) -> 
 def decide_remove_objects(image: MetadataImage, request: RemoveObjectsRequest) -> Decision:
     """Ids that are unknown count as removed. Raises KafkaError INVALID_RECORD_STATE for an object that is not
     pending deletion."""
-    check_broker(image, request.node_id, request.broker_epoch)
+    if request.node_id != OF_CONTROLLER:
+        check_broker(image, request.node_id, request.broker_epoch)
     gone = []
     for object_id in dict.fromkeys(request.object_ids):
         found = image.objects.get(object_id)

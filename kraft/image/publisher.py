@@ -24,9 +24,11 @@ class MetadataPublisher:
     def image(self) -> MetadataImage:
         return self._image
 
-    def subscribe(self, subscriber: Subscriber) -> None:
-        """Called for every later commit; what is committed already is in `image`."""
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Called for every later commit; what is committed already is in `image`. Gives what ends it, to be
+        called once, and not by a subscriber."""
         self._subscribers.append(subscriber)
+        return lambda: self._subscribers.remove(subscriber)
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         assert image.offset >= self._image.offset, (image.offset, self._image.offset)

@@ -11,7 +11,7 @@ from millrace.protocol.declare import Int16, Int32, Int64, Versions, array
 class RemoveObjectsRequest:
     VERSIONS = Versions(0, 0, flexible=0)
 
-    node_id: Int32 = 0
+    node_id: Int32 = 0  # -1: the active controller
     broker_epoch: Int64 = -1
     object_ids: list[Int64] = array()  # an id that nobody knows is passed over
 

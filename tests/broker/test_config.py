@@ -271,7 +271,13 @@ def test_what_cannot_be_is_one_mistake(override: str, word: str) -> None:
     assert word in mistake
 
 
-CONTROLLER = ("process.roles=controller", "controller.quorum.voters=1@a:1,2@b:2,3@[::1]:3", "node.id=3")
+BUCKET = "s3.data.buckets=0@s3://lake"
+CONTROLLER = (
+    "process.roles=controller",
+    BUCKET,
+    "controller.quorum.voters=1@a:1,2@b:2,3@[::1]:3",
+    "node.id=3",
+)
 OF_CLUSTER = "cluster.id=bWlsbHJhY2UtdGVzdC0wMQ"
 
 
@@ -287,7 +293,13 @@ def test_a_controller_among_several_voters() -> None:
     assert [str(one) for one in elsewhere.listeners.controllers] == ["C://:7"]
 
 
-OF_BROKER = ("process.roles=broker", "controller.quorum.voters=1@a:1,2@b:2,3@c:3", OF_CLUSTER, "node.id=9")
+OF_BROKER = (
+    "process.roles=broker",
+    BUCKET,
+    "controller.quorum.voters=1@a:1,2@b:2,3@c:3",
+    OF_CLUSTER,
+    "node.id=9",
+)
 
 
 def test_a_broker_beside_controllers() -> None:
@@ -315,11 +327,12 @@ def test_a_broker_that_is_the_whole_quorum() -> None:
     [
         ((*CONTROLLER, OF_CLUSTER, "listeners=PLAINTEXT://:1"), "listeners", "serves no clients"),
         (CONTROLLER, "cluster.id", "the same"),
-        ((CONTROLLER[1], OF_CLUSTER), "controller.quorum.voters", "runs a quorum of one"),
-        ((*OF_BROKER[:2], OF_BROKER[3]), "cluster.id", "the same"),
-        ((OF_BROKER[0], OF_CLUSTER), "controller.quorum.voters", "has to name the controllers"),
+        ((CONTROLLER[2], OF_CLUSTER), "controller.quorum.voters", "runs a quorum of one"),
+        ((*OF_BROKER[:3], OF_BROKER[4]), "cluster.id", "the same"),
+        ((OF_BROKER[0], BUCKET, OF_CLUSTER), "controller.quorum.voters", "has to name the controllers"),
         ((*OF_BROKER, "node.id=2"), "controller.quorum.voters", "is no controller"),
-        ((*CONTROLLER[:2], OF_CLUSTER, "node.id=4"), "controller.quorum.voters", "this node, 4"),
+        ((*CONTROLLER[:3], OF_CLUSTER, "node.id=4"), "controller.quorum.voters", "this node, 4"),
+        ((CONTROLLER[0], *CONTROLLER[2:], OF_CLUSTER), "s3.data.buckets", "has to be given"),
     ],
 )
 def test_what_a_controller_cannot_be(overrides: tuple[str, ...], key: str, word: str) -> None:

@@ -18,6 +18,7 @@ class LiveControllers:
     """`with LiveControllers(folder, 3) as quorum`: nodes 1 to 3, all of them ready."""
 
     def __init__(self, folder: Path, count: int, overrides: dict[str, str] | None = None) -> None:
+        self.bucket = folder / "bucket"
         self.ports = {node_id: free_port() for node_id in range(1, count + 1)}
         self.voters = ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in self.ports.items())
         self.nodes = {
@@ -31,9 +32,8 @@ class LiveControllers:
             "node.id": str(node_id),
             "cluster.id": CLUSTER,
             "controller.quorum.voters": self.voters,
-            "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT",
             "listeners": f"CONTROLLER://127.0.0.1:{self.ports[node_id]}",
+            "s3.data.buckets": f"0@file://{self.bucket}",
             **overrides,
         }
 
@@ -101,7 +101,7 @@ class LiveCluster:
                     "node.id": str(FIRST_BROKER + number),
                     "cluster.id": CLUSTER,
                     "controller.quorum.voters": self.quorum.voters,
-                    "s3.data.buckets": f"0@file://{folder}/bucket",
+                    "s3.data.buckets": f"0@file://{self.quorum.bucket}",
                     **(overrides or {}),
                 },
                 wal="64MiB",

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     TopicRequest,
@@ -23,11 +26,12 @@ from millrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.live import LiveBroker
 from tests.live.client import Client
-from tests.live.cluster import FIRST_BROKER, LiveCluster
+from tests.live.cluster import CLUSTER, FIRST_BROKER, LiveCluster
 from tests.live.test_controllers import QUICK
 from tests.patience import PATIENCE_S, until
 
 TOPIC, PARTITIONS = "spread", 6
+PROMPT = {"s3.object.delete.retention.minutes": "0", "s3.metadata.upload.interval.ms": "500"}
 GROUPS = [f"group-{number}" for number in range(20)]
 
 
@@ -150,6 +154,49 @@ def test_a_broker_that_was_killed_comes_back_with_all_it_acknowledged(cluster: L
 
 def leaders_of(cluster: LiveCluster, is_gone: int) -> dict[int, int]:
     return leaders(next(one for node_id, one in cluster.brokers.items() if node_id != is_gone))
+
+
+def objects_in(cluster: LiveCluster) -> int:
+    return sum(1 for one in (cluster.quorum.bucket / CLUSTER / "objects").rglob("*") if one.is_file())
+
+
+def fill_and_delete(cluster: LiveCluster, topic: str) -> None:
+    """A topic's records lie in objects, and then it is deleted."""
+    with Client(cluster.addresses[0]) as client:
+        client.create(topic, 3)
+    sending = producer(cluster)
+    for number in range(30):
+        sending.send(topic, bytes(1000), partition=number % 3).get(PATIENCE_S)
+    sending.close()
+    for broker in cluster.brokers.values():
+        broker.restart()  # uploads what it has
+    assert objects_in(cluster)
+    with Client(cluster.addresses[0]) as client:
+        deleted = client.ask("DeleteTopics", DeleteTopicsRequest([DeleteTopicState(topic)]))
+    assert deleted.responses[0].error_code == 0
+    until(lambda: objects_in(cluster) == 0, "the objects of a deleted topic stay")
+
+
+def test_the_leader_of_the_quorum_does_what_a_cluster_needs_one_of(tmp_path: Path) -> None:
+    """Objects that nobody needs go, and metadata is in the bucket; also when the controller that did it is
+    killed, and another leads."""
+    with LiveCluster(tmp_path, 3, 2, {**QUICK, **PROMPT}) as cluster:
+        fill_and_delete(cluster, "first")
+        first = cluster.quorum.leader()
+        cluster.quorum.nodes[first].kill()
+        second = cluster.quorum.leader(is_other_than=first)
+        fill_and_delete(cluster, "second")
+        cluster.quorum.start([first])
+        pages = {node_id: node.metrics() for node_id, node in cluster.quorum.nodes.items()}
+        assert [one for one, page in pages.items() if page.get("millrace_quorum_duties")] == [second]
+        until(lambda: not cluster.quorum.nodes[second].metrics()["millrace_metadata_backup_age_seconds"])
+        for node in (*cluster.brokers.values(), *cluster.quorum.nodes.values()):
+            assert node.stop() == 0
+        command = [sys.executable, "-m", "millrace.broker", "restore", "--verify"]
+        command += ["--from", f"file://{cluster.quorum.bucket}", "--data-dir", str(tmp_path / "restored")]
+        command += ["--node-id", str(FIRST_BROKER)]
+        verified = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
 def told_by(cluster: LiveCluster, node_id: int) -> tuple[set[int], dict[int, int]]:

@@ -1,0 +1,231 @@
+"""LeaderDuties: what a cluster needs one of, done by the controller that leads, for as long as it leads.
+
+    claims the series of the metadata log's writer in the bucket, and looks whether somebody claims it later
+    puts what is committed into the bucket (kraft/bucket/writer.py)
+    deletes objects that metadata has marked for deletion, and uploads that nobody will end
+
+A term begins with the leadership and ends with it. Who leads no more and has not noticed finds the next
+leader's claim before each put and each deletion; what it still deletes was marked in metadata that is
+committed. Not here: what the parts do. Kept true: nothing is put or deleted where the bucket knows newer
+metadata than the leader's log: the process ends then, since it would give offsets and ids a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from millrace.broker.background.object_cleaner import ObjectCleaner
+from millrace.broker.background.unfinished_uploads import UploadSweep
+from millrace.broker.config import BrokerSettings
+from millrace.broker.controller_client import ControllerClient
+from millrace.broker.identity.binding import BindingRefused, bind_bucket, read_bound_cluster
+from millrace.broker.identity.claim_format import OwnerClaim
+from millrace.broker.identity.claims import Claimant, claimant_of, known_newest
+from millrace.broker.identity.known_time import KnownTime
+from millrace.broker.identity.metadata_check import REMEDY, newer_metadata
+from millrace.broker.identity.ownership import NOT_NOW, Owner, Replaced
+from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.stores import START_RETRIES, NodeStores
+from millrace.kraft.bucket.reader import BucketMetadata, survey
+from millrace.kraft.bucket.writer import MetadataBackup
+from millrace.kraft.channel import LocalChannel
+from millrace.kraft.commands.objects import OF_CONTROLLER
+from millrace.kraft.node import ControllerNode
+from millrace.kraft.tables.claims import METADATA_SERIES
+from millrace.runtime.bundle import Runtime
+from millrace.runtime.errors import Fenced, in_words
+from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.objectstore.retry import RetryingObjectStore
+
+log = logging.getLogger(__name__)
+AGAIN_S: Final = 10.0  # before the same leader begins another term
+
+
+class LeaderDuties:
+    """`backup` is the term's; None while another leads, or nobody."""
+
+    def __init__(
+        self,
+        node: ControllerNode,
+        stores: NodeStores,
+        known: KnownTime,
+        settings: BrokerSettings,
+        runtime: Runtime,
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        self._node = node
+        self._stores = stores
+        self._known = known
+        self._settings = settings
+        self._runtime = runtime
+        self._on_failed = on_failed
+        self._cache = MetadataCache(node.publisher, node.cluster_id, settings.node_id)
+        self._client = ControllerClient(LocalChannel(node.controller), self._cache, OF_CONTROLLER)
+        self.backup: MetadataBackup | None = None
+        self._claimed: tuple[Claimant, OwnerClaim] | None = None  # of the term
+
+    async def run(self) -> None:
+        """Until cancelled: one term after another."""
+        news = self._node.driver.news
+        while True:
+            await self._until_leading()
+            epoch = news.epoch
+            term = asyncio.get_running_loop().create_task(self._serve(epoch), name="duties of the leader")
+            try:
+                while self._is_leading(epoch) and not term.done():
+                    await asyncio.wait([term, news.changed()], return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                await self._release(term)
+                raise
+            finally:
+                term.cancel()
+                await asyncio.wait([term])
+            refusal = self._why_over(term)
+            if refusal is not None and await self._is_confirmed(epoch):
+                self._on_failed(refusal)
+                return
+            if self._is_leading(epoch):
+                await asyncio.wait([news.changed()], timeout=AGAIN_S)
+
+    async def _release(self, term: asyncio.Task[None]) -> None:
+        """The process ends in order while it leads: nobody is at work from now on."""
+        term.cancel()
+        await asyncio.wait([term])
+        if self._claimed is not None:
+            claimant, claim = self._claimed
+            await claimant.release_all([claim])
+
+    def is_at_work(self) -> bool:
+        return self.backup is not None
+
+    def _is_leading(self, epoch: int) -> bool:
+        news = self._node.driver.news
+        return news.is_active and news.epoch == epoch
+
+    async def _until_leading(self) -> None:
+        """And until metadata has what claims need, which a new cluster has soon, and an older one with its
+        upgrade."""
+        news, changed = self._node.driver.news, asyncio.Event()
+        unsubscribe = self._node.publisher.subscribe(lambda delta, image: changed.set())
+        news.on_change.append(changed.set)
+        try:
+            while not (news.is_active and self._cache.image.features.has_identities):
+                changed.clear()
+                await changed.wait()
+        finally:
+            news.on_change.remove(changed.set)
+            unsubscribe()
+
+    def _why_over(self, term: asyncio.Task[None]) -> BaseException | None:
+        """What the process has to end for; None where there may be another term."""
+        error = None if term.cancelled() else term.exception()
+        if isinstance(error, (Fenced, *NOT_NOW)):
+            log.warning("duties: this controller does them no more: %s", in_words(error))
+            return None
+        return error
+
+    async def _is_confirmed(self, epoch: int) -> bool:
+        """Whether this controller leads. One that stood still, or is cut off, may have been replaced by
+        others whose claims its log does not have: it learns of them, or resigns, before this returns."""
+        news, raft = self._node.driver.news, self._node.driver.raft
+        confirmed_s = 2 * raft.settings.fetch_ticks * self._settings.controller.ticks.ms / 1000
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(confirmed_s):
+                while self._is_leading(epoch):
+                    await asyncio.wait([news.changed()])
+        return self._is_leading(epoch)
+
+    async def _serve(self, epoch: int) -> None:
+        """One term. Raises BindingRefused where the bucket is not this metadata log's, Fenced once another
+        has claimed it."""
+        self._claimed = None
+        await self._look()
+        owner = await self._claim(epoch)
+        found = await self._look()  # also what the leader before put until now
+        node, settings, judged = self._node, self._settings, self._known.judged
+        backup = MetadataBackup(
+            self._stores.plain,
+            node.cluster_id,
+            node.log,
+            node.publisher,
+            judged,
+            settings.backup,
+            found,
+            owner.verify,
+            is_conditional=owner.is_conditional,
+        )
+        grace_ms = settings.object_grace_ms
+        is_urgent = grace_ms <= settings.backup.interval_ms
+        before_delete = partial(backup.reach_for_deletion, is_urgent=is_urgent)
+        cleaner = ObjectCleaner(
+            self._stores.plain, self._client, self._cache, judged, grace_ms, before_delete, owner
+        )
+        upload_ms_max = max(settings.streams.prepare_ttl_ms, settings.compaction.prepare_ttl_ms)
+        sweep = UploadSweep(self._stores.compaction, self._cache, judged, upload_ms_max, owner)
+        unsubscribe = node.publisher.subscribe(lambda delta, image: cleaner.on_image())
+        self.backup = backup
+        try:
+            async with asyncio.TaskGroup() as group:
+                for work in (owner.run, backup.run, cleaner.run, sweep.run):
+                    group.create_task(work())
+        except* Exception as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            self.backup = None
+            unsubscribe()
+            backup.close()
+            owner.close()
+
+    async def _look(self) -> BucketMetadata:
+        """What the bucket holds of the log. Changes nothing but to bind a bucket that is nobody's."""
+        store, bucket = self._patient("bucket of the term"), str(self._settings.data)
+        cluster_id, image = self._node.cluster_id, self._cache.image
+        bound_cluster = await read_bound_cluster(store, bucket)
+        is_remote = self._settings.data.scheme == "s3"
+        await bind_bucket(store, bucket, bound_cluster, cluster_id, image, is_remote=is_remote)
+        newest = await known_newest(store, bucket, cluster_id, image, METADATA_SERIES)
+        found = await survey(store, cluster_id)
+        claimed_epoch = -1 if newest is None else newest.metadata_epoch
+        history = self._node.driver.raft.log.history
+        reason = newer_metadata(found, history, claimed_epoch)
+        if reason is not None:
+            raise BindingRefused(f"{bucket}: {reason}: {REMEDY}")
+        return found.within(history)
+
+    async def _claim(self, epoch: int) -> Owner:
+        rand, clock = self._runtime.rand.split(f"term {epoch}"), self._runtime.clock
+        claimant = await claimant_of(
+            self._patient("claim of the term"),
+            str(self._settings.data),
+            self._node.cluster_id,
+            rand.split("incarnation").uuid(),
+            clock,
+            self._node.publisher,
+            self._client,
+            lambda what, attempts, error: log.warning("duties: %s waits for room: %s", what, error),
+        )
+        claim = await claimant.claim(METADATA_SERIES)
+        self._claimed = claimant, claim
+        return Owner(
+            self._stores.looks,
+            [claim],
+            self._settings.node_id,
+            rand.split("looks"),
+            _say_replaced,
+            clock,
+            is_conditional=claimant.has_conditions,
+        )
+
+    def _patient(self, name: str) -> ObjectStore:
+        """However long the store takes to answer."""
+        rand = self._runtime.rand.split(name)
+        return RetryingObjectStore(self._stores.plain, rand, START_RETRIES)
+
+
+def _say_replaced(error: Replaced) -> None:
+    log.info("duties: another controller does them: %s", error)

@@ -1,0 +1,191 @@
+"""Duties of the controller that leads: begun with its leadership, ended with it, done by one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from millrace.broker.config import load
+from millrace.broker.identity.binding import BindingRefused
+from millrace.broker.identity.claim_format import decode_claim, series_prefix
+from millrace.broker.identity.known_time import KnownTime
+from millrace.broker.meters.node import StoreCounts
+from millrace.broker.quorum.duties import LeaderDuties
+from millrace.broker.settings.source import Given
+from millrace.broker.stores import NodeStores, stack_stores
+from millrace.kraft.bucket.reader import survey
+from millrace.kraft.tables.claims import METADATA_SERIES
+from millrace.runtime.bundle import Runtime
+from millrace.runtime.metrics import Registry
+from millrace.runtime.objectstore.memory import MemoryObjectStore
+from millrace.runtime.rand import Rand
+from millrace.runtime.scheduling.yield_queue import YieldQueue
+from millrace.s3stream.config import TrafficSettings
+from tests.kraft.build import HandClock
+from tests.kraft.peers.members import CLUSTER, Member, Members, name
+from tests.sim.loop import SimLoop, run_simulation
+
+SETTINGS = {
+    "process.roles": "controller",
+    "node.id": "1",
+    "cluster.id": CLUSTER,
+    "controller.quorum.voters": "1@a:1,2@b:1,3@c:1",
+    "s3.data.buckets": "0@mem://lake",
+    "controller.quorum.fetch.timeout.ms": "400",
+    "controller.quorum.election.timeout.ms": "200",
+    "s3.metadata.upload.interval.ms": "100",
+}
+
+
+class Cluster:
+    """Three controllers over one bucket, with their duties."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.members = Members(loop)
+        self.bucket = MemoryObjectStore(HandClock())
+        self.failures: dict[int, list[BaseException]] = {}
+        self.duties: dict[int, LeaderDuties] = {}
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+
+    async def start(self) -> None:
+        await self.members.start()
+        for member in self.members.all.values():
+            await self.begin(member)
+
+    async def begin(self, member: Member) -> None:
+        given = {key: Given(text, "override", "--override") for key, text in SETTINGS.items()}
+        settings = load(given, data_dir="/data", machine_bytes=1 << 30).settings
+        clock, rand = HandClock(), Rand(b"duties %d" % member.node_id)
+        known = KnownTime(clock, member.disk, "/data", 1 << 40, lambda: None)
+        await known.open(lambda: 0)
+        self.failures[member.node_id] = failures = []
+        host = self.members.net.host(name(member.node_id))
+        runtime = Runtime(clock, rand, member.disk, host, lambda *_: None)  # type: ignore[arg-type,return-value]
+        duties = LeaderDuties(member.node, self._stores(rand), known, settings, runtime, failures.append)
+        self.duties[member.node_id] = duties
+        self.tasks[member.node_id] = asyncio.ensure_future(duties.run())
+
+    def _stores(self, rand: Rand) -> NodeStores:
+        counts = StoreCounts(Registry())
+        return stack_stores(self.bucket, counts, rand, TrafficSettings(), lambda *_: None, YieldQueue())
+
+    def at_work(self) -> list[int]:
+        return [node_id for node_id, duties in self.duties.items() if duties.is_at_work()]
+
+    async def one_at_work(self) -> Member:
+        leader = await self.members.leader()
+        await self.members.until(lambda: self.at_work() == [leader.node_id])
+        return leader
+
+    async def claims(self) -> list[int]:
+        """Numbers of those on the writing of metadata."""
+        keys = [one.key async for one in self.bucket.list(series_prefix(CLUSTER, METADATA_SERIES), "")]
+        return [decode_claim(await self.bucket.get(key), key).number for key in keys]
+
+    def cut(self, member: Member) -> None:
+        for other in self.members.all:
+            if other != member.node_id:
+                self.members.net.sever(name(member.node_id), name(other))
+                self.members.net.sever(name(other), name(member.node_id))
+
+    async def is_saved(self) -> None:
+        """Returns when all that is committed now is in the bucket."""
+        leader = await self.one_at_work()
+        backup = self.duties[leader.node_id].backup
+        assert backup is not None
+        await backup.reach_committed()
+        found = await survey(self.bucket, CLUSTER)
+        assert found.highest is not None
+        assert found.chain_end >= 1
+
+
+def with_cluster(work: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
+    async def main(loop: SimLoop) -> None:
+        cluster = Cluster(loop)
+        await cluster.start()
+        await work(cluster)
+        assert not any(cluster.failures.values()), cluster.failures
+
+    run_simulation(main)
+
+
+def test_the_leader_alone_puts_metadata_into_the_bucket() -> None:
+    async def work(cluster: Cluster) -> None:
+        await cluster.one_at_work()
+        await cluster.members.create("t")
+        await cluster.is_saved()
+        assert await cluster.claims() == [1]
+
+    with_cluster(work)
+
+
+def test_duties_move_with_the_leadership() -> None:
+    """Also from one that is cut off and does not know: it finds the next one's claim, or resigns; and when it
+    is back, it follows."""
+
+    async def work(cluster: Cluster) -> None:
+        first = await cluster.one_at_work()
+        await cluster.members.create("t")
+        await cluster.is_saved()
+        cluster.cut(first)
+        await cluster.members.until(lambda: cluster.members.leading() not in (None, first))
+        await cluster.members.until(lambda: first.node_id not in cluster.at_work() != [])
+        await cluster.members.create("u")
+        await cluster.is_saved()
+        assert await cluster.claims() == [1, 2]
+        cluster.members.net.heal()
+        await cluster.members.agree()
+        await cluster.is_saved()
+        assert await cluster.claims() == [1, 2]
+
+    with_cluster(work)
+
+
+def test_one_that_was_replaced_and_does_not_know_it_ends_no_process() -> None:
+    """It begins its duties where another has claimed them, of whom its log knows nothing: as a log would that
+    is an older copy. It learns that it leads no more, and does nothing."""
+
+    async def work(cluster: Cluster) -> None:
+        first = await cluster.one_at_work()
+        cluster.tasks.pop(first.node_id).cancel()
+        cluster.cut(first)
+        news = first.node.driver.news
+        first.node.driver.raft.settings = first.node.driver.raft.settings.__class__(
+            first.node_id, (1, 2, 3), fetch_ticks=300
+        )
+        await cluster.members.until(lambda: bool(set(cluster.at_work()) - {first.node_id}))
+        assert news.is_active  # it believes that it leads
+        claims = await cluster.claims()
+        await cluster.begin(first)
+        await cluster.members.until(lambda: not news.is_active)
+        assert not cluster.failures[first.node_id]
+        assert await cluster.claims() == claims
+
+    with_cluster(work)
+
+
+def test_a_quorum_of_older_logs_ends_before_it_changes_anything() -> None:
+    """The bucket has a claim, and metadata, of which the quorum's log knows nothing: all its disks were put
+    back from copies."""
+
+    async def main(loop: SimLoop) -> None:
+        before = Cluster(loop)
+        await before.start()
+        await before.one_at_work()
+        await before.members.create("t")
+        await before.is_saved()
+        after = Cluster(before.members.loop)
+        after.bucket = before.bucket
+        for task in before.tasks.values():
+            task.cancel()
+        await asyncio.wait(before.tasks.values())
+        claims = await after.claims()
+        await after.start()
+        leader = await after.members.leader()
+        await after.members.until(lambda: bool(after.failures[leader.node_id]))
+        (failure,) = after.failures[leader.node_id]
+        assert isinstance(failure, BindingRefused)
+        assert await after.claims() == claims
+
+    run_simulation(main)
