@@ -186,6 +186,11 @@ class LeaderDuties:
         store, bucket = self._patient("bucket of the term"), str(self._settings.data)
         cluster_id, image = self._node.cluster_id, self._cache.image
         bound_cluster = await read_bound_cluster(store, bucket)
+        if bound_cluster is None and image.claims.highest(METADATA_SERIES):
+            raise BindingRefused(
+                f"{bucket} holds nothing of cluster {cluster_id}, whose metadata is in a bucket: "
+                "give each of its nodes that one (s3.data.buckets)"
+            )
         is_remote = self._settings.data.scheme == "s3"
         await bind_bucket(store, bucket, bound_cluster, cluster_id, image, is_remote=is_remote)
         newest = await known_newest(store, bucket, cluster_id, image, METADATA_SERIES)

@@ -7,7 +7,9 @@ Nobody's yet: failover. A broker that is gone is fenced, and keeps its partition
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from typing import Final
 
 from millrace.broker.app import Broker
 from millrace.broker.handlers import Parts
@@ -21,6 +23,8 @@ from millrace.runtime.tasks import Tasks
 from millrace.wal.opening import identify_wal
 
 log = logging.getLogger(__name__)
+BOUND_AGAIN_S: Final = 0.5
+NOBODY_LEADS: Final = "no controller says that it leads"
 
 
 class FollowingBroker(Broker):
@@ -29,7 +33,6 @@ class FollowingBroker(Broker):
         whoever leads knows: one that was replaced and has not noticed may know less, for some seconds, and
         takes no command any more, so that the claim of this node fails."""
         settings, bucket = self._settings, str(self._settings.data)
-        bound_cluster = await self._reach_store(stores.plain, bucket)
         self._watch.enter("joining the quorum of controllers")
         self._first.is_kept = True
         node, transport = await open_member(settings, self._runtime, self._on_failed)
@@ -37,7 +40,10 @@ class FollowingBroker(Broker):
         self._ends_with("quorum transport", transport.close)
         self._ends_with("metadata", node.close)
         await node.start()
+        self._watch.blocked_reason = lambda: transport.failure or NOBODY_LEADS
         await catch_up(node)
+        self._watch.blocked_reason = lambda: self._wal_store.reason
+        bound_cluster = await self._until_bound(stores, bucket)
         log.info("cluster %s", node.cluster_id)
         self._watch.enter("looking at the WAL")
         image = node.publisher.image
@@ -45,9 +51,20 @@ class FollowingBroker(Broker):
         await check_claims(patient, bucket, node.cluster_id, image, settings.node_id)
         found = await self._asked_of_wal(identify_wal(self._wal_place(stores), settings.node_id))
         self._wal_binding = self._judge_wal(node, found)
-        is_remote = settings.data.scheme == "s3"
-        await bind_bucket(stores.plain, bucket, bound_cluster, node.cluster_id, image, is_remote=is_remote)
+        await bind_bucket(stores.plain, bucket, bound_cluster, node.cluster_id, image)
         return node
+
+    async def _until_bound(self, stores: NodeStores, bucket: str) -> str:
+        """The cluster that the bucket belongs to, once a controller has taken it for theirs: a broker with
+        another bucket would have its records where nobody finds them."""
+        bound_cluster = await self._reach_store(stores.plain, bucket)
+        while bound_cluster is None:
+            self._watch.enter(
+                f"waiting for the controllers to take {bucket}: see that theirs is the same (s3.data.buckets)"
+            )
+            await asyncio.sleep(BOUND_AGAIN_S)
+            bound_cluster = await self._reach_store(stores.plain, bucket)
+        return bound_cluster
 
     async def _serve(self, node: ControllerNode, parts: Parts) -> None:
         await super()._serve(node, parts)

@@ -46,7 +46,8 @@ class Lane:
         self.is_idle = asyncio.Event()  # nothing waits, and nothing is under way
         self.is_idle.set()
         self._connection: PeerConnection | None = None
-        self._failure = ""  # the last one that was logged; "" while the peer answers
+        self.failure = ""  # the last one, with the peer it is of; "" while that answers
+        self._said = ""
 
     def post(self, message: Message) -> None:
         self._message = message
@@ -87,18 +88,19 @@ class Lane:
             self._close()
             self._on_failure(in_words(error))
             return False
-        if self._failure:
+        if self._said:
             log.info("quorum: node %d answers again", self._peer_id)
-            self._failure = ""
+            self._said = self.failure = ""
         if reply is not None:
             self._on_reply(reply)
         return True
 
     def _on_failure(self, failure: str) -> None:
         """Logged once for as long as it stays the same."""
-        if failure != self._failure:
-            log.warning("quorum: no answer from node %d: %s", self._peer_id, failure)
-            self._failure = failure
+        self.failure = f"no answer from node {self._peer_id}: {failure}"
+        if failure != self._said:
+            log.warning("quorum: %s", self.failure)
+            self._said = failure
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None

@@ -82,6 +82,11 @@ class QuorumTransport:
         elif message.target in self._endpoints and not self._is_closed:
             self._lane(message.target, isinstance(message, Fetch)).post(message)
 
+    @property
+    def failure(self) -> str:
+        """Why a member does not answer, of those that were asked; "" where all do."""
+        return next((lane.failure for lane in self._lanes.values() if lane.failure), "")
+
     async def answer(self, request: Any) -> Any:
         """The response to what another member asks, or another node of the active controller. Raises
         TimeoutError for what will not be answered."""

@@ -93,20 +93,21 @@ class LiveCluster:
         self, folder: Path, controllers: int, brokers: int, overrides: dict[str, str] | None = None
     ) -> None:
         self.quorum = LiveControllers(folder, controllers, overrides)
+        self._overrides = overrides or {}
         self.brokers = {
-            FIRST_BROKER + number: LiveBroker(
-                folder / f"broker{number}",
-                {
-                    "process.roles": "broker",
-                    "node.id": str(FIRST_BROKER + number),
-                    "cluster.id": CLUSTER,
-                    "controller.quorum.voters": self.quorum.voters,
-                    "s3.data.buckets": f"0@file://{self.quorum.bucket}",
-                    **(overrides or {}),
-                },
-                wal="64MiB",
-            )
-            for number in range(brokers)
+            node_id: LiveBroker(folder / f"broker{node_id}", self.settings_of(node_id), wal="64MiB")
+            for node_id in range(FIRST_BROKER, FIRST_BROKER + brokers)
+        }
+
+    def settings_of(self, node_id: int) -> dict[str, str]:
+        """Of a broker."""
+        return {
+            "process.roles": "broker",
+            "node.id": str(node_id),
+            "cluster.id": CLUSTER,
+            "controller.quorum.voters": self.quorum.voters,
+            "s3.data.buckets": f"0@file://{self.quorum.bucket}",
+            **self._overrides,
         }
 
     @property

@@ -27,7 +27,7 @@ from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequest
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.cluster import CLUSTER, FIRST_BROKER, LiveCluster
-from tests.live.test_controllers import QUICK
+from tests.live.test_controllers import QUICK, ready_page
 from tests.patience import PATIENCE_S, until
 
 TOPIC, PARTITIONS = "spread", 6
@@ -239,6 +239,44 @@ def test_clients_are_not_sent_to_a_broker_that_is_silent(cluster: LiveCluster) -
     assert cluster.brokers[second].stop() == 0
     until(lambda: told_by(cluster, first) == ({first, third}, without), "it is not fenced")
     assert fencings(cluster) == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        ({"s3.data.buckets": "0@file://{folder}/other-bucket"}, "see that theirs is the same"),
+        ({"cluster.id": "BBBBBBBBBBBBBBBBBBBBBQ"}, "INCONSISTENT_CLUSTER_ID"),
+        ({"controller.quorum.voters": "1@127.0.0.1:1,2@127.0.0.1:2,3@127.0.0.1:3"}, "Connection refused"),
+        ({"controller.quorum.voters": "{swapped}"}, "no controller says that it leads"),
+    ],
+)
+def test_a_broker_that_was_told_something_else_says_what_it_waits_for(
+    tmp_path: Path, overrides: dict[str, str], reason: str
+) -> None:
+    """It serves nobody, and nothing of it is anywhere."""
+    with LiveCluster(tmp_path, 3, 0, QUICK) as cluster:
+        leader, ports = cluster.quorum.leader(), cluster.quorum.ports
+        other, third = (node_id for node_id in ports if node_id != leader)
+        shifted = {leader: ports[other], other: ports[third], third: ports[other]}
+        words = {
+            "folder": str(tmp_path),
+            "swapped": ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in shifted.items()),
+        }
+        told = {key: text.format(**words) for key, text in overrides.items()}
+        broker = LiveBroker(tmp_path / "odd", {**cluster.settings_of(FIRST_BROKER), **told}, wal="64MiB")
+        broker.begin()
+        try:
+            until(lambda: reason in ready_page_of(broker), "it does not say what it waits for")
+        finally:
+            broker.kill()
+
+
+def ready_page_of(broker: LiveBroker) -> str:
+    """ "" before there is one."""
+    try:
+        return ready_page(broker)
+    except OSError:
+        return ""
 
 
 def test_a_second_process_with_a_brokers_id_and_a_new_log_is_refused(

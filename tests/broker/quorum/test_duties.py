@@ -165,6 +165,30 @@ def test_one_that_was_replaced_and_does_not_know_it_ends_no_process() -> None:
     with_cluster(work)
 
 
+def test_a_controller_that_was_told_another_bucket_does_nothing_there() -> None:
+    async def main(loop: SimLoop) -> None:
+        cluster = Cluster(loop)
+        await cluster.start()
+        first = await cluster.one_at_work()
+        await cluster.members.create("t")
+        others = [member for member in cluster.members.all.values() if member is not first]
+        cluster.bucket = MemoryObjectStore(HandClock())
+        for member in others:
+            cluster.tasks[member.node_id].cancel()
+            await cluster.begin(member)
+        await first.node.close()
+        await first.transport.close()
+        del cluster.members.all[first.node_id]
+        leader = await cluster.members.leader()
+        await cluster.members.until(lambda: bool(cluster.failures[leader.node_id]))
+        (failure,) = cluster.failures[leader.node_id]
+        assert isinstance(failure, BindingRefused)
+        assert "give each of its nodes" in str(failure)
+        assert [one.key async for one in cluster.bucket.list("", "")] == []
+
+    run_simulation(main)
+
+
 def test_a_quorum_of_older_logs_ends_before_it_changes_anything() -> None:
     """The bucket has a claim, and metadata, of which the quorum's log knows nothing: all its disks were put
     back from copies."""
