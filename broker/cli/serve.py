@@ -39,7 +39,8 @@ DEFAULT_DATA_DIR = "./millrace-data"
 OWN_FILES = 300
 STOP_BROKEN_S = 60.0
 ABOUT = """\
-Run a node, broker and controller, until a signal ends it (Ctrl-C or SIGTERM; a second one ends it at once).
+Run a node, broker and controller or one of the two, until a signal ends it (Ctrl-C or SIGTERM; a second one
+ends it at once).
 
   millrace serve                                            on 127.0.0.1:9092, data under ./millrace-data
   millrace serve --data-dir /var/lib/millrace --override num.partitions=3
@@ -47,6 +48,8 @@ Run a node, broker and controller, until a signal ends it (Ctrl-C or SIGTERM; a 
       --override 's3.data.buckets=0@s3://my-bucket?region=eu-central-1'
   KAFKA_NUM_PARTITIONS=3 millrace serve --config server.properties
 
+Several nodes are a cluster when each is told process.roles, controller.quorum.voters, cluster.id and the same
+s3.data.buckets (docs/quorum.md).
 `millrace settings` prints every setting; `millrace doctor` tries a bucket before a node lives in it.
 The line `millrace ready` on standard output says where clients are served; the log goes to standard error.
 
