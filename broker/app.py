@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -28,6 +28,7 @@ from millrace.broker.background.unfinished_uploads import UploadSweep
 from millrace.broker.config import BrokerSettings
 from millrace.broker.controller_client import ControllerClient
 from millrace.broker.coordinators.groups.coordinator import GroupCoordinator
+from millrace.broker.endings import Endings
 from millrace.broker.handlers import Parts, build_handlers
 from millrace.broker.identity.binding import (
     MARKER_KEY,
@@ -149,7 +150,7 @@ class Broker:
         self._ownership: Ownership = UNOWNED
         self._gate: AckGate = UNOWNED
         self._engine: Storage | None = None
-        self._endings: list[tuple[str, Callable[[], Awaitable[object]]]] = []
+        self._endings = Endings()
         self._watch = StartWatch()
         self._wal_store = StoreWatch(WAL_STORE)
         self._wal_binding = WalBinding()
@@ -192,26 +193,18 @@ class Broker:
     async def stop(self) -> None:
         """Ends the parts in reverse order of their start; one that fails to end does not keep the others."""
         self._watch.enter("stopping")
-        while self._endings:
-            name, end = self._endings.pop()
-            try:
-                await end()
-            except Exception:
-                log.exception("%s did not end in order", name)
+        await self._endings.run()
 
     def _on_failed(self, error: BaseException) -> None:
         if not self.failed.done():
             self.failed.set_exception(error)
-
-    def _ends_with(self, name: str, end: Callable[[], Awaitable[object]]) -> None:
-        self._endings.append((name, end))
 
     async def _open_store(self) -> NodeStores:
         """The store as each part uses it: it fails what is not answered after a few attempts; who must not
         fail asks again."""
         self._watch.enter("waiting for the object store")
         stores = await open_stores(self._settings, self._runtime, self._registry, self._watch.on_retry)
-        self._ends_with("object store", stores.plain.close)
+        self._endings.add("object store", stores.plain.close)
         return stores
 
     async def _reach_store(self, store: ObjectStore, bucket: str) -> str | None:
@@ -247,7 +240,7 @@ class Broker:
             await backup.finish(BACKUP_CLOSE_MS)
             await tasks.stop()
 
-        self._ends_with("metadata backup", end)
+        self._endings.add("metadata backup", end)
         return backup
 
     async def _start_controller(self, stores: NodeStores) -> ControllerNode:
@@ -274,7 +267,7 @@ class Broker:
         )
         self.controller = node
         self._first.is_kept = not node.is_new
-        self._ends_with("controller", lambda: node.close(is_discarded=not self._first.is_kept))
+        self._endings.add("controller", lambda: node.close(is_discarded=not self._first.is_kept))
         check_first_look(is_new, node.is_new, settings.controller.log_dir)
         log.info(
             "%s %s", "new cluster, for nothing was there yet:" if node.is_new else "cluster", node.cluster_id
@@ -377,7 +370,7 @@ class Broker:
             await node.driver.reserve.at_need(basis)
         series_claimed = (METADATA_SERIES, settings.node_id) if is_alone else (settings.node_id,)
         claims = [await claimant.claim(series) for series in series_claimed]
-        self._ends_with("claims", lambda: self._release(claimant, claims))
+        self._endings.add("claims", lambda: self._release(claimant, claims))
         is_conditional = claimant.has_conditions
         clock, on_replaced = self._runtime.clock, self._on_replaced
         owner = Owner(
@@ -394,7 +387,7 @@ class Broker:
             await self._owner_tasks.stop()
             owner.close()
 
-        self._ends_with("ownership", end)
+        self._endings.add("ownership", end)
         if not is_alone:
             return
         check = partial(check_restored_from, patient, str(settings.data), node.cluster_id, disk, log_dir)
@@ -442,7 +435,7 @@ class Broker:
         owner = WalOwner(node.cluster_id, settings.node_id, client.broker_epoch, new_id, least_end, mark)
         await disown(binding, client, settings.wal, self._runtime.rand.split("WAL of nobody").uuid())
         wal = await self._asked_of_wal(open_wal(self._wal_place(stores), owner))
-        self._ends_with("WAL", wal.close)
+        self._endings.add("WAL", wal.close)
         if not binding.is_foreign:
             target, history = settings.wal.target, node.history_at_open
             check_found_mark(wal.found_mark, wal.wal_id, target, image, history, settings.node_id)
@@ -481,7 +474,7 @@ class Broker:
             self._gate,
         )
         self._engine = storage
-        self._ends_with("stream engine", lambda: storage.close(CLOSE_MS))
+        self._endings.add("stream engine", lambda: storage.close(CLOSE_MS))
         self._watch.blocked_reason = lambda: (
             wal.blocked_reason
             or storage.upload_blocked_reason
@@ -492,7 +485,7 @@ class Broker:
             self._wal_binding,
             self._room_makers(node, cache, client, stores, storage, backup),
         )
-        self._ends_with("what makes room", self._makers.stop)
+        self._endings.add("what makes room", self._makers.stop)
 
         async def accept_loss(recovered: Recovered) -> None:
             await give_up_unknown(settings, self._runtime.disk, node.publisher.image, recovered)
@@ -537,7 +530,7 @@ class Broker:
             settings.node_id, cache.image, client, *engine, is_skipping=is_skipping
         )
         node.publisher.subscribe(directory.on_image)
-        self._ends_with("partitions", directory.close)
+        self._endings.add("partitions", directory.close)
         groups = GroupCoordinator(
             directory,
             storage,
@@ -552,11 +545,11 @@ class Broker:
         )
         groups.start()
         node.publisher.subscribe(groups.on_image)
-        self._ends_with("groups", groups.stop)
+        self._endings.add("groups", groups.stop)
         creation = TopicCreation(node.channel, internal_topics(settings), runtime.yield_queue)
         creation.on_created = self._changes.note_created
         offload = self._runtime.offload()
-        self._ends_with("threads of codecs", offload.close)
+        self._endings.add("threads of codecs", offload.close)
         unpacking = Unpacking(offload, settings.memory.total_bytes, runtime.yield_queue)
         budget = RequestBudget(settings.memory.requests_bytes, asyncio.get_running_loop().call_soon)
         listeners = Listeners(cache, listener_rules(settings), settings.listeners.advertised)
@@ -625,8 +618,8 @@ class Broker:
             self._tasks.start("upload sweep", sweep.run)
         self._tasks.start("maintenance", maintenance.run)
         self._tasks.start("clock", lambda: self._known.run(lambda: stores.plain.head(MARKER_KEY)))
-        self._ends_with("what makes room", self._makers.stop)
-        self._ends_with("background tasks", self._tasks.stop)
+        self._endings.add("what makes room", self._makers.stop)
+        self._endings.add("background tasks", self._tasks.stop)
 
     async def _serve(self, node: ControllerNode, parts: Parts) -> None:
         loop, settings, runtime = asyncio.get_running_loop(), self._settings, self._runtime
@@ -647,11 +640,13 @@ class Broker:
         node.publisher.subscribe(lambda delta, image: parts.listeners.on_image())
         parts.listeners.on_image()  # of what was changed since its start looked
         # What was asked of a process that could not go on may never be answered.
-        self._ends_with("listeners", lambda: server.stop(DRAIN_FAILED_MS if self.failed.done() else DRAIN_MS))
+        self._endings.add(
+            "listeners", lambda: server.stop(DRAIN_FAILED_MS if self.failed.done() else DRAIN_MS)
+        )
         listening = Tasks()
         listening.start("listeners", parts.listeners.run)
-        self._ends_with("changes of listeners", listening.stop)
-        self._ends_with(
+        self._endings.add("changes of listeners", listening.stop)
+        self._endings.add(
             "group members who wait", parts.groups.stop
         )  # first: parked joins would hold the drain up
         show_edge(self._registry, server, parts.budget, dispatcher)
@@ -667,7 +662,7 @@ class Broker:
             unbind(self._bound)
             await self._first.take_back()
 
-        self._ends_with("addresses", end)
+        self._endings.add("addresses", end)
         await self._first.note(self._settings)
 
     async def _start_admin(self) -> None:
@@ -684,4 +679,4 @@ class Broker:
         async def stop_admin() -> None:
             admin.stop()
 
-        self._ends_with("admin listener", stop_admin)
+        self._endings.add("admin listener", stop_admin)

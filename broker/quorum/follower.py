@@ -37,8 +37,8 @@ class FollowingBroker(Broker):
         self._first.is_kept = True
         node, transport = await open_member(settings, self._runtime, self._on_failed)
         self.controller = node
-        self._ends_with("quorum transport", transport.close)
-        self._ends_with("metadata", node.close)
+        self._endings.add("quorum transport", transport.close)
+        self._endings.add("metadata", node.close)
         await node.start()
         self._watch.blocked_reason = lambda: transport.failure or NOBODY_LEADS
         await catch_up(node)
@@ -77,7 +77,7 @@ class FollowingBroker(Broker):
             await tasks.stop()
             await heartbeats.leave()
 
-        self._ends_with("heartbeats", end)
+        self._endings.add("heartbeats", end)
 
     def _start_backup(self, node: ControllerNode, stores: NodeStores) -> NoBackup:
         return NoBackup()

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from millrace.broker.background.start_watch import RetryLog, StartWatch
 from millrace.broker.config import BrokerSettings
+from millrace.broker.endings import Endings
 from millrace.broker.identity.binding import MARKER_KEY
 from millrace.broker.identity.known_time import KnownTime
 from millrace.broker.meters.process import show_process
@@ -46,7 +47,7 @@ class ControllerProcess:
         self._runtime = runtime
         self._registry = Registry()
         self._watch = StartWatch()
-        self._endings: list[tuple[str, Callable[[], Awaitable[object]]]] = []
+        self._endings = Endings()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.listeners: Sequence[Endpoint] = ()
         self.admin_port: int | None = None
@@ -69,12 +70,7 @@ class ControllerProcess:
     async def stop(self) -> None:
         """Ends the parts in reverse order of their start; one that fails to end does not keep the others."""
         self._watch.enter("stopping")
-        while self._endings:
-            name, end = self._endings.pop()
-            try:
-                await end()
-            except Exception:
-                log.exception("%s did not end in order", name)
+        await self._endings.run()
 
     def _on_failed(self, error: BaseException) -> None:
         if not self.failed.done():
@@ -104,7 +100,7 @@ class ControllerProcess:
         async def end() -> None:
             admin.stop()
 
-        self._endings.append(("admin listener", end))
+        self._endings.add("admin listener", end)
 
     async def _bind(self) -> Sequence[BoundEndpoint]:
         """Before anything is made: an address that is taken changes nothing."""
@@ -113,14 +109,14 @@ class ControllerProcess:
         async def end() -> None:
             unbind(places)
 
-        self._endings.append(("addresses", end))
+        self._endings.add("addresses", end)
         return places
 
     async def _open(self) -> tuple[ControllerNode, QuorumTransport]:
         node, transport = await open_member(self._settings, self._runtime, self._on_failed)
         self.node = node
         show_quorum(self._registry, node)
-        self._endings += [("quorum transport", transport.close), ("controller", node.close)]
+        self._endings.add("quorum transport", transport.close)
         return node, transport
 
     async def _serve(
@@ -133,9 +129,10 @@ class ControllerProcess:
         dispatcher = Dispatcher(handlers, loop.create_task, self._runtime.yield_queue)
         budget = RequestBudget(settings.memory.requests_bytes, loop.call_soon)
         server = Server(self._runtime.net, dispatcher, budget, settings.server, self._runtime.yield_queue)
+        # First the controller, while requests are answered still: who leads hands over.
+        self._endings.add("controller listener", lambda: server.stop(DRAIN_MS))
+        self._endings.add("controller", node.close)
         self.listeners = await server.start(places)
-        # Before the controller closes requests are answered still: who leads hands over.
-        self._endings.insert(-1, ("controller listener", lambda: server.stop(DRAIN_MS)))
 
     async def _start_duties(self, node: ControllerNode) -> None:
         """A store that is away keeps nobody from voting: what waits for it are the duties alone."""
@@ -145,7 +142,7 @@ class ControllerProcess:
             self._on_failed(error)
 
         tasks.start("duties of the leader", lambda: self._do_duties(node), on_escape=on_escape)
-        self._endings.append(("duties of the leader", tasks.stop))
+        self._endings.add("duties of the leader", tasks.stop)
 
     async def _do_duties(self, node: ControllerNode) -> None:
         settings, runtime = self._settings, self._runtime
