@@ -53,11 +53,14 @@ ORDER = "the order of keys"
 OWN_PLACE = "each node has its own"
 ONE_COPY = "one node of Kafka's is told so; the store keeps the copies here"
 SECRET = "a secret that nothing reads yet is not stored"
+SESSIONS = "a silent broker is fenced sooner here, since that moves no replicas"
 REFUSED = "plug-ins are refused here"
 INTENDED: Mapping[str, str] = {
     ORDER: "Kafka's is a hash table's; here it is that of names",
     "advertised.listeners": OWN_PLACE,
+    "broker.heartbeat.interval.ms": SESSIONS,
     "broker.id": OWN_PLACE,
+    "broker.session.timeout.ms": SESSIONS,
     "config.providers": REFUSED,
     "controller.listener.names": OWN_PLACE,
     "controller.quorum.bootstrap.servers": OWN_PLACE,

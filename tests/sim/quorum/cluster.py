@@ -200,9 +200,10 @@ class Cluster:
     async def stop(self, replica: Replica) -> None:
         """In order; whoever keeps it up starts it again."""
         life = replica.life
-        if not await replica.stop():
+        is_ended = await replica.stop()
+        if is_ended is False:
             self.history.find("close-hangs", repr(replica))
-        elif life is not None:
+        elif is_ended:
             self.gate.check_answered(replica, life)
 
     async def stop_all(self) -> None:

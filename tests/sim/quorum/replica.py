@@ -214,15 +214,15 @@ class Replica:
             self._was_cut = False
             self._adopt(self.disk.restart(self._fate(self.rand)))
 
-    async def stop(self) -> bool:
-        """In order; True when it came to its end."""
+    async def stop(self) -> bool | None:
+        """In order; whether it came to its end. None: there was nothing, or it was killed on the way."""
         node, life = self.node, self.life
         if node is None or life is None:
-            return True
+            return None
         closing = self._task(node.close())
         await asyncio.wait([closing, self.gone], timeout=CLOSE_MAX_S, return_when=asyncio.FIRST_COMPLETED)
         if self.life is not life:
-            return True  # killed on the way
+            return None
         self._note("stopped", closing.done())
         is_done = closing.done()
         self._end()
