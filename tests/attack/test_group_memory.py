@@ -28,8 +28,9 @@ from tests.patience import PATIENCE_S
 VERSION = 9
 MIB = 1 << 20
 STATES_MIB = 16 if IS_FULL else 4
-ONCE_BYTES = 3 * MIB  # connections, the log, and on a busy machine 2 MiB more, whatever is charged
+ONCE_BYTES = 9 * MIB // 2  # what a busy machine takes once, beyond what the first groups made it take
 CONNECTIONS = 40
+SEEN_FIRST = 10 * CONNECTIONS  # groups: connections, buffers and the log have their size then
 # A 32nd part of the log is kept for groups; a commit that is alone in its WAL write takes 4 KiB.
 AWAY_WAL_MIB = 160 if IS_FULL else 24
 AWAY_COMMITS = 1000 if IS_FULL else 100
@@ -92,11 +93,13 @@ def test_groups_of_one_offset_fill_no_memory(tmp_path: Path) -> None:
         flood, other = Commits(broker, "127.0.0.2"), Commits(broker, "127.0.0.3")
         groups = [f"group-{number}" for number in range(1000 * STATES_MIB)]
         with Bystander(broker, commit_once) as bystander:
+            found = flood.commit(groups[:SEEN_FIRST], 1)
             before_bytes = broker.memory_bytes()
-            found = flood.commit(groups, 1)
+            already_bytes = broker.metrics()["millrace_states_memory_bytes"]
+            found += flood.commit(groups[SEEN_FIRST:], 1)
             bystander.check_served()
             grown_bytes = broker.memory_bytes() - before_bytes
-            charged_bytes = broker.metrics()["millrace_states_memory_bytes"]
+            charged_bytes = broker.metrics()["millrace_states_memory_bytes"] - already_bytes
         assert grown_bytes <= 1.25 * charged_bytes + ONCE_BYTES, (
             f"{grown_bytes / MIB:.1f} MiB for {charged_bytes / MIB:.1f}"
         )

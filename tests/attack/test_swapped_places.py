@@ -7,6 +7,7 @@ remedy, changes nothing, and the right places start again with everything. What 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import time
@@ -119,7 +120,16 @@ def copy(source: Path, target: Path) -> None:
     if target.is_dir():
         shutil.rmtree(target)
     if source.is_dir():
-        shutil.copytree(source, target)
+        # What its owner trims meanwhile is not in the copy.
+        names = {str(path.relative_to(source)) for path in source.rglob("*")}
+        for name in sorted(names):
+            at = target / name
+            if (source / name).is_dir():
+                at.mkdir(parents=True, exist_ok=True)
+                continue
+            at.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copy2(source / name, at)
     else:
         shutil.copy(source, target)
 

@@ -72,7 +72,7 @@ def fetch_of(count: int) -> FetchRequest:
 
 
 @pytest.mark.parametrize(
-    ("partitions", "limit_bytes"), [(40, 4 * 1024), (2_000, 64 * 1024)], ids=["brief", "bulk"]
+    ("partitions", "limit_bytes"), [(40, 4 * 1024), (2_000, 64 * 1024)], ids=["brief", "large"]
 )
 def test_who_waits_for_news_does_not_keep_others_waiting(partitions: int, limit_bytes: int) -> None:
     """A fetch that holds all of its part of the memory is answered with what there is once somebody else
@@ -83,7 +83,7 @@ def test_who_waits_for_news_does_not_keep_others_waiting(partitions: int, limit_
         async with Shell({FETCH: waits.handle, HEARTBEAT: echo}, memory_bytes=limit_bytes) as shell:
             first, second = await shell.client(), await shell.client()
             first.send(FETCH, 12, fetch_of(partitions))
-            part = shell.memory.of_frames(is_bulk=partitions > 1000)
+            part = shell.memory.large if partitions > 1000 else shell.memory.brief
             await eventually(lambda: part.used_bytes >= part.limit_bytes)
             await asyncio.sleep(0.05)
             assert waits.completed_count == 0
