@@ -179,6 +179,10 @@ PRIVATE: tuple[Api, ...] = (
     Api(522, "RegisterNodeWal", 0, 0, 0, CONTROLLER),
     Api(523, "AcceptWalLoss", 0, 0, 0, CONTROLLER),
     Api(524, "ForwardCommand", 0, 0, 0, CONTROLLER),
+    Api(525, "BeginFailover", 0, 0, 0, CONTROLLER),
+    Api(526, "EndFailover", 0, 0, 0, CONTROLLER),
+    Api(527, "AwaitBackup", 0, 0, 0, CONTROLLER),
+    Api(528, "ReportLoad", 0, 0, 0, CONTROLLER),
 )
 
 ALL: tuple[Api, ...] = KAFKA + PRIVATE

@@ -270,6 +270,30 @@ class NodeClaimRecord:
     incarnation: Uuid = NO_UUID
 
 
+@dataclass(slots=True)
+class FailoverRecord:
+    """The write-ahead log of a fenced broker is to be recovered by another, as it now is, whole. From
+    millrace.version 2 on."""
+
+    KEY = 517
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    node_id: Int32 = -1
+    by_node: Int32 = -1  # -1: nobody who is there can
+    unable_epochs: list[Int64] = array()  # broker epochs of those that said they cannot
+    reason: str = ""  # why, of the last of them
+
+
+@dataclass(slots=True)
+class EndFailoverRecord:
+    """Nothing of the broker's is to be recovered by another any more."""
+
+    KEY = 518
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    node_id: Int32 = -1
+
+
 STREAM_RECORDS: tuple[type, ...] = (
     StreamRecord,
     RemoveStreamsRecord,
@@ -287,4 +311,6 @@ STREAM_RECORDS: tuple[type, ...] = (
     RemoveNodeWalRecord,
     MoveNodeWalRecord,
     NodeClaimRecord,
+    FailoverRecord,
+    EndFailoverRecord,
 )
