@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
+from millrace.kraft.broker_watch import BrokerWatch
 from millrace.kraft.commands.decision import (
     BrokerConfigCheck,
     ConfigRules,
@@ -41,7 +42,6 @@ from millrace.kraft.image.delta import MetadataDelta, apply_records
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.image.publisher import MetadataPublisher
 from millrace.kraft.image.records import Proposal, ValueWriter
-from millrace.kraft.sessions import Sessions
 from millrace.kraft.tables.features import METADATA_VERSION, bootstrap_records
 from millrace.kraft.topic_configs import ConfigLookup
 from millrace.protocol.dataclass import dataclass
@@ -56,7 +56,7 @@ PENDING_MAX: Final = 10_000  # commands that wait for their commit; the next one
 # commands that are decided in one iteration of the loop when the one they stood behind is done
 QUEUED_PER_CHUNK: Final = 20
 LONG_TRIES_MAX: Final = 5  # decisions in steps that others outran; the next is made at once
-FULL = "The disk of the metadata log is full: only deletions are taken until there is room."
+FULL = "The disk of the metadata log is full at controller {}: only deletions are taken until there is room."
 
 
 @dataclass(slots=True)
@@ -119,18 +119,30 @@ class Controller:
         self._wall_start_ms = clock.wall_ms()
         self._loop_start_s = asyncio.get_running_loop().time()
         self._wall_jump_max_ms = settings.wall_jump_max_ms
-        self.sessions = None if settings.session_ms is None else Sessions(settings.session_ms / 1000)
-        self._hear = None if self.sessions is None else self._on_heartbeat
+        self.watch = BrokerWatch(self, settings.session_ms)
 
     @property
     def image(self) -> MetadataImage:
         """The committed one."""
         return self._publisher.image
 
+    @property
+    def head(self) -> MetadataImage:
+        """Committed and pending."""
+        return self._head
+
+    @property
+    def is_free(self) -> bool:
+        """It takes commands, and decides the next one at once."""
+        return self._why_not_now() is None and not self._is_busy
+
     def submit(self, request: Any) -> asyncio.Future[Any]:
         """Decides now; the future has the reply once it is committed, or NotLeader, ProposalDropped,
         LogFull."""
-        command = COMMANDS[type(request)]
+        return self.take(COMMANDS[type(request)], request)
+
+    def take(self, command: Command, request: Any) -> asyncio.Future[Any]:
+        """As `submit`, of a command that may be the controller's own."""
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         reason = self._why_not()
         if reason is not None:
@@ -151,11 +163,7 @@ class Controller:
         """Marks for deletion prepared objects past their deadline; None when there is none, or nobody asks
         here."""
         passed_ms = self._passed_ms()
-        if (
-            self._why_not_now() is not None
-            or self._is_busy
-            or not self._head.objects.prepared_before(passed_ms, 1)
-        ):
+        if not self.is_free or not self._head.objects.prepared_before(passed_ms, 1):
             return None
         from millrace.kraft.commands.objects import decide_expire_objects
 
@@ -164,45 +172,16 @@ class Controller:
         self._propose(Decision(len(records[0].object_ids), list(records)), reply)
         return reply
 
-    def fence(self) -> asyncio.Future[Any] | None:
-        """Fences brokers whose sessions are over; None when there is none, or nobody asks here."""
-        now_s = asyncio.get_running_loop().time()
-        if self.sessions is None or self._why_not_now() is not None or self._is_busy:
-            return None
-        gone = self.sessions.look(now_s)
-        if not gone:
-            return None
-        from millrace.kraft.commands.brokers import decide_fence_brokers
-
-        records = decide_fence_brokers(self._head, gone)
-        fenced = {record.broker_id for record in records}
-        for broker_id in gone:
-            if broker_id not in fenced:
-                self.sessions.forget(broker_id)
-        if not records:
-            return None
-        for record in records:
-            log.warning("broker %d is fenced: no heartbeat within its session", record.broker_id)
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._propose(Decision(None, list(records)), reply)
-        return reply
-
-    def _on_heartbeat(self, broker_id: int, broker_epoch: int) -> None:
-        assert self.sessions is not None
-        self.sessions.hear(broker_id, asyncio.get_running_loop().time())
-
     # Called by the driver.
 
     def on_leading(self, epoch: int) -> None:
         self._epoch = epoch
         self._head = self._publisher.image
-        if self.sessions is not None:
-            alive = [broker.broker_id for broker in self._head.brokers if not broker.is_fenced]
-            self.sessions.begin(alive, asyncio.get_running_loop().time())
         if not self._head.features.level(METADATA_VERSION):
             self._propose(Decision(None, list(bootstrap_records())), self.active)
         elif not self.active.done():
             self.active.set_result(None)
+        self.watch.on_leading()
 
     def on_writing(self) -> None:
         self._is_open = False
@@ -393,7 +372,7 @@ class Controller:
     def _take(self, command: Command, found: Decision | Folded, reply: asyncio.Future[Any]) -> None:
         decision = found.decision if isinstance(found, Folded) else found
         if decision.records and command.is_growing and not self._driver.reserve.is_held:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, FULL)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, FULL.format(self._driver.raft.node_id))
         if isinstance(found, Folded):
             self._propose_folded(found, reply)
         else:
@@ -411,6 +390,7 @@ class Controller:
         decision = folded.decision
         self._groups[-1].commands.append(Pending(end, decision.records, decision.response, reply))
         self._pending_count += 1
+        self.watch.on_head()
 
     def _propose(self, decision: Decision, reply: asyncio.Future[Any]) -> None:
         if not decision.records:
@@ -428,6 +408,7 @@ class Controller:
         assert entry.end == end, (entry, end)
         group.commands.append(Pending(end, decision.records, decision.response, reply))
         self._pending_count += 1
+        self.watch.on_head()
 
     def _apply(self, group: Group, decision: Decision) -> None:
         """Into the group's delta, or not at all: what is left behind by a record that cannot be applied is
@@ -463,7 +444,7 @@ class Controller:
             self._creation,
             self._configs,
             self._describe_quorum,
-            self._hear,
+            self.watch.hear,
         )
 
     def _passed_ms(self) -> int:

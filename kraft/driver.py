@@ -39,6 +39,8 @@ from millrace.runtime.scheduling.yield_queue import run_yielding
 log = logging.getLogger(__name__)
 APPLY_BYTES: Final = 1 << 20  # of the log that are read and published as one change
 FETCH_BYTES: Final = 1 << 20  # of the log in one answer to a follower
+GIVE_WAY_EVERY_S: Final = 600.0  # at most
+GIVE_WAY_ELECTIONS: Final = 4  # election time-outs in which others may stand before it
 
 
 class StateMachine(Protocol):
@@ -120,6 +122,7 @@ class Driver:
         self.leading_epoch = -1  # the epoch that the machine was told of
         self.news = QuorumNews(applier.end)
         self._is_closing = False
+        self._gives_way_from_s = 0.0
         self.on_group: Callable[[], None] | None = None  # between groups, with all that was given durable
         # of what is durable; ControllerNode.commit_after says more
         self.before_commit: Callable[[], Awaitable[None]] | None = None
@@ -194,6 +197,8 @@ class Driver:
                 self._send(await self._filled(message))
         await self._apply(self.raft.commit_end)
         self._tell()
+        if not self.reserve.is_held:
+            self.give_way(f"its disk is full, or nearly: {self.reserve.path} finds no room")
         if is_work and self.on_group is not None:
             self.on_group()
         return is_work
@@ -205,6 +210,17 @@ class Driver:
     def resign(self) -> None:
         """Leads no more, and says so to the others; nothing where it does not lead."""
         self.raft.resign()
+        self._wake.set()
+
+    def give_way(self, why: str) -> None:
+        """Of a leader of several that cannot do all of its work: another is to lead, who may. Nothing where
+        it does not lead, and seldom: where no other can do more the leadership does not go round."""
+        now_s = asyncio.get_running_loop().time()
+        if self.leading_epoch < 0 or self.raft.is_alone or now_s < self._gives_way_from_s:
+            return
+        self._gives_way_from_s = now_s + GIVE_WAY_EVERY_S
+        log.warning("controller %d gives the leadership to another: %s", self.raft.node_id, why)
+        self.raft.give_way(GIVE_WAY_ELECTIONS * self._settings.ticks.election)
         self._wake.set()
 
     async def _apply(self, commit_end: int) -> None:

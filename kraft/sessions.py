@@ -21,17 +21,24 @@ class Sessions:
         self._session_s = session_s
         self.look_every_s = session_s / LOOKS
         self._heard: dict[int, float] = {}  # by broker, the longest ago first
+        self._silent: set[int] = set()  # found gone by a look, and not forgotten or heard since
         self._looked_s = 0.0
 
     def begin(self, broker_ids: Iterable[int], now_s: float) -> None:
-        """This node leads from now on; these are not fenced."""
+        """This node leads from now on; these are registered."""
         self._heard = dict.fromkeys(broker_ids, now_s)
+        self._silent.clear()
         self._looked_s = now_s
 
+    def alive(self) -> frozenset[int]:
+        """Brokers that have one, as of the last look."""
+        return frozenset(self._heard) - self._silent
+
     def hear(self, broker_id: int, now_s: float) -> None:
-        """A heartbeat of the broker's newest incarnation."""
+        """A registration of the broker, or a heartbeat of its newest incarnation."""
         self._heard.pop(broker_id, None)
         self._heard[broker_id] = now_s
+        self._silent.discard(broker_id)
 
     def look(self, now_s: float) -> list[int]:
         """Whose session is over; told at each look until it is forgotten, or heard again."""
@@ -39,14 +46,18 @@ class Sessions:
         self._looked_s = now_s
         if late_s > LATE_PART * self._session_s:
             self._heard = dict.fromkeys(self._heard, now_s)
+            self._silent.clear()
             return []
         gone = []
         for broker_id, heard_s in self._heard.items():
             if now_s - heard_s < self._session_s:
                 break
             gone.append(broker_id)
+        self._silent.update(gone)
         return gone
 
     def forget(self, broker_id: int) -> None:
-        """It is fenced: its next heartbeat begins a session."""
-        del self._heard[broker_id]
+        """It is fenced: its next heartbeat begins a session. One that was heard since the look has one."""
+        if broker_id in self._silent:
+            self._silent.remove(broker_id)
+            del self._heard[broker_id]

@@ -11,10 +11,11 @@ that is its own controller may be given partitions from its registration on. Not
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from millrace.kraft.commands.decision import Decision, check_broker
 from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.tables.brokers import Broker
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.allocate_producer_ids import (
@@ -35,6 +36,7 @@ from millrace.protocol.metadata_records import (
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
+from millrace.protocol.stream_records import EndFailoverRecord
 
 PRODUCER_ID_BLOCK: Final = 1_000
 
@@ -68,27 +70,43 @@ def decide_register_broker(
         fenced=known.is_fenced if known is not None and is_retry else is_fenced,
         log_dirs=list(request.log_dirs),
     )
-    return Decision(BrokerRegistrationResponse(broker_epoch=epoch), [record])
+    records: list[Any] = [record]
+    if image.failovers.get(request.broker_id) is not None:
+        records.append(EndFailoverRecord(request.broker_id))  # it is back, and recovers its own log
+    return Decision(BrokerRegistrationResponse(broker_epoch=epoch), records)
 
 
 def decide_heartbeat(image: MetadataImage, request: BrokerHeartbeatRequest) -> Decision:
+    """A broker that wants to shut down leads on until its streams are closed, so that others can open them;
+    where no other broker is there, it may end at once."""
     check_broker(image, request.broker_id, request.broker_epoch)
     broker = image.brokers.by_id[request.broker_id]
     is_caught_up = request.current_metadata_offset >= broker.epoch
-    wants_fence = request.want_fence or request.want_shut_down
     change = BrokerRegistrationChangeRecord(broker.broker_id, broker.epoch)
     is_fenced = broker.is_fenced
+    may_end = request.want_shut_down and not has_to_hand_over(image, broker)
+    wants_fence = request.want_fence or may_end
+    if request.want_shut_down:
+        change.in_controlled_shutdown = int(not broker.is_shutting_down)
     if wants_fence and not is_fenced:
         change.fenced, is_fenced = 1, True
-    elif not wants_fence and is_fenced and is_caught_up:
+    elif not wants_fence and not request.want_shut_down and is_fenced and is_caught_up:
         change.fenced, is_fenced = -1, False
     if request.cordoned_log_dirs is not None and broker.cordoned_log_dirs != tuple(request.cordoned_log_dirs):
         change.cordoned_log_dirs = list(request.cordoned_log_dirs)
     response = BrokerHeartbeatResponse(
-        is_caught_up=is_caught_up, is_fenced=is_fenced, should_shut_down=request.want_shut_down
+        is_caught_up=is_caught_up, is_fenced=is_fenced, should_shut_down=may_end
     )
-    is_change = change.fenced != 0 or change.cordoned_log_dirs is not None
+    is_change = change.fenced or change.in_controlled_shutdown or change.cordoned_log_dirs is not None
     return Decision(response, [change] if is_change else [])
+
+
+def has_to_hand_over(image: MetadataImage, broker: Broker) -> bool:
+    """Whether it has partitions open that others can take. The first time it asks nobody has been told yet to
+    take what it leads."""
+    if broker.is_fenced or not any(other.is_usable for other in image.brokers if other is not broker):
+        return False
+    return not broker.is_shutting_down or any(image.streams.open_on(broker.broker_id))
 
 
 def decide_fence_brokers(
@@ -105,7 +123,7 @@ def decide_fence_brokers(
 
 def decide_unregister_broker(image: MetadataImage, request: UnregisterBrokerRequest) -> Decision:
     """One that lives is refused, where Kafka takes it: it would lead nothing any more and know nothing of it
-    until it is started again."""
+    until it is started again. So is one whose write-ahead log may hold what was acknowledged."""
     broker = image.brokers.get(request.broker_id)
     if broker is None:
         raise KafkaError(
@@ -115,6 +133,13 @@ def decide_unregister_broker(image: MetadataImage, request: UnregisterBrokerRequ
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Broker {request.broker_id} is running: stop it, then unregister it"
         )
+    open_count = sum(1 for _ in image.streams.open_on(broker.broker_id))
+    if open_count and image.features.has_failovers:
+        text = (
+            f"Broker {broker.broker_id} ended with {open_count} streams open: what was acknowledged may be "
+            "in its write-ahead log alone. Start it, or see that another broker can reach that log"
+        )
+        raise KafkaError(ErrorCode.INVALID_REQUEST, text)
     return Decision(
         UnregisterBrokerResponse(error_message=None), [UnregisterBrokerRecord(broker.broker_id, broker.epoch)]
     )

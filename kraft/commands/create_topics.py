@@ -54,7 +54,6 @@ NAMES_PER_CHUNK: Final = 2000
 PARTITIONS_PER_CHUNK: Final = 1000
 REPLICAS_SHOWN_MAX: Final = 100  # in a refusal: a request may name one broker a million times
 NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
-UNASSIGNED_DIRECTORY: Final = bytes(15) + b"\x01"  # Kafka's id for a replica whose folder is not known
 
 
 def decide_create_topics(
@@ -281,7 +280,6 @@ def place(brokers: Sequence[Broker], count: int, first: int) -> list[Broker]:
 
 
 def partition_record(topic_id: bytes, index: int, leader: Broker) -> PartitionRecord:
-    directory = leader.log_dirs[0] if leader.log_dirs else UNASSIGNED_DIRECTORY
     return PartitionRecord(
         partition_id=index,
         topic_id=topic_id,
@@ -290,7 +288,7 @@ def partition_record(topic_id: bytes, index: int, leader: Broker) -> PartitionRe
         leader=leader.broker_id,
         leader_epoch=0,
         partition_epoch=0,
-        directories=[directory],
+        directories=[leader.directory],
     )
 
 

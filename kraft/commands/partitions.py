@@ -1,8 +1,8 @@
 """Decides ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments. Pure.
 
-A partition has one replica, its leader; so the preferred leader always leads, no reassignment is ever under
-way, and the only target there is is the present one. Not here: moving partitions between nodes, which comes
-with the balancer.
+A partition has one replica, its leader; so the preferred leader always leads. A reassignment names the next
+leader: it is that at once, and opens the partition when the one before has closed it, so that none is ever
+under way. Not here: what becomes of partitions of brokers that are gone (leaders.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Final
 
 from millrace.kraft.commands.create_topics import REPLICAS_SHOWN_MAX
 from millrace.kraft.commands.decision import Decision
+from millrace.kraft.commands.leaders import leader_change
 from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.tables.brokers import Broker
 from millrace.kraft.tables.topics import PartitionState
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -27,6 +29,7 @@ from millrace.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from millrace.protocol.metadata_records import PartitionChangeRecord
 from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 
 PARTITIONS_PER_CHUNK: Final = 300  # two or three milliseconds
@@ -75,22 +78,26 @@ def decide_alter_partition_reassignments_yielding(
     response = alter.AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
     )
+    moved: dict[tuple[str, int], PartitionChangeRecord] = {}
     place = 0
     for topic in request.topics:
         result = alter.ReassignableTopicResponse(topic.name, [])
         response.responses.append(result)
         for asked in topic.partitions:
-            result.partitions.append(reassignment(image, topic.name, asked))
+            answer, record = reassignment(image, topic.name, asked)
+            result.partitions.append(answer)
+            if record is not None and (topic.name, asked.partition_index) not in moved:
+                moved[topic.name, asked.partition_index] = record
             place += 1
             if place % PARTITIONS_PER_CHUNK == 0:
                 yield
-    return Decision(response)
+    return Decision(response, list(moved.values()))
 
 
 def reassignment(
     image: MetadataImage, topic: str, asked: alter.ReassignablePartition
-) -> alter.ReassignablePartitionResponse:
-    """What is refused has its error in the response; none is raised."""
+) -> tuple[alter.ReassignablePartitionResponse, PartitionChangeRecord | None]:
+    """The answer, and what changes. What is refused has its error in the answer; none is raised."""
     result = alter.ReassignablePartitionResponse(asked.partition_index, 0, None)
     try:
         state = find(image, topic, asked.partition_index)
@@ -102,14 +109,18 @@ def reassignment(
             raise KafkaError(
                 ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
             )
-        check_target(image, state, asked.replicas)
+        target = check_target(image, state, asked.replicas)
+        if target.broker_id != state.leader:
+            topic_id = image.topics.names[topic].topic_id
+            return result, leader_change(topic_id, asked.partition_index, target)
     except KafkaError as error:
         result.error_code, result.error_message = error.code, error.message
-    return result
+    return result, None
 
 
-def check_target(image: MetadataImage, state: PartitionState, replicas: Iterable[int]) -> None:
-    """Raises KafkaError INVALID_REPLICA_ASSIGNMENT for any replicas but those that the partition has."""
+def check_target(image: MetadataImage, state: PartitionState, replicas: Iterable[int]) -> Broker:
+    """Who is to lead. Raises KafkaError INVALID_REPLICA_ASSIGNMENT for anything but one broker that is there,
+    or the one that leads."""
     target = list(replicas)
     if not target or len(set(target)) != len(target):
         text = f"The replica list {target[:REPLICAS_SHOWN_MAX]} is empty or has duplicates."
@@ -118,9 +129,14 @@ def check_target(image: MetadataImage, state: PartitionState, replicas: Iterable
         if image.brokers.get(broker_id) is None:
             text = f"Replica assignment contains broker {broker_id} that is not registered."
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
-    if target != list(state.replicas):
-        text = f"Partitions stay where they are: the replicas can only be {list(state.replicas)}."
+    if len(target) > 1:
+        text = "A partition has one replica, whose broker leads it: name one."
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+    broker = image.brokers.by_id[target[0]]
+    if not broker.is_usable and target != [state.leader]:
+        text = f"Replica assignment contains broker {broker.broker_id} that is fenced, or shutting down."
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+    return broker
 
 
 def decide_list_partition_reassignments(

@@ -66,13 +66,20 @@ def _creating(decide: Decider, context: Context, request: Any) -> Any:
     return decide(context.image, request, context.creation)
 
 
+def _placed(decide: Decider, context: Context, request: Any) -> Any:
+    return decide(context.image, request, context.offset)
+
+
 def _configuring(decide: Decider, context: Context, request: Any) -> Any:
     return decide(context.image, request, context.configs)
 
 
 def _registering(decide: Decider, context: Context, request: Any) -> Any:
-    is_fenced = context.hear is not None  # until its first heartbeat
-    return decide(context.image, request, context.cluster_id, context.offset, is_fenced=is_fenced)
+    is_fenced = context.hear is not None  # until it says that it is ready
+    decision = decide(context.image, request, context.cluster_id, context.offset, is_fenced=is_fenced)
+    if context.hear is not None:
+        context.hear(request.broker_id, decision.response.broker_epoch)
+    return decision
 
 
 def _beating(decide: Decider, context: Context, request: Any) -> Any:
@@ -105,10 +112,12 @@ ROWS: Final[dict[str, Row]] = {
     "UpdateFeatures": Row("features.decide_update_features", _plain, is_growing=True),
     # Ours. A commit is bounded by what was prepared, so it passes when the disk is full.
     "AcceptWalLoss": Row("wals.decide_accept_wal_loss", _plain, is_growing=True),
+    "BeginFailover": Row("failovers.decide_begin_failover", _placed),
     "ClaimNode": Row("claims.decide_claim_node", _plain),
     "CloseStreams": Row("streams.decide_close_streams", _plain),
     "CommitCompaction": Row("compaction.decide_commit_compaction", _timed, has_long=True),
     "CommitUpload": Row("objects.decide_commit_upload", _timed),
+    "EndFailover": Row("failovers.decide_end_failover", _plain),
     "GetOpeningStreams": Row("streams.decide_get_opening_streams", _plain),
     "OpenPartitionStreams": Row("streams.decide_open_partition_streams", _plain, is_growing=True),
     "PrepareObjects": Row("objects.decide_prepare_objects", _timed, is_growing=True),

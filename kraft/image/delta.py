@@ -46,8 +46,10 @@ class MetadataDelta:
         self.objects_changed = False
         self.wals_changed: dict[int, None] = {}  # node ids
         self.claims_changed: dict[int, None] = {}  # node ids, -1 for the metadata log's writer
+        self.failovers_changed: dict[int, None] = {}  # node ids of brokers that are gone
         self._wals = base.wals
         self._claims = base.claims
+        self._failovers = base.failovers
         self._features: Features = base.features
         self._producer_ids = base.producer_ids
         self._brokers: BrokersEdit | None = None
@@ -88,6 +90,7 @@ class MetadataDelta:
             self._objects.done() if self._objects else base.objects,
             self._wals,
             self._claims,
+            self._failovers,
         )
 
     # The tables' edits, made when first written.
@@ -229,6 +232,14 @@ class MetadataDelta:
         self.claims_changed[record.node_id] = None
         self._claims = self._claims.with_claim(record.node_id, Claim(record.number, record.incarnation))
 
+    def _failover(self, record: ours.FailoverRecord) -> None:
+        self.failovers_changed[record.node_id] = None
+        self._failovers = self._failovers.with_failover(record)
+
+    def _end_failover(self, record: ours.EndFailoverRecord) -> None:
+        self.failovers_changed[record.node_id] = None
+        self._failovers = self._failovers.without(record.node_id)
+
     def _next_ids(self, record: ours.NextIdsRecord) -> None:
         self._edit_streams().apply_next_ids(record)
         self._edit_objects().apply_next_ids(record)
@@ -264,6 +275,8 @@ FOLDS: Final[dict[type, Callable[[MetadataDelta, Any], None]]] = {
     ours.RemoveNodeWalRecord: MetadataDelta._remove_node_wal,
     ours.MoveNodeWalRecord: MetadataDelta._move_node_wal,
     ours.NodeClaimRecord: MetadataDelta._node_claim,
+    ours.FailoverRecord: MetadataDelta._failover,
+    ours.EndFailoverRecord: MetadataDelta._end_failover,
 }
 
 
@@ -295,6 +308,7 @@ def delta_between(base: MetadataImage, image: MetadataImage) -> MetadataDelta:
     }
     delta.wals_changed = {wal.node_id: None for side in (base, image) for wal in side.wals}
     delta.claims_changed = {series: None for side in (base, image) for series, _ in side.claims}
+    delta.failovers_changed = {one.node_id: None for side in (base, image) for one in side.failovers}
     return delta
 
 

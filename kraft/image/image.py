@@ -12,6 +12,7 @@ from __future__ import annotations
 from millrace.kraft.tables.brokers import NO_BROKERS, Brokers
 from millrace.kraft.tables.claims import NO_NODE_CLAIMS, NodeClaims
 from millrace.kraft.tables.configs import NO_CONFIGS, Configs
+from millrace.kraft.tables.failovers import NO_FAILOVERS, Failovers
 from millrace.kraft.tables.features import Features
 from millrace.kraft.tables.objects import NO_OBJECTS, Objects
 from millrace.kraft.tables.streams import NO_STREAMS, Streams
@@ -33,6 +34,7 @@ class MetadataImage:
     objects: Objects
     wals: NodeWals = NO_NODE_WALS
     claims: NodeClaims = NO_NODE_CLAIMS
+    failovers: Failovers = NO_FAILOVERS
 
 
 EMPTY_IMAGE = MetadataImage(0, -1, Features(), NO_BROKERS, NO_TOPICS, NO_CONFIGS, 0, NO_STREAMS, NO_OBJECTS)

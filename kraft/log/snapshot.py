@@ -81,6 +81,8 @@ def image_records(image: MetadataImage) -> Iterator[Any]:
         yield wal_record(wal)
     for node_id, claim in image.claims:
         yield NodeClaimRecord(node_id, claim.number, claim.incarnation)
+    for failover in image.failovers:
+        yield failover.record()
 
 
 def topic_records(topic: Topic) -> Iterator[Any]:

@@ -16,7 +16,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from millrace.kraft.controller import Controller
 from millrace.kraft.errors import CommandLost, CommandNotTaken, NotLeader
 from millrace.kraft.news import QuorumNews
 from millrace.kraft.peers.connection import PeerConnection, PeerLost
@@ -35,18 +34,19 @@ NOT_TAKEN: Final = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.THROTTLING_QUOTA_EX
 
 
 class QuorumChannel:
-    """`connect` opens a connection to a node's controller listener."""
+    """`decide` asks the node's own controller, `connect` opens a connection to the controller listener of
+    another."""
 
     def __init__(
         self,
         node_id: int,
-        controller: Controller,
+        decide: Callable[[Any], Awaitable[Any]],
         news: QuorumNews,
         connect: Callable[[int], Awaitable[PeerConnection]],
         answer_s: float = ANSWER_S,
     ) -> None:
         self._node_id = node_id
-        self._controller = controller
+        self._decide = decide
         self._news = news
         self._connect = connect
         self._answer_s = answer_s
@@ -65,7 +65,7 @@ class QuorumChannel:
             news, change = self._news, self._news.changed()
             if news.is_active:
                 try:
-                    return await self._controller.submit(request)
+                    return await self._decide(request)
                 except NotLeader:
                     pass
             elif news.leader >= 0 and news.leader != self._node_id:

@@ -1,7 +1,8 @@
 """CommandService: commands of other nodes, decided by the controller of this one.
 
     ForwardCommand (private, key 524), version 0: the request that it holds is a command of
-    kraft/commands/table.py, in any version that is known here.
+    kraft/commands/table.py, in any version that is known here, or AwaitBackup, which waits, or ReportLoad,
+    which decides nothing.
     Ignored: the principal, until somebody is authenticated.
 
 The answer carries the metadata offset behind which the reply holds: who asked waits until its own image has
@@ -18,35 +19,47 @@ Not here: what a command does (kraft/commands), who sends it (channel.py).
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
+from millrace.kraft.bucket.writer import MetadataBackup
 from millrace.kraft.commands.table import COMMAND_KEYS
 from millrace.kraft.controller import Controller
 from millrace.kraft.errors import LogFull, NotLeader, TooManyCommands
 from millrace.kraft.image.publisher import MetadataPublisher
-from millrace.protocol.apis import API
+from millrace.kraft.raft.messages import NOBODY
+from millrace.protocol.apis import API, NAMED
 from millrace.protocol.codec import decode_request_yielding, encode_response_yielding
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import WireError
 from millrace.protocol.header import decode_request_header
+from millrace.protocol.messages.await_backup import AwaitBackupRequest, AwaitBackupResponse
 from millrace.protocol.messages.forward_command import ForwardCommandRequest, ForwardCommandResponse
+from millrace.protocol.messages.report_load import ReportLoadRequest, ReportLoadResponse
 from millrace.runtime.errors import Closed, MillraceError, in_words
 from millrace.runtime.scheduling.yield_queue import run_yielding
 
 log = logging.getLogger(__name__)
+# Of this service alone.
+UNDECIDED: Final = frozenset({NAMED["AwaitBackup"].key, NAMED["ReportLoad"].key})
 
 
 class CommandService:
+    """`backup` gives the metadata's way into the bucket, while this node leads and has one; `on_load` is told
+    what brokers report."""
+
     def __init__(self, controller: Controller, publisher: MetadataPublisher) -> None:
         self._controller = controller
         self._publisher = publisher
+        self.backup: Callable[[], MetadataBackup | None] = lambda: None
+        self.on_load: Callable[[ReportLoadRequest], None] = lambda report: None
 
     async def answer(self, request: ForwardCommandRequest) -> ForwardCommandResponse:
         """Cancelled, it gives up the wait, not the command. Raises nothing."""
         try:
             header, position = decode_request_header(request.command)
             api, version = API[header.api_key], header.api_version
-            if api.key not in COMMAND_KEYS:
+            if api.key not in COMMAND_KEYS and api.key not in UNDECIDED:
                 return ForwardCommandResponse(error_code=ErrorCode.INVALID_REQUEST)
             if not api.min_version <= version <= api.max_version:
                 return ForwardCommandResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
@@ -56,13 +69,38 @@ class CommandService:
             log.warning("a forwarded command cannot be read: %s", in_words(error))
             return ForwardCommandResponse(error_code=ErrorCode.INVALID_REQUEST)
         try:
-            reply: Any = await self._controller.submit(command)
+            reply = await self.decide(command)
         except MillraceError as error:
             return ForwardCommandResponse(error_code=_code_of(error))
         offset = self._publisher.image.offset
         encoded = encode_response_yielding(api, version, header.correlation_id, reply)
         frame = b"".join(await run_yielding(encoded))
         return ForwardCommandResponse(reply=frame[4:], metadata_offset=offset)
+
+    async def decide(self, command: Any) -> Any:
+        """The reply to a command, or to AwaitBackup or ReportLoad, from this node's own controller. Raises
+        NotLeader (nothing was decided) and what `Controller.submit` does."""
+        if isinstance(command, ReportLoadRequest):
+            if self.backup() is None:
+                raise NotLeader(NOBODY)
+            self.on_load(command)
+            return ReportLoadResponse()
+        if isinstance(command, AwaitBackupRequest):
+            return await self._await_backup(command)
+        return await self._controller.submit(command)
+
+    async def _await_backup(self, request: AwaitBackupRequest) -> AwaitBackupResponse:
+        """Raises NotLeader where this node does not put metadata into the bucket (any more), or knows less
+        than who asks."""
+        backup = self.backup()
+        if backup is None or self._publisher.image.offset < request.metadata_offset:
+            raise NotLeader(NOBODY)
+        try:
+            await backup.reach_committed()
+        except MillraceError as error:
+            log.info("a broker waits for another leader's backup: %s", in_words(error))
+            raise NotLeader(NOBODY) from None
+        return AwaitBackupResponse()
 
 
 def _code_of(error: MillraceError) -> ErrorCode:

@@ -26,7 +26,8 @@ BACKOFF_MAX_S: Final = 1.0
 
 
 class Lane:
-    """`connect` opens a connection to the peer, `on_reply` is told its answers."""
+    """`connect` opens a connection to the peer, `on_reply` is told its answers, `on_lost` what it did not
+    answer."""
 
     def __init__(
         self,
@@ -34,12 +35,14 @@ class Lane:
         member: Member,
         connect: Callable[[], Awaitable[PeerConnection]],
         on_reply: Callable[[Reply], None],
+        on_lost: Callable[[Message], None],
         timeout_s: float,
     ) -> None:
         self._peer_id = peer_id
         self._member = member
         self._connect = connect
         self._on_reply = on_reply
+        self._on_lost = on_lost
         self._timeout_s = timeout_s
         self._message: Message | None = None
         self._has_message = asyncio.Event()
@@ -87,6 +90,7 @@ class Lane:
         except (Unavailable, WireError, KafkaError) as error:
             self._close()
             self._on_failure(in_words(error))
+            self._on_lost(message)
             return False
         if self._said:
             log.info("quorum: node %d answers again", self._peer_id)

@@ -50,7 +50,7 @@ class QuorumTransport:
         self._member: Member
         self._service: QuorumService
         self._fetcher: SnapshotFetcher
-        self._commands: CommandService
+        self.commands: CommandService  # once it is started, as the channel
         self.channel: QuorumChannel  # once it is started
 
     def start(self, node: ControllerNode) -> None:
@@ -70,10 +70,16 @@ class QuorumTransport:
         self._fetcher = SnapshotFetcher(
             self._member, self._connect, lambda: raft.epoch, raft.on_snapshot_piece, self._request_s
         )
-        self._commands = CommandService(node.controller, node.publisher)
-        self.channel = QuorumChannel(settings.node_id, node.controller, node.driver.news, self._connect)
+        self.commands = CommandService(node.controller, node.publisher)
+        self.channel = self.new_channel()
         if not raft.is_alone:
             node.channel = self.channel
+
+    def new_channel(self) -> QuorumChannel:
+        """A connection of its own, for what may wait long: answers come in the order of asking. Whoever asked
+        closes it."""
+        node = self._node
+        return QuorumChannel(node.settings.node_id, self.commands.decide, node.driver.news, self._connect)
 
     def send(self, message: Message) -> None:
         """What the core says: a request goes to its peer, an answer to who waits for it."""
@@ -91,7 +97,7 @@ class QuorumTransport:
         """The response to what another member asks, or another node of the active controller. Raises
         TimeoutError for what will not be answered."""
         if isinstance(request, ForwardCommandRequest):
-            return await self._commands.answer(request)
+            return await self.commands.answer(request)
         return await self._service.answer(request)
 
     def fetch(self, leader: int, snapshot: SnapshotId) -> AsyncIterator[bytes]:
@@ -118,11 +124,16 @@ class QuorumTransport:
                 self._member,
                 partial(self._connect, peer_id),
                 self._node.driver.step,
+                self._on_lost,
                 self._request_s,
             )
             self._lanes[peer_id, is_fetch] = lane
             self._tasks.start(f"quorum requests to node {peer_id}", lane.run)
         return lane
+
+    def _on_lost(self, message: Message) -> None:
+        if isinstance(message, Fetch):
+            self._node.driver.raft.on_fetch_lost(message.target)
 
     async def _connect(self, peer_id: int) -> PeerConnection:
         """Raises ConnectFailed, PeerLost."""

@@ -289,7 +289,8 @@ def fetch_reply_of(message: Fetch, response: fetch.FetchResponse) -> FetchReply:
 def check_committed(message: Fetch, end: int) -> None:
     """Raises WireError where a log that ends at `end` cannot hold what is committed here."""
     if end < message.high_watermark:
-        raise WireError(f"a log that ends at {end}, and {message.high_watermark} is committed")
+        committed = f"{message.high_watermark} is committed here"
+        raise WireError(f"a log that ends at {end}, and {committed}: who leads knows another past")
 
 
 def entries_of(records: Buffer, message: Fetch, epoch_max: int) -> list[Entry]:

@@ -79,6 +79,9 @@ class Raft:
         self._snapshot: tuple[int, int] | None = None
         # the snapshot that the leader named last, and the log that it is to take the place of
         self._wanted: tuple[tuple[int, int], int, int] | None = None
+        self._least = (NOBODY, 0)  # epoch and end: a shorter log is nobody's who is elected here
+        self._stands_from = 0  # ticks: it gave way, and others may stand before it
+        self._ended = NOBODY  # the last epoch whose leader said that it leads no more
         self.role: Role
         if state.leader == self.node_id:
             self.role = Resigned(state.epoch, self._election_due())
@@ -114,6 +117,16 @@ class Raft:
         return self.node_id in self.voters
 
     # Inputs.
+
+    def require(self, epoch: int, end: int) -> None:
+        """Metadata is known to be committed up to there: with a shorter log this node does not stand, and
+        elects nobody. To be said before `start`."""
+        self._least = epoch, end
+
+    def expect_committed(self) -> None:
+        """All of the log is committed: its epochs had this node alone for a quorum. To be said before
+        `start`."""
+        self.high_watermark = self.log.stable_end
 
     def start(self) -> None:
         """A quorum of one elects itself at once; a follower goes on fetching."""
@@ -177,6 +190,13 @@ class Raft:
         if isinstance(self.role, Follower) and self.role.leader == leader:
             self.role.due = self.now + self.settings.fetch_ticks
 
+    def on_fetch_lost(self, target: int) -> None:
+        """A fetch was not answered, and will not be: the connection broke, or who was asked leads no more. An
+        observer asks the voters with the next tick; a voter is told who leads."""
+        role = self.role
+        if isinstance(role, Follower) and role.leader == target and not self.is_voter:
+            role.fetching_since = self.now - self._fetch_retry_ticks()
+
     def on_snapshot_fetched(self, end: int, epoch: int) -> None:
         """The leader's snapshot took the place of the log, durably."""
         self.log.restart_at(end, epoch)
@@ -208,6 +228,13 @@ class Raft:
         for voter in others:
             self._send(EndEpoch(self.node_id, voter, self.epoch, tuple(others)))
 
+    def give_way(self, ticks: int) -> None:
+        """Of a leader that cannot do its work, where another may: resigns, and does not stand of its own
+        accord for so many ticks."""
+        if isinstance(self.role, Leader):
+            self._stands_from = self.now + ticks
+            self.resign()
+
     def tick(self) -> None:
         self.now += 1
         role = self.role
@@ -216,7 +243,11 @@ class Raft:
         elif self.now >= role.due:
             self._on_due(role)
         elif isinstance(role, Follower) and self.now - role.fetching_since >= self._fetch_retry_ticks():
-            self._send_fetch(role)
+            if self.is_voter:
+                self._send_fetch(role)
+            else:
+                self._ask_for_leader()
+                role.fetching_since = self.now
         elif isinstance(role, Prospective | Candidate):
             self._resend_votes(role)
 
@@ -260,12 +291,18 @@ class Raft:
     # Elections.
 
     def _on_due(self, role: Unattached | Follower | Prospective | Candidate | Resigned) -> None:
-        if self.is_voter:
+        is_known = (self.log.last_epoch, self.log.end) >= self._least
+        if self.is_voter and is_known and self.now >= self._stands_from:
             self._become_prospective()
         else:
-            self.role = Unattached(role.epoch, self._election_due())
-            others = [voter for voter in self.voters if voter != self.node_id]
-            self._send(self._fetch_message(others[self._random_below(len(others))]))
+            self.role = Unattached(role.epoch, self._election_due(), voted_in(role, self.node_id))
+            self._ask_for_leader()
+
+    def _ask_for_leader(self) -> None:
+        """Of an observer, whom a new leader does not know: any voter answers a fetch with who leads. And of a
+        voter that may not stand."""
+        others = [voter for voter in self.voters if voter != self.node_id]
+        self._send(self._fetch_message(others[self._random_below(len(others))]))
 
     def _step_down(self, role: Unattached | Follower | Resigned) -> None:
         """Takes the role; a leader's parked fetches are told that it is none."""
@@ -328,7 +365,7 @@ class Raft:
         elif result is VoteResult.WON:
             self._become_leader(tuple(voter for voter in self.voters if role.votes.get(voter)))
         elif result is VoteResult.LOST and isinstance(role, Prospective):
-            if role.leader == NOBODY:
+            if role.leader == NOBODY or self._ended == role.epoch:
                 self._become_unattached(role.epoch, role.voted)
             else:
                 self._become_follower(role.epoch, role.leader)
@@ -350,7 +387,7 @@ class Raft:
         """In the same epoch. A candidate's log must hold all that ours does; who knows a live leader helps
         nobody."""
         role = self.role
-        if (message.last_epoch, message.end) < (self.log.last_epoch, self.log.end):
+        if (message.last_epoch, message.end) < max((self.log.last_epoch, self.log.end), self._least):
             return False
         if message.is_pre_vote:
             return not isinstance(role, Leader) and not (isinstance(role, Follower) and role.has_fetched)
@@ -364,9 +401,12 @@ class Raft:
 
     def _on_end_epoch(self, message: EndEpoch) -> None:
         """The further back in the leader's list, the later one stands, so that the first usually wins
-        alone."""
+        alone. What the leader had sent before may come later, by another connection: it is no sign of life
+        any more."""
         self._observe(message.epoch, message.source, message.source)
         role = self.role
+        if message.epoch == self.epoch:
+            self._ended = self.epoch
         if message.epoch != self.epoch or not isinstance(role, Follower) or not self.is_voter:
             return
         place = (
@@ -375,9 +415,10 @@ class Raft:
         role.has_fetched = False
         role.due = self.now + place * self.settings.retry_ticks
         if place == 0:
-            self._become_prospective()
+            self._on_due(role)
 
     def _on_reply(self, message: Reply) -> None:
+        before = self.role
         self._observe(message.epoch, message.leader, message.source)
         role = self.role
         if message.epoch != role.epoch:
@@ -388,15 +429,18 @@ class Raft:
                 self._count(role)
         elif isinstance(message, BeginEpochReply) and isinstance(role, Leader):
             role.voters[message.source].knows_leader = True
-        elif isinstance(message, FetchReply) and isinstance(role, Follower) and message.source == role.leader:
-            self._on_fetch_reply(role, message)
+        elif isinstance(message, FetchReply) and isinstance(role, Follower):
+            if message.source == role.leader:
+                self._on_fetch_reply(role, message)
+            elif message.leader == role.leader and role is before:
+                self._send_fetch(role)  # whom we asked who leads names the one we know
 
     def _observe(self, epoch: int, leader: int, source: int) -> None:
         """Follows what a message says of epochs and leaders. A lower epoch is told of ours by the reply it
         gets."""
         if epoch < self.epoch:
             return
-        is_known = leader not in (NOBODY, self.node_id)
+        is_known = leader not in (NOBODY, self.node_id) and epoch != self._ended
         is_missed = self.leader == NOBODY and not isinstance(self.role, Resigned)
         is_alive = isinstance(self.role, Prospective) and leader == source
         if is_known and (epoch > self.epoch or is_missed or is_alive):
@@ -485,10 +529,12 @@ class Raft:
     # Replication: the follower's side.
 
     def _on_fetch_reply(self, role: Follower, message: FetchReply) -> None:
-        if message.leader != message.source:
-            return  # it leads no more, or not yet; asked again after a while
-        role.due = self.now + self.settings.fetch_ticks
-        role.has_fetched = True
+        if message.leader != message.source:  # it leads no more, or not yet
+            self.on_fetch_lost(message.source)
+            return
+        if self._ended != self.epoch:
+            role.due = self.now + self.settings.fetch_ticks
+            role.has_fetched = True
         if (message.offset, message.last_epoch) != (self.log.end, self.log.last_epoch):
             return  # late, or twice: it says nothing of the log as it is now
         if message.snapshot is not None:
@@ -529,6 +575,9 @@ class Raft:
         return self.settings.park_ticks + self.settings.retry_ticks
 
     def _election_due(self) -> int:
+        """When to stand; an observer asks for the leader then."""
+        if not self.is_voter:
+            return self.now + self.settings.retry_ticks
         ticks = self.settings.election_ticks
         return self.now + ticks + self._random_below(ticks)
 

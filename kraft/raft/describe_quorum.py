@@ -43,8 +43,10 @@ class QuorumView:
                 self._partition(topic.topic_name, asked.partition_index, now_ms) for asked in topic.partitions
             ]
             response.topics.append(DescribeQuorumResponseTopicData(topic.topic_name, partitions))
-        listeners = [Listener(*endpoint) for endpoint in self.settings.endpoints]
-        response.nodes = [Node(self.settings.node_id, listeners)]
+        own_id, known = self.settings.node_id, self.settings.voter_endpoints
+        nodes = {voter: [Listener(*endpoint)] for voter, endpoint in known.items()}
+        nodes[own_id] = [Listener(*endpoint) for endpoint in self.settings.endpoints]
+        response.nodes = [Node(node_id, listeners) for node_id, listeners in sorted(nodes.items())]
         return Decision(response)
 
     def _partition(self, topic: str, index: int, now_ms: int) -> DescribeQuorumResponsePartitionData:

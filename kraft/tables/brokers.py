@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from millrace.kraft.tables.sorted_map import SortedMap, SortedMapEdit
 from millrace.protocol.dataclass import dataclass
@@ -18,6 +19,8 @@ from millrace.protocol.metadata_records import (
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
+
+UNASSIGNED_DIRECTORY: Final = bytes(15) + b"\x01"  # Kafka's id for a replica whose folder is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,11 @@ class Broker:
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((endpoint for endpoint in self.endpoints if endpoint.name == listener), None)
+
+    @property
+    def directory(self) -> bytes:
+        """Where its partitions are said to lie."""
+        return self.log_dirs[0] if self.log_dirs else UNASSIGNED_DIRECTORY
 
     @property
     def is_usable(self) -> bool:

@@ -16,9 +16,9 @@ from millrace.protocol.metadata_records import FeatureLevelRecord
 METADATA_VERSION: Final = "metadata.version"
 METADATA_VERSION_LEVEL: Final = 30  # 4.3-IV0: what kraft/image/records.py writes
 # Formats of our own. Level 1: write-ahead logs and incarnations in metadata, the writer in each object's
-# footer, metadata in the bucket.
+# footer, metadata in the bucket. Level 2: failovers.
 MILLRACE_VERSION: Final = "millrace.version"
-MILLRACE_VERSION_LEVEL: Final = 1
+MILLRACE_VERSION_LEVEL: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,11 @@ class Features:
         """millrace.version 1 is finalized: write-ahead logs, incarnations and objects' writers are recorded
         and checked."""
         return self.level(MILLRACE_VERSION) >= 1
+
+    @property
+    def has_failovers(self) -> bool:
+        """millrace.version 2 is finalized: who recovers whose write-ahead log is recorded."""
+        return self.level(MILLRACE_VERSION) >= 2
 
     def with_level(self, name: str, level: int) -> Features:
         levels = {key: value for key, value in self.levels.items() if key != name}

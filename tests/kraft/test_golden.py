@@ -1,7 +1,8 @@
-"""The metadata log's bytes, pinned: tests/golden/metadata_log_v2.txt, rewritten with MILLRACE_REWRITE=1 when
+"""The metadata log's bytes, pinned: tests/golden/metadata_log_v3.txt, rewritten with MILLRACE_REWRITE=1 when
 a version is added.
 
-metadata_log_v1.txt is of millrace.version 0, which is read and written on until a level is finalized.
+metadata_log_v1.txt and v2 are of millrace.version 0 and 1, which are read and written on until a level is
+finalized.
 
 A directory that an earlier build wrote must be read by every later one; what this build writes must be what
 it wrote.
@@ -14,18 +15,28 @@ from pathlib import Path
 
 import pytest
 
+from millrace.kraft.commands.decision import Decision
+from millrace.kraft.commands.refusals import refuse_whole
+from millrace.kraft.commands.table import Command
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.tables.objects import ObjectState
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millrace.protocol.messages.trim_streams import StreamTrim, TrimStreamsRequest
+from millrace.protocol.stream_records import EndFailoverRecord, FailoverRecord
 from millrace.s3stream.ids import ObjectId, StreamId
 from tests.kraft.build import NODE, Broker, open_node, run, sim_disk
 from tests.kraft.check import check_image
 from tests.sim.disk import SimDisk, SimFile
 
 FOLDER = Path(__file__).parent.parent / "golden"
-GOLDEN = FOLDER / "metadata_log_v2.txt"
-EVERY_VERSION = (FOLDER / "metadata_log_v1.txt", GOLDEN)
+GOLDEN = FOLDER / "metadata_log_v3.txt"
+EVERY_VERSION = (FOLDER / "metadata_log_v1.txt", FOLDER / "metadata_log_v2.txt", GOLDEN)
+FAILOVERS = Command(
+    lambda context, request: Decision(
+        None, [FailoverRecord(7, -1, [4], "gone"), FailoverRecord(8, 9), EndFailoverRecord(8)]
+    ),
+    refuse_whole,
+)
 LEFT_OUT = ("/data/metadata.reserve", "/data/.lock")
 
 
@@ -41,6 +52,7 @@ async def write(disk: SimDisk) -> None:
     assert await broker.commit(first, [(0, 0, 10), (1, 0, 300), (2, 0, 7)], [(first + 1, 1, 300, 310)]) == 0
     await node.channel.send(TrimStreamsRequest(NODE, broker.epoch, [StreamTrim(0, 0, 10)]))
     await node.channel.send(DeleteTopicsRequest([DeleteTopicState("gone")]))
+    await node.controller.take(FAILOVERS, None)
     await node.snapshot()
     assert await broker.commit(first + 2, [(0, 10, 12)]) == 0
     await node.close()

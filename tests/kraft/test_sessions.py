@@ -45,6 +45,21 @@ def test_who_is_gone_is_told_again_until_it_is_forgotten_or_heard() -> None:
     sessions.forget(1)
     sessions.hear(2, 5.5)
     assert sessions.look(6.0) == []
+    assert sessions.alive() == {2}
+
+
+def test_who_is_found_gone_is_not_alive_and_may_be_heard_before_it_is_forgotten() -> None:
+    """Fencing takes a commit, and may be refused: until then it is found again by each look."""
+    sessions = Sessions(4.0)
+    sessions.begin([1, 2], 0.0)
+    looked(sessions, 3.0)
+    assert sessions.alive() == {1, 2}
+    assert sessions.look(4.0) == [1, 2]
+    assert sessions.alive() == frozenset()
+    sessions.hear(2, 4.1)
+    for broker_id in (1, 2):
+        sessions.forget(broker_id)
+    assert sessions.alive() == {2}
 
 
 def test_a_controller_that_was_late_itself_finds_nobody_gone() -> None:
@@ -120,7 +135,7 @@ def test_a_new_leader_gives_everybody_a_session() -> None:
         assert led_s - began_s > SESSION_MS * 0.1 / 1000  # the session would have been over
         await members.until(lambda: is_fenced(second))
         assert loop.time() - led_s > SESSION_MS * 0.9 / 1000
-        assert first.node.controller.fence() is None or isinstance(
+        assert first.node.controller.watch.look() is None or isinstance(
             first.node.controller._why_not_now(), NotLeader
         )
 

@@ -30,7 +30,7 @@ class Member:
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.disk = SimDisk(Rand(b"disk %d" % node_id), hops=0)
-        self.life: Life | None = None
+        self.life: Life  # that its connections belong to
         self.node: ControllerNode
         self.transport: QuorumTransport
 
@@ -49,7 +49,8 @@ class Members:
     async def start(self, *node_ids: int, **settings: Any) -> None:
         for node_id in node_ids or tuple(self.all):
             member = self.all[node_id]
-            host = self.net.host(name(node_id))
+            member.life = Life(name(node_id))
+            host = self.net.host(name(node_id), member.life)
             voters = {voter: (name(voter), PORT) for voter in self.voters}
             member.transport = QuorumTransport(host, voters)
             own = replace(

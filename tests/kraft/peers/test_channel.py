@@ -19,6 +19,7 @@ from millrace.protocol.messages.broker_registration import BrokerRegistrationReq
 from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millrace.protocol.messages.envelope import EnvelopeRequest
 from millrace.protocol.messages.forward_command import ForwardCommandRequest, ForwardCommandResponse
+from millrace.runtime.rand import Rand
 from tests.kraft.peers.members import CLUSTER, Member, Members, name
 from tests.sim.loop import SimLoop, run_simulation
 
@@ -187,7 +188,7 @@ def test_an_unknown_command_is_refused_to_who_asked() -> None:
         async def refuse(request: Any) -> ForwardCommandResponse:
             return ForwardCommandResponse(ErrorCode.UNSUPPORTED_VERSION)
 
-        leader.transport._commands.answer = refuse  # type: ignore[method-assign]
+        leader.transport.commands.answer = refuse  # type: ignore[method-assign]
         with pytest.raises(KafkaError) as refused:
             await observer.transport.channel.send(topics("t"))
         assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
@@ -195,11 +196,13 @@ def test_an_unknown_command_is_refused_to_who_asked() -> None:
     run_simulation(with_members(work))
 
 
-def test_a_leader_that_closes_hands_over() -> None:
-    """What was proposed is committed, the others hear of it, and one leads long before they would have missed
-    it."""
+@pytest.mark.parametrize("delays", [b"net", b"a", b"b", b"c"])
+def test_a_leader_that_closes_hands_over(delays: bytes) -> None:
+    """What was proposed is committed, the others hear of it, and the first that was named leads; an observer
+    finds it."""
 
     async def work(members: Members) -> None:
+        members.net.rand = Rand(delays)
         observer, first = members.all[OBSERVER], await members.leader()
         await observer.transport.channel.send(registration())
         members.net.delay_us = SLOW_US
@@ -209,13 +212,14 @@ def test_a_leader_that_closes_hands_over() -> None:
         began_s = members.loop.time()
         await first.node.close()
         await first.transport.close()
+        members.net.reset(first.life)
         assert members.loop.time() - began_s < node.HAND_OVER_S
         assert (await sending).topics[0].error_code == 0
         del members.all[first.node_id]
         await members.until(lambda: members.leading() is not None)
         settings = first.node.driver.raft.settings
         took_ticks = (members.loop.time() - began_s) * 1000 / first.node.settings.ticks.ms
-        assert took_ticks < settings.fetch_ticks
+        assert took_ticks < settings.election_ticks
         await create(observer, "u")
 
     run_simulation(with_members(work))

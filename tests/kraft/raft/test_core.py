@@ -8,9 +8,12 @@ A block is a command, a line of dashes, and what it printed. Commands:
                                   are not printed
     deliver [A->B]                delivers everything until it is quiet, or one round of one pair
     drop [A->B]                   loses what is queued
+    reverse A->B                  what is queued arrives in the other order: it goes by several connections
     cut N... / heal               a node hears and is heard no more / all are again
     propose N NAME...             one record each
     crash N / restart N           forgets what is not durable
+    wipe N                        its disk is lost; it is up again, and empty
+    require N EPOCH END           metadata is known to be committed up to there
     compact N END                 a snapshot takes the place of the log below END
     resign N
     state
@@ -24,7 +27,7 @@ from pathlib import Path
 import pytest
 
 from millrace.kraft.errors import NotLeader
-from tests.kraft.raft.cluster import Cluster
+from tests.kraft.raft.cluster import Cluster, Node
 
 FOLDER = Path(__file__).parents[2] / "transcripts" / "raft"
 TRANSCRIPTS = sorted(FOLDER.glob("*.txt"))
@@ -49,6 +52,9 @@ def run_command(cluster: Cluster | None, line: str) -> tuple[Cluster, list[str]]
         cluster.deliver(rest[0] if rest else None)
     elif verb == "drop":
         cluster.queue = [m for m in cluster.queue if rest and f"{m.source}->{m.target}" != rest[0]]
+    elif verb == "reverse":
+        pair = [m for m in cluster.queue if f"{m.source}->{m.target}" == rest[0]]
+        cluster.queue = pair[::-1] + [m for m in cluster.queue if f"{m.source}->{m.target}" != rest[0]]
     elif verb == "cut":
         cluster.cut = [int(word) for word in rest]
     elif verb == "heal":
@@ -66,6 +72,13 @@ def run_command(cluster: Cluster | None, line: str) -> tuple[Cluster, list[str]]
     elif verb == "restart":
         nodes[int(rest[0])].boot()
         cluster.settle(nodes[int(rest[0])])
+    elif verb == "wipe":
+        node = nodes[int(rest[0])]
+        nodes[node.node_id] = node = Node(node.node_id, node.voters)
+        node.boot()
+        cluster.settle(node)
+    elif verb == "require":
+        nodes[int(rest[0])].core.require(int(rest[1]), int(rest[2]))
     elif verb == "compact":
         node, end = nodes[int(rest[0])], int(rest[1])
         epoch = next(entry.epoch for entry in node.entries if entry.end == end)

@@ -135,7 +135,7 @@ def test_elections_are_never_needed() -> None:
         ("t", 0, [], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ("t", 0, [1, 1], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ("t", 0, [3], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        ("t", 0, [2], ErrorCode.INVALID_REPLICA_ASSIGNMENT),  # registered, but partitions stay
+        ("t", 0, [1, 2], ErrorCode.INVALID_REPLICA_ASSIGNMENT),  # a partition has one
         ("t", 5, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ("no", 0, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
@@ -161,7 +161,8 @@ def test_reassignments(name: str, index: int, replicas: list[int] | None, code: 
         ([FeatureUpdateKey("metadata.version", 30)], ErrorCode.NONE),
         ([FeatureUpdateKey("transaction.version", 0)], ErrorCode.NONE),
         ([FeatureUpdateKey("transaction.version", 2)], ErrorCode.INVALID_UPDATE_VERSION),
-        ([FeatureUpdateKey("millrace.version", 1)], ErrorCode.NONE),
+        ([FeatureUpdateKey("millrace.version", 2)], ErrorCode.NONE),
+        ([FeatureUpdateKey("millrace.version", 1, upgrade_type=2)], ErrorCode.INVALID_UPDATE_VERSION),
         ([FeatureUpdateKey("millrace.version", 0, upgrade_type=2)], ErrorCode.INVALID_UPDATE_VERSION),
         ([FeatureUpdateKey("millrace.version", 0, upgrade_type=3)], ErrorCode.INVALID_UPDATE_VERSION),
         ([FeatureUpdateKey("metadata.version", 31)], ErrorCode.INVALID_UPDATE_VERSION),

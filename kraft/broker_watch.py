@@ -1,0 +1,164 @@
+"""BrokerWatch: what the controller that leads does about brokers of its own accord.
+
+    look()      fences those whose sessions are over; called several times a session
+    settle      whenever brokers or failovers have changed, or a session is over: partitions of brokers that
+                are gone, or want to end, go to others; write-ahead logs of those that are gone are given to
+                others to recover
+
+Where brokers have no sessions, which is a quorum of one broker, it does nothing. Not here: when a session is
+over (sessions.py), what is decided (commands/brokers.py, commands/leaders.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+
+from millrace.kraft.commands.brokers import decide_fence_brokers
+from millrace.kraft.commands.decision import Decision
+from millrace.kraft.commands.leaders import decide_settle, decide_settle_yielding
+from millrace.kraft.commands.refusals import refuse_whole
+from millrace.kraft.commands.table import Command
+from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
+from millrace.kraft.sessions import Sessions
+from millrace.kraft.tables.failovers import NOBODY, Failover, Failovers
+from millrace.runtime.errors import in_words
+
+log = logging.getLogger(__name__)
+FENCE: Final = Command(
+    lambda context, gone: Decision(None, list(decide_fence_brokers(context.image, gone))), refuse_whole
+)
+SETTLE: Final = Command(
+    lambda context, alive: decide_settle(context.image, alive),
+    refuse_whole,
+    steps=lambda context, alive: decide_settle_yielding(context.image, alive),
+)
+
+
+class Deciding(Protocol):
+    """The controller, as it is used here."""
+
+    @property
+    def head(self) -> MetadataImage:
+        """Committed and pending."""
+        ...
+
+    @property
+    def is_free(self) -> bool:
+        """It takes commands, and decides the next one at once."""
+        ...
+
+    def take(self, command: Command, request: Any) -> asyncio.Future[Any]:
+        """As `Controller.submit`."""
+        ...
+
+
+class BrokerWatch:
+    def __init__(self, controller: Deciding, session_ms: int | None) -> None:
+        self._controller = controller
+        self.sessions = None if session_ms is None else Sessions(session_ms / 1000)
+        self._is_settle_owed = False  # one was refused, and this controller leads still
+        self._seen = EMPTY_IMAGE  # brokers and failovers as they were looked at last
+
+    @property
+    def hear(self) -> Callable[[int, int], None] | None:
+        """To be told of heartbeats: broker and epoch."""
+        return None if self.sessions is None else self._on_heartbeat
+
+    def on_leading(self) -> None:
+        if self.sessions is not None:
+            known = [broker.broker_id for broker in self._controller.head.brokers]
+            self.sessions.begin(known, asyncio.get_running_loop().time())
+            self._seen = EMPTY_IMAGE
+            self.on_head()
+
+    def on_head(self) -> None:
+        """Called after each decision: what is to be done about it is done in a step of the loop of its
+        own."""
+        head, seen = self._controller.head, self._seen
+        if self.sessions is not None and (
+            head.brokers is not seen.brokers or head.failovers is not seen.failovers
+        ):
+            _say_failovers(seen.failovers, head)
+            self._seen = head
+            asyncio.get_running_loop().call_soon(self._settle)
+
+    def look(self) -> asyncio.Future[Any] | None:
+        """Brokers whose sessions are over are fenced, and gone; None when none is, or nobody asks here. Not
+        to be called again before it is done: where it was refused, as on a full disk, the next look fences
+        them."""
+        if self.sessions is None or not self._controller.is_free:
+            return None
+        gone = self.sessions.look(asyncio.get_running_loop().time())
+        if not gone:
+            if self._is_settle_owed:
+                self._settle()
+            return None
+        for record in decide_fence_brokers(self._controller.head, gone):
+            log.warning("broker %d is fenced: no heartbeat within its session", record.broker_id)
+        fenced = self._controller.take(FENCE, gone)
+        fenced.add_done_callback(lambda done: self._on_fenced(gone, done))
+        self._seen = self._controller.head
+        asyncio.get_running_loop().call_soon(self._settle)
+        return fenced
+
+    def _on_fenced(self, gone: Iterable[int], done: asyncio.Future[Any]) -> None:
+        assert self.sessions is not None
+        if not done.cancelled() and done.exception() is None:
+            for broker_id in gone:
+                self.sessions.forget(broker_id)
+
+    def _on_heartbeat(self, broker_id: int, broker_epoch: int) -> None:
+        assert self.sessions is not None
+        self.sessions.hear(broker_id, asyncio.get_running_loop().time())
+
+    def _settle(self) -> None:
+        assert self.sessions is not None
+        self._is_settle_owed = False
+        settled = self._controller.take(SETTLE, self.sessions.alive())
+        settled.add_done_callback(self._on_settled)
+
+    def _on_settled(self, done: asyncio.Future[int]) -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            self._is_settle_owed = True
+            log.info("partitions of brokers that are gone wait for a later look: %s", in_words(error))
+        elif done.result():
+            log.warning(
+                "%d partitions of brokers that are gone, or end, are led by others now", done.result()
+            )
+
+
+def _say_failovers(before: Failovers, head: MetadataImage) -> None:
+    after = head.failovers
+    for failover in after:
+        if failover == before.get(failover.node_id):
+            continue
+        if failover.by_node != NOBODY:
+            log.warning(
+                "broker %d: broker %d is to recover its write-ahead log", failover.node_id, failover.by_node
+            )
+        elif _is_to_be_asked(failover, head):
+            log.warning(
+                "broker %d: its write-ahead log is not recovered yet: %s", failover.node_id, failover.reason
+            )
+        else:
+            log.error(
+                "broker %d: its partitions wait for it, for nobody can recover its write-ahead log: %s",
+                failover.node_id,
+                failover.reason or "no other broker is there",
+            )
+    for failover in before:
+        if after.get(failover.node_id) is None:
+            log.warning("broker %d: there is nothing to recover any more", failover.node_id)
+
+
+def _is_to_be_asked(failover: Failover, head: MetadataImage) -> bool:
+    """Whether there is a broker left that has not said that it cannot recover the log."""
+    return bool(failover.reason) and any(
+        not broker.is_fenced and broker.epoch not in failover.unable for broker in head.brokers
+    )

@@ -1,0 +1,331 @@
+"""What becomes of partitions and write-ahead logs of brokers that are gone, or want to end; and
+reassignments."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.broker.quorum.others_end import ending
+from millrace.kraft.commands.brokers import decide_fence_brokers
+from millrace.kraft.commands.leaders import decide_settle
+from millrace.kraft.tables.failovers import NOBODY, Failover
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from millrace.protocol.messages.begin_failover import BeginFailoverRequest, BeginFailoverResponse
+from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest
+from millrace.protocol.messages.close_streams import CloseStreamsRequest, StreamClose
+from millrace.protocol.messages.end_failover import EndFailoverRequest
+from millrace.protocol.messages.open_partition_streams import OpenPartitionStreamsRequest
+from millrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from millrace.protocol.metadata_records import BrokerRegistrationChangeRecord, FeatureLevelRecord
+from tests.kraft.check import check_image
+from tests.kraft.tables.build import create, topic, topic_id
+from tests.kraft.test_replay import CLUSTER, Machine, snapshot_of
+
+NONE, REFUSED = ErrorCode.NONE, ErrorCode.INVALID_RECORD_STATE
+
+
+class Cluster(Machine):
+    """Brokers 1 to `count`, all there; topic `t` with two partitions a broker, all of them open."""
+
+    def __init__(self, count: int = 3, level: int = 2) -> None:
+        super().__init__()
+        self.commit([FeatureLevelRecord("millrace.version", level)])
+        self.epochs = {1: self.epoch}
+        self.gone: list[int] = []
+        self.opened: dict[int, tuple[int, int]] = {}  # stream and epoch by partition
+        for broker_id in range(2, count + 1):
+            self.register(broker_id)
+        create(self, topic("t", partitions=2 * count))
+        for index in range(2 * count):
+            self.open(index)
+
+    def register(self, broker_id: int, incarnation: int = 0) -> None:
+        request = BrokerRegistrationRequest(broker_id, CLUSTER, incarnation.to_bytes(16, "big"))
+        self.epochs[broker_id] = self.do(request).broker_epoch
+        self.gone = [one for one in self.gone if one != broker_id]
+
+    def leader(self, index: int) -> int:
+        state = self.image.topics.partition(topic_id(self, "t"), index)
+        assert state is not None
+        assert state.replicas == state.isr == (state.leader,)
+        return state.leader
+
+    def led(self) -> dict[int, list[int]]:
+        """Partitions by leader."""
+        found: dict[int, list[int]] = {}
+        for index in range(self.image.topics.partition_count):
+            found.setdefault(self.leader(index), []).append(index)
+        return found
+
+    def open(self, index: int) -> ErrorCode:
+        leader, state = self.leader(index), self.image.topics.partition(topic_id(self, "t"), index)
+        assert state is not None
+        response = self.do(
+            OpenPartitionStreamsRequest(
+                leader, self.epochs[leader], topic_id(self, "t"), index, state.leader_epoch, [0]
+            )
+        )
+        if not response.error_code:
+            self.opened[index] = response.streams[0].stream_id, response.streams[0].epoch
+        return ErrorCode(response.error_code)
+
+    def close(self, broker_id: int, epoch: int | None = None) -> None:
+        """All streams that are open at the broker."""
+        streams = [StreamClose(s.stream_id, s.epoch) for s in self.image.streams.open_on(broker_id)]
+        epoch = self.epochs[broker_id] if epoch is None else epoch
+        response = self.do(CloseStreamsRequest(broker_id, epoch, streams))
+        assert {stream.error_code for stream in response.streams} == {0}, response
+
+    def fence(self, broker_id: int) -> None:
+        """Its session is over."""
+        self.commit(list(decide_fence_brokers(self.image, [broker_id])))
+        self.gone.append(broker_id)
+
+    @property
+    def alive(self) -> list[int]:
+        return [broker_id for broker_id in self.epochs if broker_id not in self.gone]
+
+    def settle(self) -> int:
+        """How many partitions go to others."""
+        decision = decide_settle(self.image, self.alive)
+        self.commit(decision.records)
+        check_image(self.image)
+        again = decide_settle(self.image, self.alive)
+        assert not again.records, "what is settled is settled"
+        moved_count: int = decision.response
+        return moved_count
+
+    def begin(self, broker_id: int, node_id: int, incarnation: int = 77) -> BeginFailoverResponse:
+        response: BeginFailoverResponse = self.do(
+            BeginFailoverRequest(broker_id, self.epochs[broker_id], node_id, incarnation.to_bytes(16, "big"))
+        )
+        return response
+
+    def end(self, broker_id: int, node_id: int, why: str = "") -> ErrorCode:
+        request = EndFailoverRequest(broker_id, self.epochs[broker_id], node_id, not why, why)
+        return ErrorCode(self.do(request).error_code)
+
+    def beat(self, broker_id: int, *, want_shut_down: bool = False) -> BrokerHeartbeatResponse:
+        self.gone = [one for one in self.gone if one != broker_id]
+        response: BrokerHeartbeatResponse = self.do(
+            BrokerHeartbeatRequest(
+                broker_id, self.epochs[broker_id], self.image.offset, want_shut_down=want_shut_down
+            )
+        )
+        return response
+
+    def failover(self, node_id: int) -> Failover | None:
+        assert snapshot_of(self.image) == self.image
+        return self.image.failovers.get(node_id)
+
+
+def test_a_broker_that_is_gone_is_recovered_by_another_and_its_partitions_go_to_all() -> None:
+    cluster = Cluster()
+    before = cluster.led()
+    cluster.fence(3)
+    assert cluster.settle() == 0
+    assert cluster.failover(3) == Failover(3, 1, (), "")
+    assert cluster.led() == before, "they wait for what is in the log"
+    began = cluster.begin(1, 3)
+    assert cluster.image.brokers.by_id[3].epoch == began.node_epoch > cluster.epochs[3]
+    assert cluster.image.brokers.by_id[3].is_fenced
+    assert cluster.end(1, 3) is REFUSED, "streams are open"
+    cluster.close(3, began.node_epoch)
+    assert cluster.end(1, 3) is NONE
+    assert cluster.failover(3) is None
+    assert cluster.settle() == 2
+    assert {broker_id: len(indexes) for broker_id, indexes in cluster.led().items()} == {1: 3, 2: 3}
+    assert [cluster.open(index) for index in before[3]] == [NONE, NONE]
+    assert cluster.end(1, 3) is NONE, "asked again"
+
+
+def test_nothing_is_taken_from_who_is_recovered_by_another() -> None:
+    cluster = Cluster()
+    cluster.fence(3)
+    cluster.settle()
+    began = cluster.begin(1, 3)
+    assert cluster.begin(1, 3) == began, "asked again"
+    refused = cluster.do(CloseStreamsRequest(3, cluster.epochs[3], []))
+    assert refused.error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert cluster.beat(3).error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert cluster.begin(2, 3).error_code == REFUSED, "another is at work"
+
+
+def test_who_fails_while_it_recovers_is_followed_by_another() -> None:
+    cluster = Cluster()
+    cluster.fence(3)
+    cluster.settle()
+    first = cluster.begin(1, 3)
+    cluster.fence(1)
+    cluster.settle()
+    assert [*cluster.image.failovers] == [Failover(1, 2, (), ""), Failover(3, 2, (), "")]
+    assert cluster.begin(1, 3).error_code == REFUSED, "it is fenced"
+    second = cluster.begin(2, 3, incarnation=78)
+    assert second.node_epoch > first.node_epoch
+    assert cluster.end(1, 3) is REFUSED
+
+
+def test_who_cannot_reach_the_log_is_not_asked_again_before_it_starts_anew() -> None:
+    cluster = Cluster()
+    cluster.fence(3)
+    cluster.settle()
+    assert cluster.end(1, 3, "no such file") is NONE
+    cluster.settle()
+    assert cluster.failover(3) == Failover(3, 2, (cluster.epochs[1],), "no such file")
+    assert cluster.end(2, 3, "no such device") is NONE
+    cluster.settle()
+    failover = cluster.failover(3)
+    assert failover == Failover(3, NOBODY, (cluster.epochs[1], cluster.epochs[2]), "no such device")
+    assert len(cluster.led()[3]) == 2, "they wait"
+    cluster.register(1, incarnation=5)
+    cluster.settle()
+    assert cluster.failover(3) == Failover(3, 1, failover.unable, "no such device")
+
+
+def test_who_can_reach_the_log_at_last_may_begin_by_itself() -> None:
+    cluster = Cluster(2)
+    cluster.fence(2)
+    cluster.settle()
+    cluster.end(1, 2, "not yet")
+    assert cluster.begin(1, 2).error_code == NONE
+    failover = cluster.failover(2)
+    assert failover is not None
+    assert failover.by_node == 1
+    cluster.settle()
+    assert cluster.failover(2) == failover
+
+
+def test_a_broker_that_comes_back_recovers_its_own_log() -> None:
+    """Started anew, or only silent for a while: the failover is over, and the partitions stay its own."""
+    cluster = Cluster()
+    cluster.fence(3)
+    cluster.settle()
+    cluster.register(3, incarnation=9)
+    assert cluster.failover(3) is None
+    assert cluster.begin(1, 3).error_code == REFUSED
+    cluster.fence(2)
+    cluster.settle()
+    assert cluster.failover(2) is not None
+    assert not cluster.beat(2).is_fenced
+    assert cluster.settle() == 0
+    assert not cluster.image.failovers
+    assert len(cluster.led()) == 3
+
+
+def test_a_broker_that_starts_is_left_alone() -> None:
+    """Killed and started again within its session: it is fenced until it serves, and recovers its own log."""
+    cluster = Cluster()
+    cluster.commit([BrokerRegistrationChangeRecord(3, cluster.epochs[3], fenced=1)])
+    assert cluster.settle() == 0
+    cluster.close(3)
+    assert cluster.settle() == 0
+    assert len(cluster.led()[3]) == 2
+
+
+def test_partitions_of_a_broker_that_left_nothing_open_go_at_once() -> None:
+    cluster = Cluster()
+    cluster.close(3)
+    cluster.fence(3)
+    assert cluster.settle() == 2
+    assert sorted(cluster.led()) == [1, 2]
+
+
+def test_where_nobody_else_is_there_partitions_stay_until_somebody_is() -> None:
+    cluster = Cluster(2)
+    for broker_id in (1, 2):
+        cluster.close(broker_id)
+        cluster.fence(broker_id)
+    assert cluster.settle() == 0
+    cluster.register(2, incarnation=3)
+    cluster.beat(2)
+    assert cluster.settle() == 2
+    assert sorted(cluster.led()) == [2]
+
+
+def test_before_the_level_of_failovers_partitions_wait_for_their_broker() -> None:
+    """A node of the release before could not read the record."""
+    cluster = Cluster(level=1)
+    cluster.fence(3)
+    assert cluster.settle() == 0
+    cluster.commit([FeatureLevelRecord("millrace.version", 2)])
+    cluster.settle()
+    assert cluster.failover(3) == Failover(3, 1, (), "")
+
+
+def test_a_broker_that_shuts_down_hands_over_first() -> None:
+    cluster = Cluster()
+    first = cluster.beat(3, want_shut_down=True)
+    assert (first.should_shut_down, first.is_fenced) == (False, False)
+    assert cluster.settle() == 2
+    moved = [index for index in range(6) if index not in (0, 1, 3, 4)]
+    assert cluster.open(moved[0]) is ErrorCode.LEADER_NOT_AVAILABLE, "not closed yet"
+    assert not cluster.beat(3, want_shut_down=True).should_shut_down
+    assert ending(cluster.image, own_id=1) == [3]
+    cluster.close(3)
+    assert ending(cluster.image, own_id=1) == []
+    assert cluster.open(moved[0]) is NONE
+    last = cluster.beat(3, want_shut_down=True)
+    assert (last.should_shut_down, last.is_fenced) == (True, True)
+    assert cluster.beat(3, want_shut_down=True).should_shut_down, "asked again"
+
+
+def test_one_that_fails_while_it_shuts_down_is_recovered() -> None:
+    """Its partitions are led by others already, which wait for what is in its log."""
+    cluster = Cluster()
+    cluster.beat(3, want_shut_down=True)
+    cluster.settle()
+    cluster.fence(3)
+    cluster.settle()
+    assert cluster.failover(3) == Failover(3, 1, (), "")
+
+
+def test_the_last_broker_may_shut_down_at_once() -> None:
+    """And controllers that end wait until it has closed its streams."""
+    cluster = Cluster(1)
+    assert cluster.beat(1, want_shut_down=True).should_shut_down
+    assert ending(cluster.image, own_id=7) == [1]
+    assert ending(cluster.image, own_id=1) == []
+    cluster.close(1)
+    assert ending(cluster.image, own_id=7) == []
+
+
+def test_a_broker_whose_log_is_needed_is_not_unregistered() -> None:
+    cluster = Cluster()
+    cluster.fence(3)
+    assert cluster.do(UnregisterBrokerRequest(3)).error_code == ErrorCode.INVALID_REQUEST
+    cluster.close(3)
+    assert cluster.do(UnregisterBrokerRequest(3)).error_code == NONE
+    assert cluster.settle() == 2
+
+
+@pytest.mark.parametrize(
+    ("replicas", "code"),
+    [
+        ([2], NONE),
+        ([1], NONE),
+        ([3], ErrorCode.INVALID_REPLICA_ASSIGNMENT),  # fenced
+        ([1, 2], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
+def test_a_reassignment_names_the_next_leader(replicas: list[int], code: ErrorCode) -> None:
+    """Which opens the partition when the one before has closed it."""
+    cluster = Cluster()
+    cluster.fence(3)
+    (index, *_) = cluster.led()[1]
+    asked = [ReassignableTopic("t", [ReassignablePartition(index, replicas)] * 2)]
+    response = cluster.do(AlterPartitionReassignmentsRequest(topics=asked))
+    assert [ErrorCode(one.error_code) for one in response.responses[0].partitions] == [code] * 2
+    state = cluster.image.topics.partition(topic_id(cluster, "t"), index)
+    assert state is not None
+    is_moved = code is NONE and replicas == [2]
+    assert (cluster.leader(index), state.leader_epoch) == ((2, 1) if is_moved else (1, 0))
+    if is_moved:
+        assert cluster.open(index) is ErrorCode.LEADER_NOT_AVAILABLE
+        cluster.close(1)
+        assert cluster.open(index) is NONE

@@ -1,0 +1,99 @@
+"""BrokerWatch where what it decides is refused: a broker that is gone is fenced by a later look, and what
+hangs on it is done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from millrace.kraft.broker_watch import FENCE, SETTLE, BrokerWatch
+from millrace.kraft.commands.table import Command
+from millrace.kraft.errors import LogFull
+from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
+from tests.sim.loop import SimLoop, run_simulation
+
+SESSION_MS = 4000
+GONE, THERE = 1, 2
+
+
+class Refusing:
+    """A controller whose log is full, until it is not."""
+
+    def __init__(self) -> None:
+        self.is_full = True
+        self.is_free = True
+        self.taken: Counter[str] = Counter()
+        self.alive: frozenset[int] = frozenset()
+
+    @property
+    def head(self) -> MetadataImage:
+        return EMPTY_IMAGE
+
+    def take(self, command: Command, request: Any) -> asyncio.Future[Any]:
+        done = asyncio.get_running_loop().create_future()
+        if self.is_full:
+            done.set_exception(LogFull("/data/metadata.reserve"))
+        else:
+            self.taken["fence" if command is FENCE else "settle"] += 1
+            assert command in (FENCE, SETTLE)
+            if command is SETTLE:
+                self.alive = request
+            done.set_result(0)
+        return done
+
+
+def test_who_could_not_be_fenced_is_fenced_by_a_later_look() -> None:
+    async def main(loop: SimLoop) -> None:
+        controller = Refusing()
+        watch = BrokerWatch(controller, SESSION_MS)
+        assert watch.hear is not None
+        watch.on_leading()
+        for who in (GONE, THERE):
+            watch.hear(who, 0)
+        for _ in range(8):
+            await asyncio.sleep(1)
+            watch.hear(THERE, 0)
+            watch.look()
+        assert not controller.taken
+        controller.is_full = False
+        watch.look()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert controller.taken["fence"] == 1
+        assert controller.taken["settle"] >= 1
+        assert controller.alive == {THERE}
+        await asyncio.sleep(1)
+        watch.hear(THERE, 0)
+        watch.look()
+        assert controller.taken["fence"] == 1, "it is fenced once"
+
+    run_simulation(main)
+
+
+def test_a_settlement_that_was_refused_is_made_up_for() -> None:
+    """The broker was fenced, and the next decision found the log full."""
+
+    async def main(loop: SimLoop) -> None:
+        controller = Refusing()
+        controller.is_full = False
+        watch = BrokerWatch(controller, SESSION_MS)
+        assert watch.hear is not None
+        watch.on_leading()
+        watch.hear(GONE, 0)
+        for _ in range(4):
+            await asyncio.sleep(1)
+            if watch.look() is not None:
+                break
+        controller.is_full = True  # the fencing is through
+        await asyncio.sleep(0.1)
+        settled = controller.taken["settle"]
+        controller.is_full = False
+        watch.look()
+        await asyncio.sleep(0.1)
+        assert controller.taken["settle"] == settled + 1
+        watch.look()
+        await asyncio.sleep(0.1)
+        assert controller.taken["settle"] == settled + 1, "once"
+
+    run_simulation(main)
