@@ -72,6 +72,7 @@ class ControllerSettings:
     log_dir: str
     node_id: int
     voters: tuple[int, ...] = ()  # empty: this node alone
+    is_voters_change_accepted: bool = False  # controller.quorum.voters.change.accept
     cluster_id: str | None = None  # for a first start; None: made up then
     partitions_default: int = 1  # num.partitions
     topic_partitions_max: int = 10_000  # in one CreateTopics or CreatePartitions request, as Kafka bounds it
@@ -94,8 +95,9 @@ class ControllerSettings:
     static_configs: Mapping[str, str] = field(
         default_factory=lambda: NO_STATIC
     )  # server.properties, for effective values
-    # controller listeners (name, host, port), shown by DescribeQuorum
+    # controller listeners (name, host, port), shown by DescribeQuorum: own ones, and where other voters are
     endpoints: tuple[tuple[str, str, int], ...] = ()
+    voter_endpoints: Mapping[int, tuple[str, str, int]] = field(default_factory=dict)
 
 
 def raft_settings(settings: ControllerSettings) -> RaftSettings:

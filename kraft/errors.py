@@ -15,6 +15,7 @@ Corrupt
 ├── LogCorrupt        the metadata log's bytes fail their check where they were once whole
 │   ├── OffsetWithinBatch    no batch begins where one was to be read
 │   └── LogMismatch   the directory is sound, and another node's or cluster's
+│       └── VotersChanged    or the quorum has other voters than it had
 ├── SnapshotCorrupt   no snapshot can be read and the log does not reach back far enough
 └── UnknownRecord     a record that this build cannot apply: written by a later one
 """
@@ -121,6 +122,20 @@ class LogMismatch(LogCorrupt):
         return (
             f"{self.path} was written with {self.field}={self.found}, and now "
             f"{self.field}={self.expected} is set"
+        )
+
+
+class VotersChanged(LogMismatch):
+    """The node last took part in a quorum of several, of other voters."""
+
+    def __init__(self, path: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
+        named = tuple(", ".join(map(str, voters)) for voters in (found, expected))
+        super().__init__(path, "controller.quorum.voters", *named)
+
+    def __str__(self) -> str:
+        return (
+            f"this node last voted in a quorum of the nodes {self.found} ({self.path}), and is now to be one "
+            f"of {self.expected}"
         )
 
 

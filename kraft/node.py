@@ -23,11 +23,11 @@ from millrace.kraft.commands.decision import BrokerConfigCheck, Decision, OtherC
 from millrace.kraft.config import ControllerSettings, raft_settings
 from millrace.kraft.controller import Controller
 from millrace.kraft.driver import Driver, SnapshotSource
-from millrace.kraft.errors import LogCorrupt, LogMismatch, ProposalDropped, SnapshotCorrupt
+from millrace.kraft.errors import LogCorrupt, LogMismatch, ProposalDropped, SnapshotCorrupt, VotersChanged
 from millrace.kraft.image.applier import Applier, Folding
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.image.publisher import MetadataPublisher
-from millrace.kraft.log.log_store import FOLDER, LogStore, SnapshotId
+from millrace.kraft.log.log_store import FOLDER, STATE_FILE, LogStore, SnapshotId
 from millrace.kraft.log.meta_properties import FILE as META_FILE
 from millrace.kraft.log.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from millrace.kraft.log.reserve import Reserve
@@ -103,13 +103,13 @@ class Recovery:
         self.bytes = 0  # behind the snapshot
         self.newest_ms = 0  # the latest time of a batch
         self._folding = Folding(image)
-        self._is_all_committed = is_all_committed
+        self.is_all_committed = is_all_committed
 
     @property
     def is_to_be_replaced(self) -> bool:
         """A log of earlier epochs than the snapshot is no log that the snapshot was made of: the leader's
         was about to take its place."""
-        return not self._is_all_committed and bool(self.epochs) and self.epochs[-1][0] < self.snapshot_epoch
+        return not self.is_all_committed and bool(self.epochs) and self.epochs[-1][0] < self.snapshot_epoch
 
     def visit(self, header: BatchHeader, view: memoryview) -> None:
         """Takes the log's next batch. Raises LogCorrupt where the snapshot ends within it."""
@@ -124,7 +124,7 @@ class Recovery:
             )
         if header.base_offset < self._folding.end:
             return
-        if self._is_all_committed:
+        if self.is_all_committed:
             self._folding.take(header, view)
         self.epoch = header.leader_epoch
         self.record_count += header.record_count
@@ -206,6 +206,8 @@ class ControllerNode:
             node._is_reachable = send is not None
             node._names_before, node.is_new = names_before, META_FILE not in names_before
             raft = Raft(raft_settings(settings), state, log_view, rand.split("elections").below)
+            if recovery.is_all_committed and not raft.is_alone:
+                raft.expect_committed()
             reserve = Reserve(disk, settings.log_dir, settings.reserve_bytes)
             await reserve.hold()
             applier = Applier(node.publisher)
@@ -243,7 +245,7 @@ class ControllerNode:
         is_alone = self.driver.raft.is_alone
         if self._is_reachable or not is_alone:
             self._tasks.start("quorum ticks", self._tick, on_escape=self._on_escape)
-        if self.controller.sessions is not None and self.driver.raft.is_voter:
+        if self.controller.watch.sessions is not None and self.driver.raft.is_voter:
             self._tasks.start("broker sessions", self._watch_sessions, on_escape=self._on_escape)
         if is_alone:
             await self.controller.active
@@ -321,11 +323,11 @@ class ControllerNode:
                     log.warning("prepared objects could not be expired: %s", in_words(expired.exception()))
 
     async def _watch_sessions(self) -> None:
-        sessions = self.controller.sessions
+        sessions = self.controller.watch.sessions
         assert sessions is not None
         while True:
             await asyncio.sleep(sessions.look_every_s)
-            fenced = self.controller.fence()
+            fenced = self.controller.watch.look()
             if fenced is not None:
                 await asyncio.wait([fenced])
                 if fenced.exception() is not None:
@@ -391,7 +393,8 @@ async def recover(
     disk: Disk, rand: Rand, settings: ControllerSettings, store: LogStore
 ) -> tuple[MetaProperties, Recovery, QuorumState, LogView]:
     """Reads what the directory holds; makes it anew when it holds nothing. Raises LogCorrupt where a part of
-    it is missing or damaged, LogMismatch where it is another node's or cluster's. A new meta.properties is
+    it is missing or damaged, LogMismatch where it is another node's or cluster's, or of another quorum. A new
+    meta.properties is
     durable on return."""
     meta = await read_meta_properties(disk, settings.log_dir)
     segments = await store.list_segments()
@@ -401,7 +404,11 @@ async def recover(
         raise LogCorrupt(store.folder, 0, "the directory was in use, and the log's segments are gone")
     if meta is not None:
         check_meta(settings, meta)
-    recovery, snapshot = await replay(disk, store, snapshots, segments, is_alone=is_alone)
+    voters = await store.load_voters()
+    check_voters(settings, store.folder, voters, store.voters)
+    # Of a node that was a quorum of one until now too; its state still says so.
+    is_committed = is_alone or voters == (settings.node_id,)
+    recovery, snapshot = await replay(disk, store, snapshots, segments, is_alone=is_committed)
     if meta is None and (snapshot is not None or recovery.record_count):
         # A first start writes it before the first record: a new cluster id would make a stranger of the log.
         raise LogCorrupt(
@@ -427,6 +434,17 @@ async def recover(
     return meta, recovery, state, log_view
 
 
+def check_voters(
+    settings: ControllerSettings, folder: str, before: tuple[int, ...], now: tuple[int, ...]
+) -> None:
+    """Raises VotersChanged where this node was one of several voters, and the quorum is to have others: those
+    that it leaves behind may still elect each other, and acknowledge beside it. A quorum of one may grow, for
+    nobody else knew its metadata."""
+    was_voter = settings.node_id in before
+    if was_voter and len(before) > 1 and before != now and not settings.is_voters_change_accepted:
+        raise VotersChanged(f"{folder}/{STATE_FILE}", before, now)
+
+
 async def replay(
     disk: Disk,
     store: LogStore,
@@ -437,8 +455,8 @@ async def replay(
 ) -> tuple[Recovery, SnapshotId | None]:
     """The newest snapshot that can be read, and the log behind it, as far as it is known to be committed. A
     log that ends below a snapshot of a leader's, or in an earlier epoch, was being replaced by it.
-    `is_alone`: of a quorum of one, all of whose log is committed. Raises SnapshotCorrupt or LogCorrupt where
-    the two do not meet."""
+    `is_alone`: of what was a quorum of one, all of whose log is committed. Raises SnapshotCorrupt or
+    LogCorrupt where the two do not meet."""
     image, chosen = EMPTY_IMAGE, None
     fault: SnapshotCorrupt | None = None
     for snapshot in snapshots:

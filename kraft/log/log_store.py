@@ -122,6 +122,15 @@ class LogStore:
                 f"{self.folder}/{STATE_FILE}", 0, f"not a quorum state: {in_words(error)}"
             ) from error
 
+    async def load_voters(self) -> tuple[int, ...]:
+        """Those of the last start that has saved its state; none where none has, or the file has none."""
+        data = await self._disk.read_file(f"{self.folder}/{STATE_FILE}")
+        try:
+            found = json.loads(data or b"{}")
+            return tuple(int(one["voterId"]) for one in found.get("currentVoters") or ())
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return ()  # load_state says what is wrong with it
+
     async def save_state(self, state: QuorumState) -> None:
         """Durable on return."""
         content: dict[str, Any] = {

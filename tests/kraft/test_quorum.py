@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
-from millrace.kraft.config import RaftSettings
-from millrace.kraft.errors import ProposalDropped
+from millrace.kraft.config import ControllerSettings, RaftSettings
+from millrace.kraft.errors import LogFull, NotLeader, ProposalDropped, VotersChanged
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.log.log_store import SnapshotId
 from millrace.kraft.log.snapshot import receive_snapshot, write_snapshot
@@ -21,8 +23,9 @@ from millrace.kraft.raft.roles import Leader, Resigned
 from millrace.protocol.messages.prepare_objects import PrepareObjectsRequest
 from millrace.runtime.disk import DiskFull
 from millrace.runtime.errors import Unavailable
-from tests.kraft.build import NODE, Broker, create_topic, open_node, run, sim_disk
-from tests.kraft.quorum import Quorum
+from millrace.runtime.rand import Rand
+from tests.kraft.build import NODE, SETTINGS, Broker, HandClock, create_topic, open_node, run, sim_disk
+from tests.kraft.quorum import CLUSTER, Quorum
 from tests.patience import PATIENCE_S
 
 
@@ -57,6 +60,66 @@ def test_what_a_followers_full_disk_did_not_take_is_not_acknowledged() -> None:
 
     run(main())
     assert all(offset <= durable for offset, durable in claims), claims
+
+
+def test_a_leader_whose_disk_is_full_gives_the_leadership_to_another() -> None:
+    """While it leads, the whole quorum would take nothing but deletions. It does not stand again at once; the
+    next leader, whose disk is as full, keeps the leadership when nobody else can have it."""
+
+    async def main() -> None:
+        quorum = Quorum((1, 2, 3))
+        await quorum.start(reserve_bytes=1000)
+        leader = await quorum.leader()
+        await Broker.register(leader)
+        await quorum.agree()
+        own = leader.meta.node_id
+        quorum.disks[own].capacity_bytes = quorum.disks[own].used_bytes() + 100
+        with contextlib.suppress(NotLeader, LogFull, ProposalDropped):
+            await create_topic(leader, "that-found-it-full", 20)
+        async with asyncio.timeout(PATIENCE_S):
+            while (other := await quorum.leader()) is leader:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert (await create_topic(other, "taken")).topics[0].error_code == 0
+        others = {node_id for node_id in quorum.voters if node_id != own}
+        for node_id in others:
+            quorum.disks[node_id].capacity_bytes = quorum.disks[node_id].used_bytes() + 100
+        await asyncio.sleep(1.0)
+        last = await quorum.leader()
+        await asyncio.sleep(0.5)
+        assert await quorum.leader() is last, "the leadership goes round"
+        await quorum.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("others", [(1,), (1, 8, 9), (1, 2, 3, 4)])
+def test_a_voter_is_not_started_with_other_voters_without_a_word(others: tuple[int, ...]) -> None:
+    """Those that it leaves behind may have a majority. Who was the whole quorum may get others at will, and
+    so does a node that never voted."""
+
+    async def main() -> None:
+        quorum = Quorum((1, 2, 3))
+        await quorum.start()
+        await quorum.leader()
+        await quorum.stop()
+        own = replace(SETTINGS, node_id=1, cluster_id=CLUSTER, voters=others)
+
+        async def opened(settings: ControllerSettings) -> ControllerNode:
+            return await ControllerNode.open(
+                quorum.disks[1], HandClock(), Rand(b"node"), settings, send=lambda message: None
+            )
+
+        with pytest.raises(VotersChanged, match=r"of the nodes 1, 2, 3 \("):
+            await opened(own)
+        await (await opened(replace(own, is_voters_change_accepted=True))).close()
+        alone = sim_disk()
+        await (await open_node(alone)).close()
+        grown = await ControllerNode.open(
+            alone, HandClock(), Rand(b"node"), replace(SETTINGS, voters=(NODE, 8, 9)), send=lambda one: None
+        )
+        await grown.close()
+
+    run(main())
 
 
 def test_a_leader_that_cannot_write_its_own_record_leads_no_more() -> None:
