@@ -7,8 +7,8 @@ end.
 
 Not here: finding the end of the WAL (wal/), the upload (uploader.py). Keeps true:
   * a record is given up only when its stream is not open here any more or its offsets are committed already;
-    one that leaves a hole behind the committed end is OffsetGap, and the start fails: what was acknowledged
-    is never dropped in silence;
+    one that leaves a hole behind the committed end is OffsetGap, and the start fails, unless the loss is
+    accepted: what was acknowledged is never dropped in silence;
   * the WAL is reset only after everything was committed: a crash at any point is recovered by the next start;
   * memory holds two blocks of what is not yet committed, one that is read and one that is put, whatever the
     WAL's size.
@@ -47,6 +47,9 @@ class Recovered:
     unknown: dict[StreamId, StreamRange] = field(
         default_factory=dict, repr=False
     )  # what these hold, first to last offset
+    behind_hole: dict[StreamId, StreamRange] = field(
+        default_factory=dict, repr=False
+    )  # given up by the operator's word: what lay before it is in no place that is known
     closed_count: int = 0
     # Where the time went, one after another: until the first record was asked for; until the last one was
     # judged, uploads of what came before included; until all was committed; until streams were closed and the
@@ -64,30 +67,39 @@ class Recovered:
 class ExpectedOffsets:
     """Which records of the WAL are needed, stream by stream, in the order of the WAL."""
 
-    def __init__(self, opened: Iterable[OpenedStream]) -> None:
+    def __init__(self, opened: Iterable[OpenedStream], *, is_loss_accepted: bool = False) -> None:
+        self._is_loss_accepted = is_loss_accepted
         self._committed = {stream.stream_id: max(stream.start, stream.end) for stream in opened}
         self._expected = dict(self._committed)
 
     def judge(self, entry: EntryHeader, recovered: Recovered) -> bool:
-        """Whether the entry is to be uploaded. Raises OffsetGap when it does not continue what is known."""
+        """Whether the entry is to be uploaded. Raises OffsetGap when it does not continue what is known;
+        where its loss is accepted, what lies behind a hole is given up."""
         expected = self._expected.get(entry.stream_id)
         if expected is None:
             recovered.unknown_count += 1
-            before = recovered.unknown.get(entry.stream_id)
-            start = entry.base_offset if before is None else before.start
-            recovered.unknown[entry.stream_id] = StreamRange(entry.stream_id, start, entry.end)
+            _note(recovered.unknown, entry)
             return False
         if entry.end <= self._committed[entry.stream_id]:
             recovered.committed_count += 1
             return False
         # Commits end where entries end: an entry that straddles the committed end, or one that comes twice,
         # tells of two histories.
+        if entry.base_offset > expected and self._is_loss_accepted:
+            _note(recovered.behind_hole, entry)
+            return False
         if entry.base_offset != expected:
             raise OffsetGap(entry.stream_id, expected, entry.base_offset)
         self._expected[entry.stream_id] = entry.end
         recovered.accepted_count += 1
         recovered.accepted_bytes += entry.length_bytes
         return True
+
+
+def _note(ranges: dict[StreamId, StreamRange], entry: EntryHeader) -> None:
+    before = ranges.get(entry.stream_id)
+    start = entry.base_offset if before is None else before.start
+    ranges[entry.stream_id] = StreamRange(entry.stream_id, start, entry.end)
 
 
 async def recover(
@@ -98,10 +110,13 @@ async def recover(
     cache: LogCache,
     bounds: SealBounds,
     before_close: Callable[[Recovered], Awaitable[None]] | None = None,
+    *,
+    is_loss_accepted: bool = False,
 ) -> Recovered:
     """`records` are the WAL's, None when they were read and given up. `before_close` runs when all is
     committed and before any stream is closed: which streams are open still tells what was lost; where it
-    raises, the WAL stays as it is. On return the WAL is empty, every stream that was open is closed, and
+    raises, the WAL stays as it is. `is_loss_accepted`: records behind a hole are given up, and told in
+    `behind_hole`. On return the WAL is empty, every stream that was open is closed, and
     `cache` holds the newest of what was recovered. Cancelled or failed at any point, nothing is lost."""
     recovered = Recovered()
     lap = Laps()
@@ -110,7 +125,9 @@ async def recover(
     flush = Flush(uploader, cache)
     try:
         if records is not None:
-            await _read(records, ExpectedOffsets(opened), recovered, flush, bounds)
+            await _read(
+                records, ExpectedOffsets(opened, is_loss_accepted=is_loss_accepted), recovered, flush, bounds
+            )
         recovered.read_s = lap.seconds()
         cache.seal()
         for block in cache.take_sealed():

@@ -169,7 +169,11 @@ class Storage:
     # -- life
 
     async def start(
-        self, *, has_records: bool = True, before_close: Callable[[Recovered], Awaitable[None]] | None = None
+        self,
+        *,
+        has_records: bool = True,
+        is_loss_accepted: bool = False,
+        before_close: Callable[[Recovered], Awaitable[None]] | None = None,
     ) -> None:
         """Recovers, then takes appends. `has_records` false: the WAL was recovered and emptied by the caller.
         `before_close` runs when everything recovered is committed and the streams are still open. On return
@@ -183,7 +187,14 @@ class Storage:
             await self.uploader.before_trim()  # the log is reset next
 
         self.recovered = await recover(
-            self._wal, records, self._catalog, self.uploader, self.log_cache, self._seal_bounds, settle
+            self._wal,
+            records,
+            self._catalog,
+            self.uploader,
+            self.log_cache,
+            self._seal_bounds,
+            settle,
+            is_loss_accepted=is_loss_accepted,
         )
         self._seal_bounds = self._bounds(self._wal.capacity_bytes // 3)  # a reset may change the capacity
         least_bytes = min(self._wal.room_bytes, self._settings.log_cache_bytes)

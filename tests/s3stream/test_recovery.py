@@ -12,7 +12,7 @@ import pytest
 from millrace.runtime.errors import Corrupt
 from millrace.runtime.objectstore import StoreUnavailable
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, StreamFenced
-from millrace.s3stream.ids import OpenedStream, StreamId
+from millrace.s3stream.ids import OpenedStream, StreamId, StreamRange
 from millrace.s3stream.objects.format import EntryHeader, encode_entry_header
 from millrace.s3stream.recovery import ExpectedOffsets, Recovered
 from millrace.wal.log import WalRecord
@@ -22,6 +22,7 @@ from tests.s3stream.build import MemoryWal, World, append, open_stream, run, sho
 HOT_ONLY: dict[str, str] = {
     "test_what_the_wal_holds_is_in_objects_afterwards": "counts what each tier answers",
     "test_which_records_are_needed": "reads nothing",
+    "test_what_lies_behind_a_hole_is_given_up_by_word_alone": "reads nothing",
     "test_an_empty_wal_costs_nothing": "reads nothing",
     "test_what_counts_is_settled_before_a_stream_is_closed": "reads nothing",
     "test_committed_entries_are_not_uploaded_twice": "reads nothing",
@@ -62,6 +63,19 @@ def test_which_records_are_needed(spans: list[tuple[int, int, int]], expected: s
         except OffsetGap as gap:
             said.append(f"gap of {gap.stream_id}: {gap.expected} {gap.found}")
     assert " ".join(said) == expected
+
+
+def test_what_lies_behind_a_hole_is_given_up_by_word_alone() -> None:
+    """All of the stream from there on, told as one range; what overlaps tells of two histories, and is
+    refused as ever."""
+    opened = [OpenedStream(StreamId(1), 3, 0, 100), OpenedStream(StreamId(2), 3, 0, 0)]
+    offsets, recovered = ExpectedOffsets(opened, is_loss_accepted=True), Recovered()
+    spans = [(1, 100, 105), (1, 107, 110), (2, 0, 4), (1, 110, 111), (2, 4, 5)]
+    said = [offsets.judge(header(*span), recovered) for span in spans]
+    assert said == [True, False, True, False, True]
+    assert recovered.behind_hole == {1: StreamRange(StreamId(1), 107, 111)}
+    with pytest.raises(OffsetGap):
+        offsets.judge(header(2, 3, 6), recovered)
 
 
 async def crashed(world: World, *counts: int) -> None:
