@@ -98,7 +98,8 @@ class WalKind:
     lies in, for who looks at it while the node is stopped; None where it is not one. `check_room` raises
     DiskFull where a new log finds no room, or leaves less than so many bytes, and makes nothing; None for a
     kind that takes none at once. `name_of` is what the log is called in sentences; `mend` what is to be done
-    about damage; `verify` the command that shows what damage costs, "" for none.
+    about damage; `verify` the command that shows what damage costs, "" for none. `begin_after`: the position
+    at which a log goes on, and begins once it is emptied, whose records end at the given one.
     """
 
     read_settings: Callable[[WalWords], WalSettings]
@@ -111,3 +112,4 @@ class WalKind:
     inspect: Callable[[WalPlace, str, int, bool], Awaitable[WalReport]] | None = None
     file_of: Callable[[StoreAddress], str] | None = None
     check_room: Callable[[WalPlace, int], Awaitable[None]] | None = None
+    begin_after: Callable[[int], int] = int

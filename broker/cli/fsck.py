@@ -105,6 +105,7 @@ async def check(
     from millrace.broker.identity.binding import read_bound_cluster
     from millrace.broker.inspection.bucket_check import BucketCheck
     from millrace.broker.inspection.opening import open_bucket
+    from millrace.kraft.log.restored_from import read_restored_from
     from millrace.runtime.errors import MillraceError
 
     say_running(inspected, "what it uploads or deletes meanwhile may show as orphaned or missing")
@@ -127,7 +128,10 @@ async def check(
             found = await checking.run()
         async with ProgressLine(lambda: "looking for what may be deleted"):
             now_ms = earlier_time(store, runtime.clock.wall_ms())
-            newer = partial(newer_owner, store, inspected, found, wal_place(runtime, settings))
+            is_restored = await read_restored_from(runtime.disk, settings.controller.log_dir) is not None
+            newer = partial(
+                newer_owner, store, inspected, found, wal_place(runtime, settings), is_restored=is_restored
+            )
             grace_ms = given.grace_minutes * 60_000
             deletion = Deletion(store, inspected, found, given.delete_orphans, grace_ms, now_ms, newer)
             deleted = await delete_orphans(deletion)
@@ -256,7 +260,9 @@ def earlier_time(store: ObjectStore, wall_ms: int) -> int:
     return min(wall_ms, date.wall_ms + elapsed_ms + DATE_GRAIN_MS)
 
 
-async def newer_owner(store: ObjectStore, inspected: Inspected, found: Checked, log: WalPlace) -> str:
+async def newer_owner(
+    store: ObjectStore, inspected: Inspected, found: Checked, log: WalPlace, *, is_restored: bool = False
+) -> str:
     """Why this metadata is not that of the bucket's owner, or an older copy of it, to which newer objects
     would look like orphans; "" when it is the newest that the bucket and the write-ahead log know of. Asked
     last, right before something is deleted."""
@@ -267,6 +273,11 @@ async def newer_owner(store: ObjectStore, inspected: Inspected, found: Checked, 
     from millrace.runtime.errors import MillraceError
 
     image = inspected.image
+    if is_restored:
+        return (
+            "the log directory was restored, and no start of it went through: what looks like an orphan may "
+            "be named by metadata that could not be read"
+        )
     if any(one.kind is Kind.NEWER for one in found.findings):
         return (
             "the bucket holds objects whose ids this metadata has not given yet: the log directory is an "

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from millrace.broker.identity.unknown_streams import WalStream
     from millrace.broker.restore.restoring import Restored
     from millrace.runtime.objectstore.address import StoreAddress
+    from millrace.wal.kind import WalPlace
 
 ABOUT = """\
 Builds a node's metadata log directory (log.dirs) from its bucket, when the directory was lost.
@@ -126,6 +127,7 @@ async def restore(settings: BrokerSettings, given: argparse.Namespace) -> int:
             str(address),
             lambda: identify_wal(place, settings.node_id),
             lambda: streams_in(settings.wal),
+            lambda cluster_id: begin_of(place, cluster_id, settings.node_id),
             runtime.clock,
             Progress(),
         )
@@ -172,6 +174,23 @@ def streams_in(address: StoreAddress) -> list[WalStream]:
     return list(found.values())
 
 
+async def begin_of(place: WalPlace, cluster_id: str, node_id: int) -> int | None:
+    """The position below which the WAL was trimmed; None where it does not say."""
+    from millrace.broker.cli.wal import Walk, file_of, walk_of
+    from millrace.runtime.disk.peek import PeekFile
+    from millrace.wal.opening import kind_of
+
+    path, inspect = file_of(place.address), kind_of(place.address).inspect
+    if inspect is not None:
+        facts = (await inspect(place, cluster_id, node_id, False)).facts
+        return None if facts["faults"] else max(facts["head"], facts["trim"])
+    if path is None:
+        return None
+    with PeekFile(path) as file:
+        walk = walk_of(file)
+        return max(walk.header.head, walk.header.trim) if isinstance(walk, Walk) else None
+
+
 def report(restored: Restored, settings: BrokerSettings, source: str, *, is_verified: bool) -> str:
     from millrace.broker.identity.unknown_streams import range_text
     from millrace.broker.restore.restoring import claim_text
@@ -212,9 +231,7 @@ def report(restored: Restored, settings: BrokerSettings, source: str, *, is_veri
     if is_verified:
         return "\n".join(lines)
     lines += ["", f"{settings.controller.log_dir} was written."]
-    remedy = (
-        " with wal.lost.accept=true for this one start" if restored.is_wal_lost or restored.unknown else ""
-    )
+    remedy = " with wal.lost.accept=true for this one start" if restored.needs_word else ""
     lines.append(f"Start the node{remedy}: millrace serve, with the same settings.")
     if str(settings.data) != source:
         lines.append(f"The node is set to use {settings.data}: the objects must be there (s3.data.buckets).")

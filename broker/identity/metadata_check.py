@@ -138,15 +138,23 @@ async def check_restored_from(
     store: ObjectStore, bucket: str, cluster_id: str, disk: Disk, log_dir: str
 ) -> None:
     """Of a log directory's first start after a restore, once the node is claimed: raises BindingRefused where
-    the bucket's metadata has grown since it was read. Then whoever had the node was still at work, and what
-    it committed, and trimmed from its WAL for that, is not known here. It asks for a newer owner between the
-    two (s3stream/uploader.py), so what is not seen here was not trimmed. Cancelled or failed, the next start
-    asks again."""
+    the bucket is an older one than it was restored from, and where its metadata has grown since it was read.
+    Then whoever had the node was still at work, and what it committed, and trimmed from its WAL for that, is
+    not known here. It asks for a newer owner between the two (s3stream/uploader.py), so what is not seen here
+    was not trimmed. Cancelled or failed, the next start asks again."""
     basis = await read_restored_from(disk, log_dir)
     if basis is None or basis.is_compared:
         return
     highest = (await survey(store, cluster_id)).highest
-    if highest is not None and highest[::-1] > (basis.epoch, basis.end):
+    if highest is None or highest[::-1] < (basis.epoch, basis.end):
+        held = "nothing" if highest is None else f"metadata up to offset {highest[0]} of epoch {highest[1]}"
+        raise BindingRefused(
+            f"this log directory was restored from a bucket that held metadata up to offset {basis.end} of "
+            f"epoch {basis.epoch}, and {bucket} holds {held}: it is an older copy, or another one. Nothing "
+            "is served, and nothing was recovered into it: start with the bucket that the directory was "
+            "restored from"
+        )
+    if highest[::-1] > (basis.epoch, basis.end):
         raise BindingRefused(
             f"{bucket} held metadata up to offset {basis.end} when this log directory was restored from it, "
             f"and holds it up to {highest[0]} now: "

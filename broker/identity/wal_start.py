@@ -9,7 +9,7 @@ records since.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -73,6 +73,31 @@ async def discard_foreign(
         held.say(path, image, node_id)
 
 
+def texts_of(ranges: Iterable[StreamRange], image: MetadataImage, node_id: int) -> list[str]:
+    names = {bytes(topic.topic_id): topic.name for topic in image.topics}
+    found = []
+    for one in ranges:
+        stream = image.streams.get(one.stream_id)
+        if stream is None or stream.topic_id not in names:
+            found.append(range_text(one, node_id))
+        elif stream.role is StreamRole.DATA:
+            found.append(f"{names[stream.topic_id]}-{stream.partition}: offsets [{one.start}, {one.end})")
+    return sorted(found)
+
+
+def say_each(texts: Sequence[str], form: str) -> None:
+    """One line each, up to a bound."""
+    for text in texts[:LOGGED_MAX]:
+        log.warning(form, text)
+    if len(texts) > LOGGED_MAX:
+        log.warning("WAL loss accepted: %d more partitions likewise", len(texts) - LOGGED_MAX)
+
+
+def say_behind_hole(recovered: Recovered, image: MetadataImage, node_id: int) -> None:
+    texts = texts_of(recovered.behind_hole.values(), image, node_id)
+    say_each(texts, "WAL loss accepted: %s, which do not continue what is known, are given up")
+
+
 class Held:
     """What records of a WAL hold, stream by stream, from the first offset to the last."""
 
@@ -94,23 +119,13 @@ class Held:
     def texts(self, image: MetadataImage, node_id: int) -> list[str]:
         """Of partitions' records and of streams that metadata does not know; what belongs to a partition's
         state goes without saying."""
-        names = {bytes(topic.topic_id): topic.name for topic in image.topics}
-        found = []
-        for one in self._ranges.values():
-            stream = image.streams.get(one.stream_id)
-            if stream is None or stream.topic_id not in names:
-                found.append(range_text(one, node_id))
-            elif stream.role is StreamRole.DATA:
-                found.append(f"{names[stream.topic_id]}-{stream.partition}: offsets [{one.start}, {one.end})")
-        return sorted(found)
+        return texts_of(self._ranges.values(), image, node_id)
 
     def say(self, path: str, image: MetadataImage, node_id: int) -> None:
-        """One line each, up to a bound."""
-        texts = self.texts(image, node_id)
-        for text in texts[:LOGGED_MAX]:
-            log.warning("WAL loss accepted: WAL %s: %s of an earlier time are given up", path, text)
-        if len(texts) > LOGGED_MAX:
-            log.warning("WAL loss accepted: %d more partitions likewise", len(texts) - LOGGED_MAX)
+        say_each(
+            [f"WAL {path}: {text}" for text in self.texts(image, node_id)],
+            "WAL loss accepted: %s of an earlier time are given up",
+        )
         if self._unreadable_count:
             log.warning(
                 "WAL loss accepted: WAL %s: %d records that cannot be read", path, self._unreadable_count
@@ -150,6 +165,23 @@ def say_given_up(partitions: Sequence[LostPartition]) -> None:
         )
     if len(partitions) > LOGGED_MAX:
         log.warning("WAL loss accepted: %d more partitions likewise", len(partitions) - LOGGED_MAX)
+
+
+async def is_loss_restored(settings: BrokerSettings, disk: Disk) -> bool:
+    """Of the first start after a restore: whether acknowledged records are missing in what was restored, as
+    the restore told. Raises BindingRefused where that was not accepted."""
+    log_dir = settings.controller.log_dir
+    basis = await read_restored_from(disk, log_dir)
+    if basis is None or not basis.is_loss_known:
+        return False
+    if not settings.is_lost_wal_accepted:
+        raise BindingRefused(
+            f"{log_dir} was restored without acknowledged records, which `millrace restore` named (with "
+            "--verify it names them again): their offsets would be given to other records. Nothing is "
+            "served: put back what was missing, empty the log directory and run `millrace restore` again; or "
+            "start once with wal.lost.accept=true, which gives them up"
+        )
+    return True
 
 
 async def give_up_unknown(

@@ -27,8 +27,8 @@ from typing import Any, Final
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.log.snapshot import partition_record
-from millrace.kraft.tables.streams import stream_record
-from millrace.kraft.tables.wals import WalState, wal_record
+from millrace.kraft.tables.streams import StreamState, stream_record
+from millrace.kraft.tables.wals import NodeWal, WalState, wal_record
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.metadata_records import ProducerIdsRecord
 from millrace.protocol.stream_records import NextIdsRecord, NodeClaimRecord
@@ -59,6 +59,7 @@ class Seen:
     )  # (series, number, incarnation) of the newest
     unseen_ms: int = 0  # since the newest metadata that was read
     unseen_starts: int = 0  # numbers of the node's claims that metadata does not know
+    later_log: NodeWal | None = None  # of this node, which the bucket does not know yet
     reopened: dict[StreamId, int] = field(default_factory=dict)  # streams of the node's WAL, by their epochs
 
     @property
@@ -95,6 +96,8 @@ def lift_records(image: MetadataImage, seen: Seen, node_id: int) -> Iterable[Any
     for wal in image.wals:
         if wal.state is WalState.ACTIVE:
             yield wal_record(replace(wal, state=WalState.RECOVERING))
+    if seen.later_log is not None:
+        yield wal_record(seen.later_log)
     for stream_id, epoch in seen.reopened.items():
         stream = image.streams.by_id[stream_id]
         yield stream_record(stream._replace(epoch=epoch, node_id=node_id, is_open=True))
@@ -154,8 +157,13 @@ def ranges_without(image: MetadataImage, missing: Sequence[ObjectId]) -> list[Mi
 def ranges_in_wal(image: MetadataImage, node_id: int, why: str) -> list[MissingRange]:
     """Of partitions that the node had open: what was acknowledged and not committed was in its write-ahead
     log alone."""
+    return ranges_behind(image, image.streams.open_on(node_id), why)
+
+
+def ranges_behind(image: MetadataImage, streams: Iterable[StreamState], why: str) -> list[MissingRange]:
+    """Of the data of partitions: all behind what is committed."""
     found = []
-    for stream in image.streams.open_on(node_id):
+    for stream in streams:
         topic = image.topics.by_id(stream.topic_id)
         if stream.role is StreamRole.DATA and topic is not None:
             found.append(MissingRange(topic.name, stream.partition, stream.end, None, why))

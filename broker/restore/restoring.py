@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Final
 
 from millrace.broker.config import BrokerSettings
@@ -27,16 +27,17 @@ from millrace.broker.restore.plan import (
     Seen,
     lifted,
     missing_objects,
+    ranges_behind,
     ranges_in_wal,
     ranges_without,
 )
-from millrace.kraft.bucket.reader import Loaded, load, survey
+from millrace.kraft.bucket.reader import BucketMetadata, Loaded, load, survey
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.log.meta_properties import MetaProperties
 from millrace.kraft.log.restored_from import RestoredFrom
 from millrace.kraft.log.restored_log import holds_something, write_restored_log
 from millrace.kraft.tables.claims import METADATA_SERIES
-from millrace.kraft.tables.wals import WalState
+from millrace.kraft.tables.wals import NodeWal, WalState
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.ids import uuid_text
 from millrace.runtime.clock import Clock
@@ -46,6 +47,7 @@ from millrace.runtime.rand import Rand
 from millrace.s3stream.ids import StreamRange
 from millrace.s3stream.objects.keys import objects_prefix, parse_object_key
 from millrace.wal.identity import WalIdentity
+from millrace.wal.opening import kind_of
 
 WAL_EPOCH_PART: Final = 2  # {cluster}/wal/{node}/{epoch}/...
 
@@ -73,6 +75,15 @@ class Restored:
     object_count: int = 0
     is_wal_lost: bool = False
 
+    @property
+    def needs_word(self) -> bool:
+        """Whether the first start asks for wal.lost.accept."""
+        return self.is_wal_lost or self.restored_from.is_loss_known or bool(self.unknown)
+
+    def note_loss(self) -> None:
+        """Of acknowledged records that the start would not miss by itself."""
+        self.restored_from = replace(self.restored_from, is_loss_known=True)
+
 
 def unknown_from(image: MetadataImage, node_id: int) -> int:
     """The first id of a stream that may have been made since. Where a restored log was lost before it was
@@ -96,6 +107,7 @@ class Restoring:
         bucket: str,
         identify_wal: IdentifyWal,
         read_wal: ReadWal,
+        wal_begin: Callable[[str], Awaitable[int | None]],
         clock: Clock,
         on_progress: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -104,6 +116,7 @@ class Restoring:
         self._bucket = bucket
         self._identify_wal = identify_wal
         self._read_wal = read_wal
+        self._wal_begin = wal_begin
         self._clock = clock
         self._on_progress = on_progress
 
@@ -136,6 +149,7 @@ class Restoring:
             RestoredFrom(*found.highest, unknown_from(loaded.image, self._settings.node_id)),
             list(loaded.losses),
         )
+        self._look_at_metadata(restored, found)
         await self._look_at_claims(restored, seen, is_taking_over)
         await self._look_at_objects(restored, seen)
         await self._look_at_wals(restored, seen)
@@ -193,12 +207,21 @@ class Restoring:
 
     def _check_node(self, image: MetadataImage) -> None:
         known = [broker.broker_id for broker in image.brokers]
-        if known and self._settings.node_id not in known:
+        if known and self._settings.node_id not in known and self._settings.is_broker:
             raise BindingRefused(
                 f"node {self._settings.node_id} is no node of this cluster, whose metadata knows "
                 f"{', '.join(map(str, known))}: "
                 "say which one this machine takes the place of (--node-id)"
             )
+
+    @staticmethod
+    def _look_at_metadata(restored: Restored, found: BucketMetadata) -> None:
+        """Metadata that was in the bucket and cannot be had knew of objects that nobody knows now."""
+        image = restored.loaded.image
+        if found.highest is not None and image.offset < found.highest[0]:
+            restored.note_loss()
+            reason = "what was committed by metadata that cannot be had is not known"
+            restored.missing += ranges_behind(image, image.streams.by_id.values(), reason)
 
     async def _look_at_claims(self, restored: Restored, seen: Seen, is_taking_over: bool) -> None:
         image = restored.loaded.image
@@ -253,7 +276,7 @@ class Restoring:
                 seen.note(int(parts[1]))
         own = self._settings.node_id
         self._on_progress("looking at the write-ahead log")
-        identity = await self._identify_wal()
+        identity = await self._identify_wal() if self._settings.is_broker else None
         if identity is not None:
             seen.note(max(identity.mark.offset, identity.owner_epoch or 0), identity.mark.epoch)
         image = restored.loaded.image
@@ -266,11 +289,22 @@ class Restoring:
                 restored.wals.append(f"{words} is there, and is recovered at the next start")
             elif wal is image.wals.active(own):
                 restored.wals.append(f"{words} is not at {self._settings.wal.target}")
+        if not self._settings.is_broker:
+            return  # a controller has none
         registered = image.wals.active(own)
+        later = await self._later_log(restored, identity, registered)
+        if later is not None:
+            restored.wals.append(
+                f"node {own}: the {later.kind} log {later.wal_id.hex()} at {later.address}, which the bucket "
+                "does not know yet, is there, and is recovered at the next start"
+            )
+            seen.later_log, registered = later, later
         is_there = identity is not None and (
             registered is None or identity.wal_id in (None, registered.wal_id)
         )
         if is_there:
+            assert identity is not None
+            await self._look_at_begin(restored, identity, registered)
             self._look_into_wal(restored, seen)
         else:
             lost = ranges_in_wal(
@@ -278,15 +312,59 @@ class Restoring:
             )
             restored.missing += lost
             restored.is_wal_lost = bool(lost)
-            knows_all = (
-                registered is not None and registered.kind == "object"
-            )  # the bucket knew its streams before they were acknowledged
+            # The bucket knew its streams before they were acknowledged; unless the node went on with another.
+            kinds = {None if registered is None else registered.kind, kind_of(self._settings.wal).name}
+            knows_all = kinds == {"object"}
             if not knows_all and any(claim.is_standing for claim in restored.claims):
                 restored.losses.append(
                     f"{self._settings.wal.target} is not the log that the node wrote last: streams that it "
                     "opened after what the bucket knows are "
                     "not known, and what was acknowledged in them cannot be named"
                 )
+                restored.note_loss()
+
+    async def _later_log(
+        self, restored: Restored, identity: WalIdentity | None, registered: NodeWal | None
+    ) -> NodeWal | None:
+        """The log at the place, where this node went on with it after the one that the bucket names. It was
+        never trimmed: that waits until the bucket has the metadata, which would name it."""
+        if identity is None or identity.wal_id is None or identity.owner_epoch is None or registered is None:
+            return None
+        is_own = (identity.cluster_id, identity.node_id) == (restored.cluster_id, self._settings.node_id)
+        is_known = restored.loaded.image.wals.get(self._settings.node_id, identity.wal_id) is not None
+        if not is_own or is_known or identity.owner_epoch <= registered.owner_epoch:
+            return None
+        begin = await self._wal_begin(restored.cluster_id)
+        return replace(
+            registered,
+            wal_id=identity.wal_id,
+            kind=kind_of(self._settings.wal).name,
+            address=str(self._settings.wal),
+            owner_epoch=identity.owner_epoch,
+            position=begin or 0,
+            state=WalState.RECOVERING,
+        )
+
+    async def _look_at_begin(
+        self, restored: Restored, identity: WalIdentity, registered: NodeWal | None
+    ) -> None:
+        """A log is trimmed of what was committed, once the bucket holds the metadata that says so: one that
+        begins behind the place that this metadata knows was trimmed for later metadata, which is not here. A
+        start that has nothing to commit empties the log without waiting for that: it moves to its next
+        block."""
+        image, begin = restored.loaded.image, await self._wal_begin(restored.cluster_id)
+        begin_after = kind_of(self._settings.wal).begin_after
+        is_later = (identity.mark.epoch, identity.mark.offset) > (image.epoch, image.offset)
+        if registered is None or begin is None or begin <= begin_after(registered.position) or not is_later:
+            return
+        restored.losses.append(
+            f"the write-ahead log begins at position {begin}, and this metadata has it committed up to "
+            f"{registered.position}: later metadata, up to offset {identity.mark.offset}, was in the bucket "
+            "once (is this an older copy?), and what it committed, and was trimmed from the log, is not known"
+        )
+        reason = "what was committed by later metadata, and trimmed from the write-ahead log, is not known"
+        restored.missing += ranges_in_wal(image, self._settings.node_id, reason)
+        restored.note_loss()
 
     def _look_into_wal(self, restored: Restored, seen: Seen) -> None:
         """Streams that were opened since are opened again, those that were made since are named."""

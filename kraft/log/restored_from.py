@@ -1,11 +1,12 @@
 """restored-from: what of the bucket's metadata a log directory was restored from, until its first start is
 through.
 
-    version=1
+    version=2
     end=12345                the highest offset that anything in the bucket named
     epoch=7                  of the record before it
     stream=41                streams from this id on may have been made since, and are not known here
     compared=0               1: the bucket was looked at again once the node was claimed, and held no more
+    lost=0                   1: the restore told of acknowledged records that are not known here
     crc32c=1a2b3c4d          of the lines above, with their ends
 
 The first start compares it with the bucket, for whoever had the node may have been at work while it was
@@ -24,7 +25,7 @@ from millrace.runtime.disk import Disk
 
 FILE: Final = "restored-from"
 _TEXT: Final = CheckedText(
-    rb"version=1\nend=(\d{1,19})\nepoch=(\d{1,10})\nstream=(\d{1,19})\ncompared=([01])\n"
+    rb"version=2\nend=(\d{1,19})\nepoch=(\d{1,10})\nstream=(\d{1,19})\ncompared=([01])\nlost=([01])\n"
 )
 
 
@@ -34,11 +35,12 @@ class RestoredFrom:
     epoch: int
     next_stream_id: int
     is_compared: bool = False
+    is_loss_known: bool = False  # beside a lost write-ahead log, which the start finds by itself
 
 
 def encode_restored_from(found: RestoredFrom) -> bytes:
-    values = found.end, found.epoch, found.next_stream_id, found.is_compared
-    return sealed(b"version=1\nend=%d\nepoch=%d\nstream=%d\ncompared=%d\n" % values)
+    values = found.end, found.epoch, found.next_stream_id, found.is_compared, found.is_loss_known
+    return sealed(b"version=2\nend=%d\nepoch=%d\nstream=%d\ncompared=%d\nlost=%d\n" % values)
 
 
 async def write_restored_from(disk: Disk, log_dir: str, found: RestoredFrom) -> None:
@@ -56,7 +58,7 @@ async def read_restored_from(disk: Disk, log_dir: str) -> RestoredFrom | None:
     found = _TEXT.values(data)
     if found is None:
         raise LogCorrupt(path, 0, "it does not say what the directory was restored from")
-    return RestoredFrom(int(found[0]), int(found[1]), int(found[2]), found[3] == b"1")
+    return RestoredFrom(int(found[0]), int(found[1]), int(found[2]), found[3] == b"1", found[4] == b"1")
 
 
 async def forget_restored_from(disk: Disk, log_dir: str) -> None:

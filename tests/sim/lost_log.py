@@ -148,6 +148,7 @@ class LostLog:
             str(settings.data),
             lambda: identify_wal(place, node.node_id),
             self._streams_in_wal,
+            self._wal_begin,
             node.world.clock,
         )
         await restoring.check_target(node.disk)
@@ -158,6 +159,11 @@ class LostLog:
             return None
         await restoring.write(restored, node.disk, self._rand.split("ids"))
         return restored
+
+    async def _wal_begin(self, cluster_id: str) -> int | None:
+        """As the command reads it from a file's header."""
+        header = None if self._is_of_objects else wal_header(self._node.disk.files.get(WAL_FILE))
+        return None if header is None else max(header.head, header.trim)
 
     def _streams_in_wal(self) -> list[WalStream]:
         """As the command reads it from a file."""

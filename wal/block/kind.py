@@ -3,6 +3,7 @@ when one is opened."""
 
 from __future__ import annotations
 
+from millrace.wal.block.layout import align_up
 from millrace.wal.config import BlockWalSettings
 from millrace.wal.identity import WalIdentity
 from millrace.wal.kind import WalKind, WalPlace, WalWords
@@ -60,4 +61,5 @@ BLOCK = WalKind(
     verify="millrace wal verify",
     check_room=_check_room,
     file_of=lambda address: address.target,
+    begin_after=align_up,
 )

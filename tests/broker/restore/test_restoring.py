@@ -59,8 +59,12 @@ async def no_wal() -> WalIdentity | None:
     return None
 
 
+async def no_begin(cluster_id: str) -> int | None:
+    return None
+
+
 def restoring(up: BackedUp) -> Restoring:
-    return Restoring(SETTINGS, up.bucket, "the bucket", no_wal, list, HandClock())
+    return Restoring(SETTINGS, up.bucket, "the bucket", no_wal, list, no_begin, HandClock())
 
 
 async def found_in(up: BackedUp) -> Restored:
@@ -127,7 +131,13 @@ def test_a_lost_marker_is_stood_in_for_by_the_clusters_id() -> None:
             await found_in(up)
         controller = replace(SETTINGS.controller, cluster_id=up.node.cluster_id)
         named = Restoring(
-            replace(SETTINGS, controller=controller), up.bucket, "the bucket", no_wal, list, HandClock()
+            replace(SETTINGS, controller=controller),
+            up.bucket,
+            "the bucket",
+            no_wal,
+            list,
+            no_begin,
+            HandClock(),
         )
         restored = await named.find(is_taking_over=True)
         assert [topic.name for topic in restored.image.topics] == ["orders"]
@@ -172,7 +182,7 @@ def test_the_first_start_is_refused_where_the_bucket_has_grown_since() -> None:
 def test_what_a_directory_was_restored_from_is_read_whole_or_not_at_all() -> None:
     """The golden bytes; and every other length or byte is refused."""
     whole = encode_restored_from(RestoredFrom(12_345, 7, 41))
-    assert whole == b"version=1\nend=12345\nepoch=7\nstream=41\ncompared=0\ncrc32c=f0d422a9\n"
+    assert whole == b"version=2\nend=12345\nepoch=7\nstream=41\ncompared=0\nlost=0\ncrc32c=a3c2906b\n"
 
     async def main() -> None:
         disk = sim_disk()
@@ -180,6 +190,9 @@ def test_what_a_directory_was_restored_from_is_read_whole_or_not_at_all() -> Non
         assert await read_restored_from(disk, LOG_DIR) is None
         await write_restored_from(disk, LOG_DIR, RestoredFrom(12_345, 7, 41))
         assert await read_restored_from(disk, LOG_DIR) == RestoredFrom(12_345, 7, 41)
+        known = RestoredFrom(12_345, 7, 41, is_compared=True, is_loss_known=True)
+        await write_restored_from(disk, LOG_DIR, known)
+        assert await read_restored_from(disk, LOG_DIR) == known
         for data in (
             *(whole[:size] for size in range(len(whole))),
             whole + b"\n",
