@@ -557,6 +557,9 @@ class Fetch:
         )
         if led is not None:
             led.traffic.out_bytes += size_bytes
+            partition = led.partitions.get(answer.partition_index)
+            if partition is not None:
+                partition.out_bytes += size_bytes
 
     def _hint(
         self, operation: _Operation, response: FetchResponse, item: FetchItem, answer: PartitionData

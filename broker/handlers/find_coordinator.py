@@ -28,6 +28,7 @@ from millrace.runtime.scheduling.chunks import in_chunks
 
 GROUP, TRANSACTION = 0, 1
 KEYS_PER_CHUNK = 100
+KEY_CHARS = 250  # a key that is so long weighs as two: each character is hashed
 
 
 class FindCoordinator:
@@ -41,7 +42,7 @@ class FindCoordinator:
     ) -> FindCoordinatorResponse | Coroutine[Any, Any, FindCoordinatorResponse]:
         if request.key_type == GROUP and self._cache.image.topics.by_name(OFFSETS_TOPIC) is None:
             return self._create_then_answer(context, request)
-        if len(request.coordinator_keys) > KEYS_PER_CHUNK:
+        if sum(map(_weight, request.coordinator_keys)) > KEYS_PER_CHUNK:
             return self._answer_many(context, request)
         return self._answer(context, request)
 
@@ -58,7 +59,7 @@ class FindCoordinator:
         if context.api_version < 4:
             return self._answer(context, request)
         response = FindCoordinatorResponse()
-        async for part in in_chunks(request.coordinator_keys, KEYS_PER_CHUNK, context.work):
+        async for part in in_chunks(request.coordinator_keys, KEYS_PER_CHUNK, context.work, _weight):
             response.coordinators += [self._locate(context, request.key_type, key) for key in part]
         return response
 
@@ -91,3 +92,7 @@ class FindCoordinator:
             text = "the coordinator is being found; try again"
             return Coordinator(key, -1, "", -1, int(ErrorCode.COORDINATOR_NOT_AVAILABLE), text)
         return Coordinator(key, node.node_id, node.host, node.port)
+
+
+def _weight(key: str) -> int:
+    return 1 + len(key) // KEY_CHARS

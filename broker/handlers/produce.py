@@ -360,6 +360,7 @@ class Produce:
                 if count:
                     traffic, size_bytes = part.led.traffic, len(records)
                     traffic.in_bytes += size_bytes
+                    partition.in_bytes += size_bytes
                     traffic.in_records += count
                     total.in_bytes += size_bytes
                     total.in_records += count

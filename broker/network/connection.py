@@ -59,7 +59,15 @@ from millrace.broker.network.connection_machine import (
     ConnectionEvent,
     ConnectionMachine,
 )
-from millrace.broker.network.memory import BRIEFLY_ANSWERED, SMALL_FRAME_BYTES, RequestBudget, RequestMemory
+from millrace.broker.network.memory import (
+    BRIEF,
+    BRIEFLY_ANSWERED,
+    BULK,
+    LARGE,
+    SMALL_FRAME_BYTES,
+    RequestBudget,
+    RequestMemory,
+)
 from millrace.broker.network.receiver import Receiver
 from millrace.broker.network.reply_writer import ReplyWriter
 from millrace.broker.requests.api_traits import Answer, Order, Work, keys
@@ -132,8 +140,8 @@ class Connection(asyncio.BufferedProtocol):
         self._exchanges: deque[Exchange] = deque()  # begun, reply not sent
         self._ready: list[Buffer] = []  # replies, encoded, not yet with the transport
         self._ready_bytes = 0
-        self._done_bytes = [0, 0]  # charged for frames that are answered, not yet released: brief, bulk
-        self._is_bulk = False  # what the frame that is begun was charged as
+        self._done_bytes = [0, 0, 0]  # charged for frames that are answered, not yet released, by part
+        self._part = BRIEF  # what the frame that is begun was charged to
         self._key = -1  # of the frame that is next
         self._kept_bytes = 0  # of `_frames`, in memory of their own
         self.arrival = Arrival(parts.budget, self, self._unread)
@@ -289,14 +297,18 @@ class Connection(asyncio.BufferedProtocol):
             if last.is_pending and last.is_barrier and not last.outcome.done():
                 return False
         size_bytes = self._charge_of(frame)
-        is_bulk = self._is_bulk = key in WITH_RECORDS or len(frame) >= SMALL_FRAME_BYTES
+        if key in WITH_RECORDS:
+            part = BULK
+        else:
+            part = LARGE if len(frame) >= SMALL_FRAME_BYTES else BRIEF
+        self._part = part
         budget = self._budget
-        if budget.take_at_once(size_bytes, is_bulk):
+        if budget.take_at_once(size_bytes, part):
             return True
         if budget.is_held_by_readers(key, self._is_good_reader, is_turn=is_turn):
             self._join(budget.replies)
             return False
-        memory = budget.of_frames(is_bulk)
+        memory = budget.of_frames[part]
         if memory.take(size_bytes, is_turn=is_turn):
             return True
         self._join(memory)
@@ -330,10 +342,10 @@ class Connection(asyncio.BufferedProtocol):
         try:
             exchange = self._dispatcher.begin(frame, self.info)
         except WireError as error:
-            self._budget.of_frames(self._is_bulk).release(charged_bytes)
+            self._budget.of_frames[self._part].release(charged_bytes)
             self.end(str(error))
             return True
-        exchange.charged_bytes, exchange.is_bulk = charged_bytes, self._is_bulk
+        exchange.charged_bytes, exchange.part = charged_bytes, self._part
         self._exchanges.append(exchange)
         if exchange.is_pending:
             if exchange.is_barrier:
@@ -407,7 +419,7 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 outcome = self._dispatcher.settle(exchange)
             exchanges.popleft()
-            self._done_bytes[exchange.is_bulk] += exchange.charged_bytes
+            self._done_bytes[exchange.part] += exchange.charged_bytes
             if outcome is NO_REPLY or self._machine.state is CLOSING:
                 continue
             reply = None if outcome is CLOSE else self._dispatcher.encode(exchange, outcome)
@@ -437,15 +449,17 @@ class Connection(asyncio.BufferedProtocol):
             self._writer.close()
 
     def _release_done(self) -> None:
-        brief_bytes, bulk_bytes = self._done_bytes
-        if brief_bytes or bulk_bytes:
-            self._done_bytes = [0, 0]
+        brief_bytes, bulk_bytes, large_bytes = self._done_bytes
+        if brief_bytes or bulk_bytes or large_bytes:
+            self._done_bytes = [0, 0, 0]
             self._budget.brief.release(brief_bytes)
             self._budget.bulk.release(bulk_bytes)
+            if large_bytes:
+                self._budget.large.release(large_bytes)
 
     def _uncharge(self, exchange: Exchange) -> None:
         """Gives back what it is charged before its turn to leave has come."""
-        self._done_bytes[exchange.is_bulk] += exchange.charged_bytes
+        self._done_bytes[exchange.part] += exchange.charged_bytes
         exchange.charged_bytes = 0
 
     def _give_back(self, exchange: Exchange) -> None:
@@ -545,10 +559,10 @@ class Connection(asyncio.BufferedProtocol):
         for operation in list(self.info.purgatory.values()):
             operation.force_complete()
 
-    def force_complete_charged(self, is_bulk: bool) -> None:
+    def force_complete_charged(self, part: int) -> None:
         """Others wait for that part of the budget: delayed operations here that are charged to it, or hold up
         what is, are force completed; and what is done and waits behind another gives back its charge."""
-        charged = [one for one in self._exchanges if one.is_bulk == is_bulk and one.charged_bytes]
+        charged = [one for one in self._exchanges if one.part == part and one.charged_bytes]
         if not charged:
             return
         self.force_complete()

@@ -32,6 +32,7 @@ OTHERS_FACTOR = 5
 # A frame up to this is charged whole to `small_arrivals` as soon as a part of it is here; a larger one step
 # by step to `large_arrivals`.
 SMALL_FRAME_BYTES = 64 << 10
+BRIEF, BULK, LARGE = range(3)  # what a frame that is whole is charged to
 # An answer whose size the broker may choose gets a quarter of what is free, and never less than this.
 REPLY_SHARES = 4
 REPLY_SHARE_BYTES_MIN = 64 << 10
@@ -187,9 +188,11 @@ class RequestMemory:
 
 
 class RequestBudget:
-    """The whole number in five parts, each with a line of its own.
+    """The whole number in six parts, each with a line of its own.
 
-    bulk             six sixteenths: requests with records, and all large frames, when they are whole
+    bulk             five sixteenths: requests with records, when they are whole
+    large            one: other requests in frames of SMALL_FRAME_BYTES or more, which producers do not wait
+                     for
     brief            three: all other requests
     small_arrivals   one: parts of frames up to SMALL_FRAME_BYTES
     large_arrivals   two: parts of larger frames
@@ -202,13 +205,16 @@ class RequestBudget:
         def part(sixteenths: int, *, has_overrun: bool = False) -> RequestMemory:
             return RequestMemory(max(1, limit_bytes * sixteenths // 16), defer, has_overrun=has_overrun)
 
-        self.bulk = part(6)
         self.brief = part(3)
+        self.bulk = part(5)
+        self.large = part(1)
+        self.of_frames = self.brief, self.bulk, self.large  # BRIEF, BULK, LARGE
         self.small_arrivals = part(1, has_overrun=True)
         self.large_arrivals = part(2, has_overrun=True)
         self.replies = part(3)
         self.parts = {
             "bulk": self.bulk,
+            "large": self.large,
             "brief": self.brief,
             "small_arrivals": self.small_arrivals,
             "large_arrivals": self.large_arrivals,
@@ -227,16 +233,13 @@ class RequestBudget:
     def waiting_count(self) -> int:
         return sum(part.waiting_count for part in self.parts.values())
 
-    def of_frames(self, is_bulk: bool) -> RequestMemory:
-        return self.bulk if is_bulk else self.brief
-
     def of_arrivals(self, size_bytes: int) -> RequestMemory:
         return self.small_arrivals if size_bytes <= SMALL_FRAME_BYTES else self.large_arrivals
 
-    def take_at_once(self, size_bytes: int, is_bulk: bool) -> bool:
+    def take_at_once(self, size_bytes: int, part: int) -> bool:
         """Admits a frame of whatever API where nobody waits and nothing is used up. False says nothing: ask
         in order then."""
-        memory = self.bulk if is_bulk else self.brief
+        memory = self.of_frames[part]
         if (
             memory.used_bytes >= memory.limit_bytes
             or memory._groups

@@ -49,15 +49,15 @@ class Relief:
         self._connections = connections
         self._end = end
         self._on_enough = on_enough
-        self._completions: dict[bool, asyncio.TimerHandle] = {}
+        self._completions: dict[int, asyncio.TimerHandle] = {}
         self._look_timer: asyncio.TimerHandle | None = None
         self._paces: dict[tuple[str, int], Pace] = {}
         self.ended_counts: Counter[str] = Counter()  # by the part whose memory they held
         self.looked_at = {
             name: budget.parts[name] for name in ("small_arrivals", "large_arrivals", "replies")
         }
-        budget.brief.on_short = partial(self._on_short, False)
-        budget.bulk.on_short = partial(self._on_short, True)
+        for part, memory in enumerate(budget.of_frames):
+            memory.on_short = partial(self._on_short, part)
         self._watch()
 
     def stop(self) -> None:
@@ -68,24 +68,23 @@ class Relief:
             self._look_timer.cancel()
         for part in self.looked_at.values():
             part.watch(1 << 62, lambda: None)
-        self._budget.brief.on_short = self._budget.bulk.on_short = lambda: None
+        for memory in self._budget.of_frames:
+            memory.on_short = lambda: None
 
     # Requests that wait
 
-    def _on_short(self, is_bulk: bool) -> None:
-        if is_bulk not in self._completions:
-            self._completions[is_bulk] = self._loop.call_later(0, self._force_complete, is_bulk)
+    def _on_short(self, part: int) -> None:
+        if part not in self._completions:
+            self._completions[part] = self._loop.call_later(0, self._force_complete, part)
 
-    def _force_complete(self, is_bulk: bool) -> None:
+    def _force_complete(self, part: int) -> None:
         """Again after a while, as long as somebody waits: what was answered is asked for anew."""
-        if self._budget.of_frames(is_bulk).is_short:
+        if self._budget.of_frames[part].is_short:
             for connection in list(self._connections.values()):
-                connection.force_complete_charged(is_bulk)
-            self._completions[is_bulk] = self._loop.call_later(
-                FORCE_COMPLETE_S, self._force_complete, is_bulk
-            )
+                connection.force_complete_charged(part)
+            self._completions[part] = self._loop.call_later(FORCE_COMPLETE_S, self._force_complete, part)
         else:
-            del self._completions[is_bulk]
+            del self._completions[part]
 
     # Peers that are slow
 

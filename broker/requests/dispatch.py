@@ -177,11 +177,11 @@ class Exchange:
         "charged_bytes",
         "context",
         "is_barrier",
-        "is_bulk",
         "is_pending",
         "is_watched",
         "on_begun",
         "outcome",
+        "part",
         "request",
         "route",
         "version",
@@ -201,7 +201,7 @@ class Exchange:
         self.is_watched = False  # its end is told to the connection
         self.on_begun: Callable[[], None] | None = None
         self.charged_bytes = 0
-        self.is_bulk = False  # charged as a request with records, or a large one
+        self.part = 0  # of the memory for requests, which it is charged to
 
 
 class Dispatcher:
@@ -379,8 +379,9 @@ async def answered(exchange: Exchange, frame: Buffer, position: int, *, is_large
         if exchange.on_begun is not None:
             exchange.on_begun()
         if asyncio.iscoroutine(outcome):
-            return await in_bytes(exchange, outcome, work)
-        return await outcome if asyncio.isfuture(outcome) else outcome
+            return await in_bytes(exchange, await outcome, work)
+        response = await outcome if asyncio.isfuture(outcome) else outcome
+        return await in_bytes(exchange, response, work, is_shared=True)
     finally:
         work.end()
 
@@ -389,17 +390,16 @@ async def encoded(exchange: Exchange, answer: Coroutine[Any, Any, Any]) -> Encod
     """What a cold handler's coroutine comes to."""
     work = exchange.context.work
     try:
-        return await in_bytes(exchange, answer, work)
+        return await in_bytes(exchange, await answer, work)
     finally:
         work.end()
 
 
 async def in_bytes(
-    exchange: Exchange, answer: Coroutine[Any, Any, Any], work: RequestWork
+    exchange: Exchange, response: Any, work: RequestWork, *, is_shared: bool = False
 ) -> Encoded | Verdict:
-    """The bytes of its reply, request and response being freed. ValueError for what its version cannot
-    carry."""
-    response = await answer
+    """The bytes of its reply, request and response being freed but where others may have them too.
+    ValueError for what its version cannot carry."""
     if isinstance(response, Verdict | Encoded):
         return response
     await run_yielding(exchange.route.count_errors_yielding(response), work.yield_now)
@@ -407,7 +407,7 @@ async def in_bytes(
         exchange.route.api, exchange.version, exchange.context.correlation_id, response
     )
     reply = Encoded(await run_yielding(steps, work.yield_now))
-    for message in (response, exchange.request):
+    for message in () if is_shared else (response, exchange.request):
         await run_yielding(freed_yielding(message), work.yield_now)
     return reply
 

@@ -94,7 +94,7 @@ class RequestsHold(Probe):
 
     def _budget_holds(self, budget: RequestBudget, connections: list[Connection]) -> None:
         settings = self.node.settings
-        for name, memory in (("bulk", budget.bulk), ("brief", budget.brief)):
+        for name, memory in (("bulk", budget.bulk), ("brief", budget.brief), ("large", budget.large)):
             bound = memory.limit_bytes + settings.server.request_bytes_max
             if not 0 <= memory.used_bytes <= bound:
                 self.find("beyond-bound", f"{name} requests: {memory.used_bytes} of {bound}")

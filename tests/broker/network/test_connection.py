@@ -15,12 +15,13 @@ import pytest
 from millrace.broker.network.connection import FRAMES_PER_CHUNK, IN_FLIGHT_MAX, UNREAD_PLENTY_BYTES
 from millrace.broker.requests.request import CLOSE, NO_REPLY, RequestContext
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from millrace.protocol.messages.produce import ProduceResponse
 from millrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tests.broker.shell import LOOPS, MIB, Shell
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 
 # SaslAuthenticate stands in for any API with large bytes in either direction.
-HEARTBEAT, BYTES = 12, 36
+PRODUCE, HEARTBEAT, BYTES = 0, 12, 36
 both_loops = pytest.mark.parametrize("loop_name", LOOPS)
 
 
@@ -313,7 +314,7 @@ def test_the_memory_budget_holds_requests_back_in_turn() -> None:
     async def run() -> None:
         parking = ParkingBytes()
         async with Shell(
-            {BYTES: parking.handle}, memory_bytes=2 * MIB
+            {BYTES: parking.handle}, memory_bytes=12 * MIB
         ) as shell:  # 768 KiB of it for large frames
             clients = [await shell.client() for _ in range(4)]
             for number, client in enumerate(clients):
@@ -424,11 +425,11 @@ def test_one_who_waits_for_memory_and_is_lost_leaves_the_line() -> None:
             frames = [
                 client.frame(BYTES, 2, payload(number, 10 * MIB)) for number, client in enumerate(clients)
             ]
-            bulk, arrivals = shell.memory.bulk, shell.memory.large_arrivals
+            large, arrivals = shell.memory.large, shell.memory.large_arrivals
             clients[0].writer.write(frames[0])
             await eventually(lambda: 0 in parking.waiting)
             clients[1].writer.write(frames[1])
-            await eventually(lambda: bulk.waiting_count == 1)
+            await eventually(lambda: large.waiting_count == 1)
             for number in (
                 2,
                 3,
@@ -450,6 +451,27 @@ def test_one_who_waits_for_memory_and_is_lost_leaves_the_line() -> None:
     asyncio.run(run())
 
 
+def test_producers_do_not_wait_for_large_requests_of_other_kinds() -> None:
+    """Those that name things by the thousand fill a part of their own, and wait for each other."""
+
+    async def run() -> None:
+        parking = ParkingBytes()
+        handlers = {BYTES: parking.handle, PRODUCE: lambda *_: ProduceResponse()}
+        async with Shell(handlers, memory_bytes=MIB) as shell:
+            first, second = await shell.client(), await shell.client()
+            first.send(BYTES, 2, payload(0, 2 * MIB))
+            await eventually(lambda: 0 in parking.waiting)
+            second.send(BYTES, 2, payload(1, 2 * MIB))
+            await eventually(lambda: shell.memory.large.waiting_count == 1)
+            await asyncio.wait_for((await shell.client()).ask(PRODUCE, 9), PATIENCE_S)
+            for number in range(2):
+                await eventually(lambda number=number: number in parking.waiting)  # type: ignore[misc]
+                parking.finish(number)
+            await eventually(lambda: shell.memory.used_bytes == 0)
+
+    asyncio.run(run())
+
+
 def test_one_who_waits_for_memory_when_all_must_end_leaves_the_line() -> None:
     """A connection that is drained while it stands in line leaves it: nobody seems to wait for memory
     afterwards."""
@@ -460,7 +482,7 @@ def test_one_who_waits_for_memory_when_all_must_end_leaves_the_line() -> None:
             (await shell.client()).send(BYTES, 2, payload(0, 2 * MIB))
             await eventually(lambda: 0 in parking.waiting)
             (await shell.client()).send(BYTES, 2, payload(1, 2 * MIB))
-            await eventually(lambda: shell.memory.bulk.waiting_count == 1)
+            await eventually(lambda: shell.memory.large.waiting_count == 1)
             stopping = asyncio.ensure_future(shell.server.stop())
             await eventually(lambda: shell.memory.waiting_count == 0)
             parking.finish(0)

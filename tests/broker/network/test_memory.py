@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.broker.network.memory import RequestBudget, RequestMemory
+from millrace.broker.network.memory import BRIEF, BULK, RequestBudget, RequestMemory
 
 
 class Soon:
@@ -71,18 +71,18 @@ def test_the_common_case_is_admitted_in_one_step_and_nothing_else_is() -> None:
     """Where nothing is used up and nobody waits, a frame is charged to its part at once; else nothing is
     changed, and it has to ask in order."""
     soon = Soon()
-    budget = RequestBudget(400, soon)  # 150 of it bulk, 75 brief and replies
-    assert budget.take_at_once(149, True)
-    assert budget.take_at_once(500, True), "one frame may overrun"
-    assert not budget.take_at_once(1, True)
-    assert budget.take_at_once(74, False)
-    assert (budget.bulk.used_bytes, budget.brief.used_bytes) == (649, 74)
+    budget = RequestBudget(400, soon)  # 125 of it bulk, 75 brief and replies
+    assert budget.take_at_once(124, BULK)
+    assert budget.take_at_once(500, BULK), "one frame may overrun"
+    assert not budget.take_at_once(1, BULK)
+    assert budget.take_at_once(74, BRIEF)
+    assert (budget.bulk.used_bytes, budget.brief.used_bytes) == (624, 74)
     budget.brief.wait("somebody", lambda: None)
-    assert not budget.take_at_once(1, False), "there is room, but also a line"
+    assert not budget.take_at_once(1, BRIEF), "there is room, but also a line"
     budget.brief.forget("somebody")
     budget.replies.charge(100)
-    assert not budget.take_at_once(1, False), "readers hold it up"
-    assert (budget.bulk.used_bytes, budget.brief.used_bytes) == (649, 74)
+    assert not budget.take_at_once(1, BRIEF), "readers hold it up"
+    assert (budget.bulk.used_bytes, budget.brief.used_bytes) == (624, 74)
 
 
 def test_turns_go_round() -> None:

@@ -27,7 +27,7 @@ from millrace.broker.requests.gates import Gates
 from millrace.broker.requests.request import CLOSE, NO_REPLY, ConnectionInfo, RequestContext
 from millrace.broker.requests.work import LARGE_AT_ONCE
 from millrace.protocol.apis import API, NAMED
-from millrace.protocol.codec import decode_response, encode_request
+from millrace.protocol.codec import decode_response, encode_request, encode_response
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError, WireError
 from millrace.protocol.messages.alter_partition_reassignments import (
@@ -255,7 +255,8 @@ def test_whatever_holds_many_elements_is_decoded_between_the_turns_of_others(key
         assert told == [1, 2, 3]
         waits.set_result(response)
         await asyncio.wait([exchange.outcome for exchange in exchanges])
-        assert [dispatcher.settle(exchange) for exchange in exchanges] == [response] * len(exchanges)
+        replies = [b"".join(dispatcher.settle(exchange)) for exchange in exchanges]
+        assert replies == [b"".join(encode_response(API[key], version, 7, response))] * len(exchanges)
 
     asyncio.run(run())
 
