@@ -57,7 +57,9 @@ from millrace.broker.identity.wal_start import (
     discard_foreign,
     disown,
     give_up_unknown,
+    is_loss_restored,
     register_wal,
+    say_behind_hole,
     say_given_up,
 )
 from millrace.broker.metadata_cache import MetadataCache
@@ -81,7 +83,7 @@ from millrace.broker.network.server import BoundEndpoint, Server, bind_all, unbi
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.partitions.validation import slow_validation
-from millrace.broker.quorum.member import NoBackup
+from millrace.broker.quorum.remote_backup import RemoteBackup
 from millrace.broker.requests.change_log import ChangeLog
 from millrace.broker.requests.dispatch import Dispatcher
 from millrace.broker.settings.addresses import Endpoint
@@ -217,7 +219,7 @@ class Broker:
             store, self._runtime.rand.split(name), START_RETRIES, on_retry=self._watch.on_retry
         )
 
-    def _start_backup(self, node: ControllerNode, stores: NodeStores) -> MetadataBackup | NoBackup:
+    def _start_backup(self, node: ControllerNode, stores: NodeStores) -> MetadataBackup | RemoteBackup:
         """Of what is committed, to the bucket, for as long as the controller lives, and nobody has replaced
         this process."""
         owned = self._ownership
@@ -275,7 +277,7 @@ class Broker:
         await self._check_bucket(node, stores, bound_cluster)
         self._watch.enter("looking at the WAL")
         found_wal = await self._asked_of_wal(identify_wal(self._wal_place(stores), settings.node_id))
-        self._wal_binding = self._judge_wal(node, found_wal)
+        self._wal_binding = await self._judge_wal(node, found_wal)
         is_remote = settings.data.scheme == "s3"
         self._first.is_kept = True
         try:
@@ -291,9 +293,9 @@ class Broker:
         await node.start()
         return node
 
-    def _judge_wal(self, node: ControllerNode, found: WalIdentity | None) -> WalBinding:
+    async def _judge_wal(self, node: ControllerNode, found: WalIdentity | None) -> WalBinding:
         settings = self._settings
-        return judge_wal(
+        binding = judge_wal(
             found,
             settings.wal.target,
             node.publisher.image,
@@ -302,6 +304,8 @@ class Broker:
             node.cluster_id,
             is_acceptable=settings.is_lost_wal_accepted,
         )
+        is_restored_short = await is_loss_restored(settings, self._runtime.disk)
+        return replace(binding, is_lost=binding.is_lost or is_restored_short)
 
     async def _check_bucket(
         self, node: ControllerNode, stores: NodeStores, bound_cluster: str | None
@@ -364,7 +368,7 @@ class Broker:
             client,
             self._watch.on_retry,
         )
-        disk, log_dir, is_alone = self._runtime.disk, settings.controller.log_dir, settings.is_controller
+        disk, log_dir, is_alone = self._runtime.disk, settings.controller.log_dir, settings.is_alone
         if self._is_log_shared and is_alone:
             basis = partial(note_claim_basis, disk, log_dir, node.epoch_at_open, node.history_at_open.end)
             await node.driver.reserve.at_need(basis)
@@ -454,7 +458,7 @@ class Broker:
         client: ControllerClient,
         stores: NodeStores,
         wal: WriteAheadLog,
-        backup: MetadataBackup | NoBackup,
+        backup: MetadataBackup | RemoteBackup,
     ) -> Storage:
         settings = self._settings
         # A log of objects outlives this machine, and with it what is acknowledged: metadata must know its
@@ -489,10 +493,16 @@ class Broker:
 
         async def accept_loss(recovered: Recovered) -> None:
             await give_up_unknown(settings, self._runtime.disk, node.publisher.image, recovered)
-            if binding.is_lost or wal.has_given_up or wal.confirmed_end < binding.committed_end:
+            say_behind_hole(recovered, node.publisher.image, settings.node_id)
+            is_short = wal.has_given_up or wal.confirmed_end < binding.committed_end
+            if binding.is_lost or is_short or recovered.behind_hole:
                 say_given_up(await client.accept_wal_loss())
 
-        await storage.start(has_records=not binding.is_foreign, before_close=accept_loss)
+        await storage.start(
+            has_records=not binding.is_foreign,
+            is_loss_accepted=settings.is_lost_wal_accepted,
+            before_close=accept_loss,
+        )
         outages = OutageWatch(
             lambda: wal.blocked_reason, lambda: storage.upload_blocked_reason or backup.blocked_reason
         )
@@ -578,7 +588,7 @@ class Broker:
         client: ControllerClient,
         stores: NodeStores,
         storage: Storage,
-        backup: MetadataBackup | NoBackup,
+        backup: MetadataBackup | RemoteBackup,
     ) -> RoomMakers:
         settings, owned = self._settings, self._ownership
         clock, judged, grace_ms = self._runtime.clock, self._known.judged, settings.object_grace_ms
@@ -613,7 +623,7 @@ class Broker:
         maintenance = Maintenance(parts.directory, parts.cache, judged, rounds)
         upload_ms_max = max(settings.streams.prepare_ttl_ms, settings.compaction.prepare_ttl_ms)
         self._makers.begin()
-        if settings.is_controller:  # of a cluster's brokers none deletes what may be another's
+        if settings.is_alone:  # of a cluster's brokers none deletes what may be another's
             sweep = UploadSweep(stores.compaction, parts.cache, judged, upload_ms_max, self._ownership)
             self._tasks.start("upload sweep", sweep.run)
         self._tasks.start("maintenance", maintenance.run)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from millrace.broker.cluster.config import BalancerSettings
 from millrace.broker.coordinators.groups.config import CoordinatorSettings
 from millrace.broker.errors import SettingsInvalid
 from millrace.broker.network.server import ServerSettings
@@ -29,7 +30,9 @@ from millrace.broker.settings.connection_limits import ConnectionLimits
 from millrace.broker.settings.dynamic_configs import DYNAMIC
 from millrace.broker.settings.key import KIND_NAMES, OBEYED, REFUSED, STORED, Key
 from millrace.broker.settings.quorum import (
+    CONTROLLER_LISTENER,
     fill_listeners,
+    read_balancer,
     read_quorum,
     read_roles,
     read_ticks,
@@ -128,12 +131,18 @@ class BrokerSettings:
     controller: ControllerSettings
     quorum: QuorumSettings
     backup: BackupSettings
+    balancer: BalancerSettings
     topics: TopicDefaults
     fetch: FetchSettings
     groups: GroupSettings
     producers: ProducerSettings
     static_configs: Mapping[str, str]
     shown: Mapping[str, ShownValue]
+
+    @property
+    def is_alone(self) -> bool:
+        """This process is broker and whole quorum in one, and no other node is of its cluster."""
+        return self.is_broker and self.is_controller and len(self.quorum.voters) <= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,16 +165,17 @@ def load(
     node_id = read_node_id(values)
     is_broker, is_controller = read_roles(values)
     quorum = read_quorum(values, node_id, is_broker=is_broker, is_controller=is_controller)
-    if not is_broker:
-        fill_listeners(values, quorum, node_id)
+    is_member = is_controller and (len(quorum.voters) > 1 or not is_broker)
+    if is_member:
+        fill_listeners(values, quorum, node_id, is_broker=is_broker)
     if values["group.min.session.timeout.ms"] > values["group.max.session.timeout.ms"]:
         values.mistake("group.min.session.timeout.ms", "is above group.max.session.timeout.ms")
     memory = split_memory(values, machine_bytes)
-    listeners = read_listeners(values, is_broker=is_broker)
+    listeners = read_listeners(values, is_broker=is_broker, is_member=is_member)
     cluster_id = read_cluster_id(values)
     metadata_dir = read_metadata_dir(values, data_dir)
     log_level = read_log_level(values)
-    server = _server_settings(values)
+    server, balancer = _server_settings(values), read_balancer(values)
     data, wal = _address(values, "s3.data.buckets", STORES), _address(values, "s3.wal.path", WALS)
     _warn_of_options(values, "s3.data.buckets", data)
     wal_settings = _wal_settings(values, wal)
@@ -201,16 +211,21 @@ def load(
         ),
         quorum=quorum,
         backup=BackupSettings(values["s3.metadata.upload.interval.ms"]),
+        balancer=balancer,
         topics=_topic_defaults(values),
         fetch=FetchSettings(values["fetch.max.bytes"], values["max.incremental.fetch.session.cache.slots"]),
         groups=_group_settings(values),
-        producers=ProducerSettings(
-            values["producer.id.expiration.ms"], values["producer.id.expiration.check.interval.ms"]
-        ),
+        producers=_producer_settings(values),
         static_configs=static_configs,
         shown=values.shown(),
     )
     return Loaded(settings, tuple(values.warnings))
+
+
+def _producer_settings(values: Values) -> ProducerSettings:
+    return ProducerSettings(
+        values["producer.id.expiration.ms"], values["producer.id.expiration.check.interval.ms"]
+    )
 
 
 def _address(values: Values, name: str, schemes: Collection[str]) -> StoreAddress:
@@ -329,6 +344,7 @@ def _controller_settings(
         log_dir=metadata_dir,
         node_id=node_id,
         voters=tuple(sorted(quorum.voters)) or (node_id,),
+        is_voters_change_accepted=values["controller.quorum.voters.change.accept"],
         ticks=read_ticks(values),
         session_ms=quorum.session_ms,
         cluster_id=cluster_id,
@@ -339,6 +355,9 @@ def _controller_settings(
         endpoints=tuple(
             (endpoint.listener, endpoint.host, endpoint.port) for endpoint in listeners.controllers
         ),
+        voter_endpoints={
+            voter: (CONTROLLER_LISTENER, host, port) for voter, (host, port) in quorum.voters.items()
+        },
     )
 
 

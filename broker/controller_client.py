@@ -295,16 +295,45 @@ class ControllerClient:
 
     # sessions
 
-    async def heartbeat(self, *, want_shut_down: bool = False) -> BrokerHeartbeatResponse:
-        """Says that this broker is there, and ready to lead unless it wants to end. Raises StreamFenced where
-        a newer incarnation has registered."""
+    async def heartbeat(
+        self, *, want_fence: bool = False, want_shut_down: bool = False
+    ) -> BrokerHeartbeatResponse:
+        """Says that this broker is there, and ready to lead unless it starts (`want_fence`) or wants to end.
+        Raises StreamFenced where a newer incarnation has registered."""
         request = BrokerHeartbeatRequest(
-            self._node_id, self.broker_epoch, self._image.offset, want_shut_down=want_shut_down
+            self._node_id, self.broker_epoch, self._image.offset, want_fence, want_shut_down
         )
         response: BrokerHeartbeatResponse = await self._ask(request)
         self._check_node(response.error_code)
         _raise_refusal(response.error_code, "a heartbeat")
         return response
+
+    # failovers
+
+    async def begin_failover(self, node_id: int, incarnation: bytes) -> ControllerClient:
+        """What speaks for a broker that is gone, from now on; it is refused itself. Raises StreamFenced where
+        this broker was replaced, or is not to recover that one's log (any more)."""
+        from millrace.protocol.messages.begin_failover import BeginFailoverRequest, BeginFailoverResponse
+
+        request = BeginFailoverRequest(self._node_id, self.broker_epoch, node_id, incarnation)
+        response: BeginFailoverResponse = await self._ask(request)
+        self._check_node(response.error_code)
+        if response.error_code == ErrorCode.INVALID_RECORD_STATE:
+            raise StreamFenced(-1, self.broker_epoch)
+        _raise_refusal(response.error_code, response.error_message or "the beginning of a failover")
+        client = ControllerClient(self._channel, self._cache, node_id)
+        client.broker_epoch, client._incarnation = response.node_epoch, incarnation
+        return client
+
+    async def end_failover(self, node_id: int, failure: str) -> None:
+        """On return metadata has it that the log is recovered; or, with a failure, that this broker cannot.
+        Raises KafkaError INVALID_RECORD_STATE where another does it."""
+        from millrace.protocol.messages.end_failover import EndFailoverRequest, EndFailoverResponse
+
+        request = EndFailoverRequest(self._node_id, self.broker_epoch, node_id, not failure, failure)
+        response: EndFailoverResponse = await self._ask(request)
+        self._check_node(response.error_code)
+        _raise_refusal(response.error_code, response.error_message or "the end of a failover")
 
     # producer ids and deletions
 

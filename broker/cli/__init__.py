@@ -17,6 +17,7 @@ RunLoop = Callable[[Coroutine[Any, Any, int]], int]
 # name -> what `millrace --help` says; the module of that name has run(words, env, run_loop) -> exit code.
 COMMANDS = {
     "serve": "run a node: broker and controller",
+    "cluster": "start a cluster on this machine; look at one, move its partitions",
     "test": "run a command with a broker of its own: millrace test -- npm test",
     "dev": "serve a broker to try things out; nothing is kept",
     "pipeline": "run a Spark pipeline over the topics",

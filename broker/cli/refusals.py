@@ -11,7 +11,7 @@ from __future__ import annotations
 from millrace.broker.config import BrokerSettings
 from millrace.broker.identity.binding import BindingRefused
 from millrace.broker.settings.addresses import join_host_port
-from millrace.kraft.errors import LogCorrupt, LogMismatch, SnapshotCorrupt, UnknownRecord
+from millrace.kraft.errors import LogCorrupt, LogMismatch, SnapshotCorrupt, UnknownRecord, VotersChanged
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.disk import DiskFailed, DiskFull, DiskLocked
@@ -67,6 +67,12 @@ def _of_start(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, UnknownRecord):
         return f"{error}; start the version that wrote it, or a later one"
+    if isinstance(error, VotersChanged):
+        return (
+            f"{error}: the others could go on without it, and both would acknowledge. Set "
+            "controller.quorum.voters as it was; or, once no other node of the former quorum runs or will be "
+            "started with its former voters, start once with controller.quorum.voters.change.accept=true"
+        )
     if isinstance(error, LogMismatch):
         return f"{error}: set it as it was, or give this node a directory of its own (log.dirs)"
     if isinstance(error, LogCorrupt | SnapshotCorrupt):
@@ -99,9 +105,8 @@ def _of_wal(error: BaseException, settings: BrokerSettings) -> str | None:
             f"the WAL {name} cannot be recovered: {error}; the WAL was not changed: {kind.mend}; or {see}"
             "start once with wal.corruption=skip, which gives up what is damaged and is refused where that "
             "leaves a hole in a stream, or "
-            "=truncate, which gives up all from the damage on; or move the WAL away and start once with "
-            "wal.lost.accept=true, which gives up "
-            "the records that only it held"
+            "=truncate, which gives up all from the damage on; or start once with wal.lost.accept=true, "
+            "which gives up what lies behind a hole, or, with the WAL moved away, all that only it held"
         )
     if isinstance(error, DirectRefused):
         return (

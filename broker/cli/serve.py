@@ -209,12 +209,14 @@ async def serve(settings: BrokerSettings) -> int:
     with process.loading():
         from millrace.runtime.bundle import real_runtime
 
-        if not settings.is_broker:
+        if settings.is_alone:
+            from millrace.broker.app import Broker as kind
+        elif not settings.is_broker:
             from millrace.broker.quorum.process import ControllerProcess as kind
         elif not settings.is_controller:
             from millrace.broker.quorum.follower import FollowingBroker as kind
         else:
-            from millrace.broker.app import Broker as kind
+            from millrace.broker.quorum.voting import VotingBroker as kind
     return await run_broker(kind(settings, real_runtime()), settings)
 
 

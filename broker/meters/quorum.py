@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from millrace.broker.quorum.duties import LeaderDuties
 from millrace.kraft.node import ControllerNode
+from millrace.kraft.tables.failovers import NOBODY
 from millrace.runtime.metrics import Registry
+
+
+def show_controller(registry: Registry, node: ControllerNode) -> None:
+    """Of a controller that is no broker; a broker shows these of its image (node.py)."""
+    news = node.driver.news
+    active = "1: this node is the active controller"
+    registry.gauge("millrace_metadata_active_controllers", active, lambda: news.is_active)
+    registry.gauge(
+        "millrace_metadata_applied_offset", "End of the applied metadata log", lambda: news.applied
+    )
 
 
 def show_quorum(registry: Registry, node: ControllerNode) -> None:
     news, raft = node.driver.news, node.driver.raft
-    active = "1: this node is the active controller"
-    registry.gauge("millrace_metadata_active_controllers", active, lambda: news.is_active)
     registry.gauge("millrace_quorum_leader", "Node that leads the quorum; -1: nobody", lambda: news.leader)
     registry.gauge("millrace_quorum_epoch", "Epoch of the quorum", lambda: news.epoch)
     registry.gauge(
@@ -18,7 +27,14 @@ def show_quorum(registry: Registry, node: ControllerNode) -> None:
     )
     registry.gauge("millrace_quorum_log_end_offset", "End of the metadata log here", lambda: raft.log.end)
     registry.gauge(
-        "millrace_metadata_applied_offset", "End of the applied metadata log", lambda: news.applied
+        "millrace_failovers_running",
+        "Brokers that are gone whose write-ahead log another one recovers",
+        lambda: sum(1 for one in node.publisher.image.failovers if one.by_node != NOBODY),
+    )
+    registry.gauge(
+        "millrace_failovers_waiting",
+        "Brokers that are gone whose write-ahead log nobody can recover: their partitions wait",
+        lambda: sum(1 for one in node.publisher.image.failovers if one.by_node == NOBODY),
     )
 
 
@@ -28,6 +44,11 @@ def show_duties(registry: Registry, duties: LeaderDuties) -> None:
 
     registry.gauge(
         "millrace_quorum_duties", "1: this controller does the cluster's duties", duties.is_at_work
+    )
+    registry.counter(
+        "millrace_balancer_moves_total",
+        "Partitions of busy brokers that this controller gave to others",
+        lambda: duties.balanced_count,
     )
     registry.gauge(
         "millrace_metadata_backup_age_seconds",

@@ -123,6 +123,7 @@ class PartitionDirectory:
         self._by_id: dict[bytes, LedTopic] = {}
         self._opening: dict[Key, asyncio.Future[Partition]] = {}
         self._closing: dict[Key, asyncio.Task[None]] = {}
+        self._streams_changed: dict[Key, asyncio.Future[None]] = {}  # openings that wait for another node
         self._failed: dict[Key, tuple[float, KafkaError]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._opens = asyncio.Semaphore(OPENS_IN_FLIGHT)
@@ -241,6 +242,7 @@ class PartitionDirectory:
         try:
             while (closing := self._closing.get(key)) is not None:
                 await asyncio.wait([closing])
+            await self._until_closed_elsewhere(key)
             async with self._opens:
                 partition = await self._open_streams(led, index)
             partition.raise_epoch(self._check_led(key).leader_epoch)
@@ -259,6 +261,28 @@ class PartitionDirectory:
         partition.on_readable = partial(self._reopen, led, partition)
         (led.retention_only if is_retention_only else led.partitions)[index] = partition
         future.set_result(partition)
+
+    async def _until_closed_elsewhere(self, key: Key) -> None:
+        """Who led the partition before closes its streams, or they are recovered from its log: until then
+        nobody else can open them. Raises KafkaError where the partition is led here no more."""
+        while self._is_open_elsewhere(key):
+            changed = self._streams_changed.setdefault(key, asyncio.get_running_loop().create_future())
+            await asyncio.wait([changed])
+            self._check_led(key)
+
+    def _is_open_elsewhere(self, key: Key) -> bool:
+        return any(
+            stream.is_open and stream.node_id != self.node_id
+            for stream in self._image.streams.of_partition(*key)
+        )
+
+    def _wake(self, delta: MetadataDelta) -> None:
+        """Those who wait for streams to be closed elsewhere, where that or the partition has changed."""
+        for key, waiting in list(self._streams_changed.items()):
+            is_moved = key[0] in delta.topics_changed or key[0] in delta.topics_removed
+            if is_moved or (delta.streams_changed and not self._is_open_elsewhere(key)):
+                del self._streams_changed[key]
+                waiting.set_result(None)
 
     def _reopen(self, led: LedTopic, partition: Partition) -> None:
         """It ends, and opens on its next use."""
@@ -352,6 +376,8 @@ class PartitionDirectory:
             self._drop(topic_id)
         for topic_id in delta.topics_changed:
             self._follow(topic_id)
+        if self._streams_changed:
+            self._wake(delta)
         for resource_type, name in delta.configs_changed:
             if resource_type == ResourceType.TOPIC:
                 self._configure([self._by_name[name]] if name in self._by_name else [])
@@ -455,6 +481,9 @@ class PartitionDirectory:
         opening. The streams are still open: the engine closes them all, after one upload
         (`Storage.close`)."""
         self._is_closed = True
+        for waiting in self._streams_changed.values():
+            waiting.set_result(None)
+        self._streams_changed.clear()
         gate = asyncio.Semaphore(SAVES_IN_FLIGHT)
 
         async def save(partition: Partition) -> None:

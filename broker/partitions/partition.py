@@ -98,12 +98,14 @@ class Partition:
         "_start_moved",
         "_trim_lock",
         "data",
+        "in_bytes",
         "index",
         "is_led",
         "leader_epoch",
         "log_start_offset",
         "meta",
         "on_readable",
+        "out_bytes",
         "state",
         "subscriptions",
         "time",
@@ -127,6 +129,7 @@ class Partition:
         self.topic_name = topic_name
         self.index = index
         self.leader_epoch = leader_epoch
+        self.in_bytes = self.out_bytes = 0  # as Traffic, since it was opened
         self.is_led = True
         self.meta, self.data, self.time = streams
         self.state = state

@@ -3,6 +3,7 @@
     claims the series of the metadata log's writer in the bucket, and looks whether somebody claims it later
     puts what is committed into the bucket (kraft/bucket/writer.py)
     deletes objects that metadata has marked for deletion, and uploads that nobody will end
+    gives partitions of busy brokers to others
 
 A term begins with the leadership and ends with it. Who leads no more and has not noticed finds the next
 leader's claim before each put and each deletion; what it still deletes was marked in metadata that is
@@ -21,6 +22,7 @@ from typing import Final
 
 from millrace.broker.background.object_cleaner import ObjectCleaner
 from millrace.broker.background.unfinished_uploads import UploadSweep
+from millrace.broker.cluster.loads import LoadTable
 from millrace.broker.config import BrokerSettings
 from millrace.broker.controller_client import ControllerClient
 from millrace.broker.identity.binding import BindingRefused, bind_bucket, read_bound_cluster
@@ -30,6 +32,7 @@ from millrace.broker.identity.known_time import KnownTime
 from millrace.broker.identity.metadata_check import REMEDY, newer_metadata
 from millrace.broker.identity.ownership import NOT_NOW, Owner, Replaced
 from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.quorum.balancer import Balancer
 from millrace.broker.stores import START_RETRIES, NodeStores
 from millrace.kraft.bucket.reader import BucketMetadata, survey
 from millrace.kraft.bucket.writer import MetadataBackup
@@ -37,6 +40,7 @@ from millrace.kraft.channel import LocalChannel
 from millrace.kraft.commands.objects import OF_CONTROLLER
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.tables.claims import METADATA_SERIES
+from millrace.protocol.messages.report_load import ReportLoadRequest
 from millrace.runtime.bundle import Runtime
 from millrace.runtime.errors import Fenced, in_words
 from millrace.runtime.objectstore import ObjectStore
@@ -44,6 +48,8 @@ from millrace.runtime.objectstore.retry import RetryingObjectStore
 
 log = logging.getLogger(__name__)
 AGAIN_S: Final = 10.0  # before the same leader begins another term
+UNABLE_S: Final = 10.0  # that a leader does not reach the bucket, before another is to lead
+LOOK_S: Final = 1.0
 
 
 class LeaderDuties:
@@ -67,6 +73,11 @@ class LeaderDuties:
         self._cache = MetadataCache(node.publisher, node.cluster_id, settings.node_id)
         self._client = ControllerClient(LocalChannel(node.controller), self._cache, OF_CONTROLLER)
         self.backup: MetadataBackup | None = None
+        self._loads = LoadTable(asyncio.get_running_loop().time)
+        self.balanced_count = 0  # partitions that the balancer moved, in all terms
+        self._owner: Owner | None = None
+        self._led_epoch = -1
+        self._able_s = 0.0  # when it last reached the bucket, or began to lead in that epoch
         self._claimed: tuple[Claimant, OwnerClaim] | None = None  # of the term
 
     async def run(self) -> None:
@@ -75,10 +86,15 @@ class LeaderDuties:
         while True:
             await self._until_leading()
             epoch = news.epoch
+            if epoch != self._led_epoch:
+                self._led_epoch, self._able_s = epoch, asyncio.get_running_loop().time()
             term = asyncio.get_running_loop().create_task(self._serve(epoch), name="duties of the leader")
             try:
                 while self._is_leading(epoch) and not term.done():
-                    await asyncio.wait([term, news.changed()], return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait(
+                        [term, news.changed()], timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    self._give_way_where_unable()
             except asyncio.CancelledError:
                 await self._release(term)
                 raise
@@ -89,8 +105,18 @@ class LeaderDuties:
             if refusal is not None and await self._is_confirmed(epoch):
                 self._on_failed(refusal)
                 return
+            self._give_way_where_unable()
             if self._is_leading(epoch):
                 await asyncio.wait([news.changed()], timeout=AGAIN_S)
+
+    def _give_way_where_unable(self) -> None:
+        """Brokers wait for the bucket to have the metadata: of those who may lead one may reach it."""
+        now_s = asyncio.get_running_loop().time()
+        if self._owner is not None and self.backup is not None and not self.backup.blocked_reason:
+            self._able_s = max(self._able_s, now_s - self._owner.age_s)
+        if now_s - self._able_s > UNABLE_S:
+            why = "" if self.backup is None else self.backup.blocked_reason
+            self._node.driver.give_way(why or f"{self._settings.data} does not answer")
 
     async def _release(self, term: asyncio.Task[None]) -> None:
         """The process ends in order while it leads: nobody is at work from now on."""
@@ -99,6 +125,15 @@ class LeaderDuties:
         if self._claimed is not None:
             claimant, claim = self._claimed
             await claimant.release_all([claim])
+
+    def take_load(self, report: ReportLoadRequest) -> None:
+        """Of a broker that was replaced, or is not registered, nothing is kept."""
+        broker = self._cache.image.brokers.get(report.broker_id)
+        if broker is not None and broker.epoch == report.broker_epoch:
+            self._loads.take(report)
+
+    def _on_balanced(self, count: int) -> None:
+        self.balanced_count += count
 
     def is_at_work(self) -> bool:
         return self.backup is not None
@@ -145,7 +180,7 @@ class LeaderDuties:
         has claimed it."""
         self._claimed = None
         await self._look()
-        owner = await self._claim(epoch)
+        self._owner = owner = await self._claim(epoch)
         found = await self._look()  # also what the leader before put until now
         node, settings, judged = self._node, self._settings, self._known.judged
         backup = MetadataBackup(
@@ -167,16 +202,21 @@ class LeaderDuties:
         )
         upload_ms_max = max(settings.streams.prepare_ttl_ms, settings.compaction.prepare_ttl_ms)
         sweep = UploadSweep(self._stores.compaction, self._cache, judged, upload_ms_max, owner)
+        self._loads.forget()
+        channel = LocalChannel(node.controller)
+        balancer = Balancer(
+            channel, lambda: self._cache.image, self._loads, settings.balancer, self._on_balanced
+        )
         unsubscribe = node.publisher.subscribe(lambda delta, image: cleaner.on_image())
         self.backup = backup
         try:
             async with asyncio.TaskGroup() as group:
-                for work in (owner.run, backup.run, cleaner.run, sweep.run):
+                for work in (owner.run, backup.run, cleaner.run, sweep.run, balancer.run):
                     group.create_task(work())
         except* Exception as errors:
             raise errors.exceptions[0] from None
         finally:
-            self.backup = None
+            self.backup = self._owner = None
             unsubscribe()
             backup.close()
             owner.close()

@@ -1,8 +1,8 @@
 """FollowingBroker: a broker beside controllers that are processes of their own (process.roles=broker). It
-follows their quorum as an observer, and sends commands to whoever leads.
+follows their quorum as an observer, sends commands to whoever leads, and recovers the write-ahead logs of
+brokers that are gone where it is asked to.
 
 Not here: the metadata in the bucket and the deletion of objects, which are the controllers' (duties.py).
-Nobody's yet: failover. A broker that is gone is fenced, and keeps its partitions until it is back.
 """
 
 from __future__ import annotations
@@ -12,13 +12,20 @@ import logging
 from typing import Final
 
 from millrace.broker.app import Broker
+from millrace.broker.controller_client import ControllerClient
 from millrace.broker.handlers import Parts
-from millrace.broker.identity.binding import bind_bucket
+from millrace.broker.identity.binding import BindingRefused, bind_bucket
 from millrace.broker.identity.claims import check_claims
+from millrace.broker.quorum.failovers import Failovers
 from millrace.broker.quorum.heartbeats import Heartbeats
-from millrace.broker.quorum.member import NoBackup, catch_up, open_member
+from millrace.broker.quorum.load_reports import LoadReports
+from millrace.broker.quorum.log_recovery import LogRecovery
+from millrace.broker.quorum.member import catch_up, open_member
+from millrace.broker.quorum.remote_backup import RemoteBackup
 from millrace.broker.stores import NodeStores
+from millrace.kraft.commands.failovers import is_at_work
 from millrace.kraft.node import ControllerNode
+from millrace.kraft.peers.transport import QuorumTransport
 from millrace.runtime.tasks import Tasks
 from millrace.wal.opening import identify_wal
 
@@ -28,6 +35,12 @@ NOBODY_LEADS: Final = "no controller says that it leads"
 
 
 class FollowingBroker(Broker):
+    _empty_reason = ""  # of a voter: why none may lead (member.py)
+    _transport: QuorumTransport  # once it is a member
+    _backup: RemoteBackup
+    _heartbeats: Heartbeats  # once it is registered
+    _stores: NodeStores  # once it serves
+
     async def _start_controller(self, stores: NodeStores) -> ControllerNode:
         """A node that follows. Raises BindingRefused where bucket or WAL are not this broker's; as far as
         whoever leads knows: one that was replaced and has not noticed may know less, for some seconds, and
@@ -36,23 +49,57 @@ class FollowingBroker(Broker):
         self._watch.enter("joining the quorum of controllers")
         self._first.is_kept = True
         node, transport = await open_member(settings, self._runtime, self._on_failed)
-        self.controller = node
+        self.controller, self._transport = node, transport
         self._endings.add("quorum transport", transport.close)
-        self._endings.add("metadata", node.close)
-        await node.start()
-        self._watch.blocked_reason = lambda: transport.failure or NOBODY_LEADS
+        await self._join(node, transport, stores)
+        self._watch.blocked_reason = lambda: self._empty_reason or transport.failure or NOBODY_LEADS
         await catch_up(node)
         self._watch.blocked_reason = lambda: self._wal_store.reason
+        await self._until_recovered(node)
         bound_cluster = await self._until_bound(stores, bucket)
         log.info("cluster %s", node.cluster_id)
         self._watch.enter("looking at the WAL")
-        image = node.publisher.image
-        patient = self._patient(stores.plain, "claims at start")
-        await check_claims(patient, bucket, node.cluster_id, image, settings.node_id)
+        await self._check_claims(node, stores, bucket)
         found = await self._asked_of_wal(identify_wal(self._wal_place(stores), settings.node_id))
-        self._wal_binding = self._judge_wal(node, found)
-        await bind_bucket(stores.plain, bucket, bound_cluster, node.cluster_id, image)
+        self._wal_binding = await self._judge_wal(node, found)
+        await bind_bucket(stores.plain, bucket, bound_cluster, node.cluster_id, node.publisher.image)
         return node
+
+    async def _join(self, node: ControllerNode, transport: QuorumTransport, stores: NodeStores) -> None:
+        """On return the node speaks to the quorum, and ends when the broker does."""
+        self._endings.add("metadata", node.close)
+        await node.start()
+
+    async def _check_claims(self, node: ControllerNode, stores: NodeStores, bucket: str) -> None:
+        """Raises BindingRefused for a claim that metadata does not know. Others claim while this broker
+        starts, and record it first: a claim that its image lacks is looked for in what is committed by
+        then."""
+        patient, node_id = self._patient(stores.plain, "claims at start"), self._settings.node_id
+        try:
+            await check_claims(patient, bucket, node.cluster_id, node.publisher.image, node_id)
+        except BindingRefused as error:
+            log.info("looks at the claims again: %s", error)
+            await catch_up(node)
+            await check_claims(patient, bucket, node.cluster_id, node.publisher.image, node_id)
+
+    async def _until_recovered(self, node: ControllerNode) -> None:
+        """While another broker recovers this one's write-ahead log, which cannot be opened twice. Where
+        nobody does, this start recovers it."""
+        changed, node_id = asyncio.Event(), self._settings.node_id
+        unsubscribe = node.publisher.subscribe(lambda delta, image: changed.set())
+        try:
+            while True:
+                changed.clear()
+                image = node.publisher.image
+                failover = image.failovers.get(node_id)
+                if failover is None or not is_at_work(image, failover):
+                    return
+                self._watch.enter(
+                    f"waiting for broker {failover.by_node}, which recovers this broker's write-ahead log"
+                )
+                await changed.wait()
+        finally:
+            unsubscribe()
 
     async def _until_bound(self, stores: NodeStores, bucket: str) -> str:
         """The cluster that the bucket belongs to, once a controller has taken it for theirs: a broker with
@@ -69,15 +116,45 @@ class FollowingBroker(Broker):
     async def _serve(self, node: ControllerNode, parts: Parts) -> None:
         await super()._serve(node, parts)
         self._watch.enter("waiting for the controllers to unfence this broker")
-        heartbeats, tasks = Heartbeats(parts.client, self._settings.quorum.heartbeat_s), Tasks()
+        heartbeats = self._heartbeats
+        node.publisher.subscribe(heartbeats.on_image)
         await heartbeats.begin()
+
+        async def leave() -> None:
+            if not self.failed.done():  # else its streams may never be closed: its log is recovered
+                await heartbeats.leave()
+
+        self._endings.add("leadership of partitions", leave)
+        self._start_failovers(node, parts)
+
+    async def _register(self, client: ControllerClient, incarnation: bytes) -> None:
+        """Heartbeats go on until the engine has ended: nobody opens the log of a broker that lives."""
+        await super()._register(client, incarnation)
+        settings, tasks = self._settings, Tasks()
+        heartbeats = Heartbeats(settings.node_id, client, settings.quorum.heartbeat_s)
         tasks.start("heartbeats", heartbeats.run, on_escape=lambda name, error: self._on_failed(error))
+        self._heartbeats = heartbeats
+        self._endings.add("heartbeats", tasks.stop)
 
-        async def end() -> None:
-            await tasks.stop()
-            await heartbeats.leave()
+    def _start_failovers(self, node: ControllerNode, parts: Parts) -> None:
+        settings, runtime, client = self._settings, self._runtime, parts.client
 
-        self._endings.add("heartbeats", end)
+        def recovery(node_id: int) -> LogRecovery:
+            return LogRecovery(node_id, node, client, self._stores, self._backup, settings, runtime)
 
-    def _start_backup(self, node: ControllerNode, stores: NodeStores) -> NoBackup:
-        return NoBackup()
+        failovers = Failovers(settings.node_id, client, recovery)
+        node.publisher.subscribe(failovers.on_image)
+        failovers.start(node.publisher.image)
+        self._endings.add("failovers", failovers.stop)
+
+    def _start_backup(self, node: ControllerNode, stores: NodeStores) -> RemoteBackup:
+        backup = self._backup = RemoteBackup(self._transport.new_channel(), node.publisher, node.driver.news)
+        self._endings.add("wait for the metadata backup", backup.close)
+        return backup
+
+    def _start_tasks(self, parts: Parts, stores: NodeStores) -> None:
+        super()._start_tasks(parts, stores)
+        self._stores = stores
+        every_s, queue = self._settings.balancer.report_s, self._runtime.yield_queue
+        reports = LoadReports(parts.client, parts.channel, parts.directory, queue, every_s)
+        self._tasks.start("load reports", reports.run)

@@ -1,52 +1,86 @@
-"""Heartbeats: a broker's word to the controller that leads that it is there, from when it serves until its
+"""Heartbeats: a broker's word to the controller that leads that it is there, from its registration until its
 end.
 
+    run()       every interval, until cancelled; before `begin` that it starts, and recovers its own log
     begin()     on return the broker is not fenced: clients are sent to it, and it may be given partitions
-    run()       every interval, until cancelled
-    leave()     the broker ends in order: from now on clients are not sent to it
+    leave()     the broker ends in order: on return others lead what it led, as far as others are there
 
-Not here: what the controller makes of silence (kraft/sessions.py).
+Not here: what the controller makes of silence (kraft/sessions.py), and of a broker that wants to end
+(kraft/commands/leaders.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from enum import Enum, auto
 from typing import Final
 
 from millrace.broker.controller_client import ControllerClient
-from millrace.runtime.errors import Fenced, MillraceError, in_words
+from millrace.kraft.image.delta import MetadataDelta
+from millrace.kraft.image.image import MetadataImage
+from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
+from millrace.runtime.errors import MillraceError, in_words
 
 log = logging.getLogger(__name__)
-LEAVE_S: Final = 2.0
+ANSWER_S: Final = 2.0  # of a broker that ends
+LEAVE_S: Final = 30.0
+
+
+class Word(Enum):
+    STARTS = auto()
+    SERVES = auto()
+    ENDS = auto()
 
 
 class Heartbeats:
-    def __init__(self, client: ControllerClient, interval_s: float) -> None:
+    """`on_image` is to be told of every image."""
+
+    def __init__(self, broker_id: int, client: ControllerClient, interval_s: float) -> None:
+        self._broker_id = broker_id
         self._client = client
         self._interval_s = interval_s
         self._is_fenced = True
+        self._word = Word.STARTS
+        self._all_closed = asyncio.Event()  # while it leaves
 
     async def begin(self) -> None:
         """Raises Fenced where a newer incarnation of the broker has registered."""
-        self._is_fenced = (await self._client.heartbeat()).is_fenced
+        self._word = Word.SERVES
+        self._is_fenced = (await self._say()).is_fenced
 
     async def run(self) -> None:
+        """Raises Fenced where another process has registered as this broker, or recovers its log."""
         while True:
             await asyncio.sleep(self._interval_s)
-            try:
-                response = await self._client.heartbeat()
-            except Fenced as error:
-                log.error("heartbeats: %s: this process has been replaced", in_words(error))
-                return  # who owns the node's claims ends the process (broker/identity/ownership.py)
+            response = await self._say()
             if response.is_fenced != self._is_fenced:
                 self._is_fenced = response.is_fenced
                 log.warning("heartbeats: fenced: %s", self._is_fenced)
 
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if delta.streams_changed and not any(image.streams.open_on(self._broker_id)):
+            self._all_closed.set()
+
     async def leave(self) -> None:
-        """Where nobody answers in time, its session ends by itself."""
+        """Until the controllers say that the broker may end. Where nobody answers in time, its session ends
+        by itself, and its log is recovered."""
+        self._word = Word.ENDS
         try:
             async with asyncio.timeout(LEAVE_S):
-                await self._client.heartbeat(want_shut_down=True)
+                while not await self._may_end():
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(self._interval_s):
+                            await self._all_closed.wait()
         except (TimeoutError, MillraceError) as error:
-            log.warning("heartbeats: the controllers do not know that this broker ends: %s", in_words(error))
+            log.warning("heartbeats: the broker ends before others lead what it led: %s", in_words(error))
+
+    async def _may_end(self) -> bool:
+        self._all_closed.clear()
+        async with asyncio.timeout(ANSWER_S):
+            return (await self._say()).should_shut_down
+
+    async def _say(self) -> BrokerHeartbeatResponse:
+        word = self._word
+        return await self._client.heartbeat(want_fence=word is Word.STARTS, want_shut_down=word is Word.ENDS)

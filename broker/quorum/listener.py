@@ -12,16 +12,22 @@ Not here: what they mean (millrace/kraft), who may ask (nobody is authenticated 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
+from millrace.broker.config import BrokerSettings
 from millrace.broker.handlers import FORWARDED
 from millrace.broker.handlers.api_versions import ApiVersions
 from millrace.broker.handlers.forward import Forward
+from millrace.broker.network.memory import RequestBudget
+from millrace.broker.network.server import Server
+from millrace.broker.requests.dispatch import Dispatcher
 from millrace.broker.requests.forwarding import Forwarding
 from millrace.broker.requests.request import CLOSE, Handle, RequestContext, Verdict
 from millrace.kraft.commands.table import COMMAND_KEYS
 from millrace.kraft.node import ControllerNode
+from millrace.kraft.peers.commands import UNDECIDED
 from millrace.kraft.peers.transport import Endpoints, QuorumTransport
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.describe_cluster import (
@@ -29,7 +35,9 @@ from millrace.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
+from millrace.runtime.bundle import Runtime
 
+DRAIN_MS: Final = 1_000
 OF_MEMBERS: Final = (1, 52, 53, 54, 59, 524)
 BROKERS, CONTROLLERS = 1, 2
 # Kafka's words
@@ -90,8 +98,22 @@ def build_controller_handlers(
     handlers |= {key: Forward(forwarding).handle for key in FORWARDED}
     handlers[60] = DescribeControllers(node, endpoints).handle
     # Also of what a ForwardCommand may hold, which is served in no other way: who sends one has to know.
-    shown = {*handlers, *COMMAND_KEYS}
+    shown = {*handlers, *COMMAND_KEYS, *UNDECIDED}
     handlers[18] = ApiVersions(
         shown, node.cluster_id, node.settings.node_id, lambda: node.publisher.image, "controller"
     ).handle
     return handlers
+
+
+def controller_server(
+    node: ControllerNode,
+    transport: QuorumTransport,
+    budget: RequestBudget,
+    settings: BrokerSettings,
+    runtime: Runtime,
+) -> Server:
+    """What is served at the addresses that it is started at."""
+    voters, timeout_ms = settings.quorum.voters, settings.request_timeout_ms
+    handlers = build_controller_handlers(node, transport, voters, timeout_ms)
+    dispatcher = Dispatcher(handlers, asyncio.get_running_loop().create_task, runtime.yield_queue)
+    return Server(runtime.net, dispatcher, budget, settings.server, runtime.yield_queue)

@@ -18,24 +18,25 @@ from millrace.broker.endings import Endings
 from millrace.broker.identity.binding import MARKER_KEY
 from millrace.broker.identity.known_time import KnownTime
 from millrace.broker.meters.process import show_process
-from millrace.broker.meters.quorum import show_duties, show_quorum
+from millrace.broker.meters.quorum import show_controller, show_duties, show_quorum
 from millrace.broker.network.admin_http import AdminHttp, health_pages
 from millrace.broker.network.memory import RequestBudget
-from millrace.broker.network.server import BoundEndpoint, Server, bind_all, unbind
+from millrace.broker.network.server import BoundEndpoint, bind_all, unbind
 from millrace.broker.quorum.duties import LeaderDuties
-from millrace.broker.quorum.listener import build_controller_handlers
-from millrace.broker.quorum.member import open_member
-from millrace.broker.requests.dispatch import Dispatcher
+from millrace.broker.quorum.listener import DRAIN_MS, controller_server
+from millrace.broker.quorum.member import look_into_bucket, open_member
+from millrace.broker.quorum.others_end import until_others_end
 from millrace.broker.settings.addresses import Endpoint
 from millrace.broker.store_opening import open_stores
+from millrace.broker.stores import START_RETRIES
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.transport import QuorumTransport
 from millrace.runtime.bundle import Runtime
 from millrace.runtime.metrics import Registry
+from millrace.runtime.objectstore.retry import RetryingObjectStore
 from millrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
-DRAIN_MS = 1_000
 NOBODY_LEADS = "no controller leads: a majority of controller.quorum.voters has to run and reach one another"
 
 
@@ -53,6 +54,7 @@ class ControllerProcess:
         self.admin_port: int | None = None
         self.node: ControllerNode | None = None  # once it is open
         self._said = (-1, -1)  # leader and epoch
+        self._empty_reason = ""  # why none may lead (member.py)
 
     async def start(self) -> None:
         """Returns when other members are answered. Raises what opening the log does, and ListenFailed."""
@@ -61,10 +63,11 @@ class ControllerProcess:
         places = await self._bind()
         self._watch.enter("opening the metadata log")
         node, transport = await self._open()
+        await self._look_into_bucket(node)
         node.driver.news.on_change.append(self._say_leader)
         await self._serve(node, transport, places)
         await node.start()
-        await self._start_duties(node)
+        await self._start_duties(node, transport)
         self._watch.leave()
 
     async def stop(self) -> None:
@@ -86,7 +89,7 @@ class ControllerProcess:
     def _why_not_ready(self) -> str:
         if self._watch.reason or self.node is None:
             return self._watch.reason
-        return "" if self.node.driver.news.leader >= 0 else NOBODY_LEADS
+        return "" if self.node.driver.news.leader >= 0 else self._empty_reason or NOBODY_LEADS
 
     async def _start_admin(self) -> None:
         """First, and it ends last: it says what the rest waits for."""
@@ -115,36 +118,47 @@ class ControllerProcess:
     async def _open(self) -> tuple[ControllerNode, QuorumTransport]:
         node, transport = await open_member(self._settings, self._runtime, self._on_failed)
         self.node = node
+        show_controller(self._registry, node)
         show_quorum(self._registry, node)
         self._endings.add("quorum transport", transport.close)
         return node, transport
 
+    async def _look_into_bucket(self, node: ControllerNode) -> None:
+        """Of an empty voter alone: others do not wait for a store."""
+        if node.driver.raft.log.end:
+            return
+        self._watch.enter("looking whether the bucket knows this cluster: the metadata log here is empty")
+        settings, runtime = self._settings, self._runtime
+        stores = await open_stores(settings, runtime, Registry(), self._watch.on_retry)
+        rand = runtime.rand.split("metadata at start")
+        patient = RetryingObjectStore(stores.plain, rand, START_RETRIES, on_retry=self._watch.on_retry)
+        try:
+            self._empty_reason = await look_into_bucket(node, patient)
+        finally:
+            await stores.plain.close()
+
     async def _serve(
         self, node: ControllerNode, transport: QuorumTransport, places: Sequence[BoundEndpoint]
     ) -> None:
-        settings, loop = self._settings, asyncio.get_running_loop()
-        handlers = build_controller_handlers(
-            node, transport, settings.quorum.voters, settings.request_timeout_ms
-        )
-        dispatcher = Dispatcher(handlers, loop.create_task, self._runtime.yield_queue)
-        budget = RequestBudget(settings.memory.requests_bytes, loop.call_soon)
-        server = Server(self._runtime.net, dispatcher, budget, settings.server, self._runtime.yield_queue)
+        budget = RequestBudget(self._settings.memory.requests_bytes, asyncio.get_running_loop().call_soon)
+        server = controller_server(node, transport, budget, self._settings, self._runtime)
         # First the controller, while requests are answered still: who leads hands over.
         self._endings.add("controller listener", lambda: server.stop(DRAIN_MS))
         self._endings.add("controller", node.close)
         self.listeners = await server.start(places)
 
-    async def _start_duties(self, node: ControllerNode) -> None:
+    async def _start_duties(self, node: ControllerNode, transport: QuorumTransport) -> None:
         """A store that is away keeps nobody from voting: what waits for it are the duties alone."""
         tasks = Tasks()
 
         def on_escape(name: str, error: BaseException) -> None:
             self._on_failed(error)
 
-        tasks.start("duties of the leader", lambda: self._do_duties(node), on_escape=on_escape)
+        tasks.start("duties of the leader", lambda: self._do_duties(node, transport), on_escape=on_escape)
         self._endings.add("duties of the leader", tasks.stop)
+        self._endings.add("wait for brokers that end", lambda: until_others_end(node))
 
-    async def _do_duties(self, node: ControllerNode) -> None:
+    async def _do_duties(self, node: ControllerNode, transport: QuorumTransport) -> None:
         settings, runtime = self._settings, self._runtime
         stores = await open_stores(settings, runtime, self._registry, RetryLog().on_retry)
         try:
@@ -157,6 +171,8 @@ class ControllerProcess:
             )
             await known.open(lambda: node.newest_ms)
             duties = LeaderDuties(node, stores, known, settings, runtime, self._on_failed)
+            transport.commands.backup = lambda: duties.backup
+            transport.commands.on_load = duties.take_load
             show_duties(self._registry, duties)
             async with asyncio.TaskGroup() as group:
                 group.create_task(known.run(lambda: stores.plain.head(MARKER_KEY)))

@@ -116,8 +116,9 @@ def split_memory(values: Values, machine_bytes: int) -> MemorySplit:
     )
 
 
-def read_listeners(values: Values, *, is_broker: bool) -> ListenerSettings:
-    """The endpoints, sorted by whom they serve; every one that is used must speak plain text."""
+def read_listeners(values: Values, *, is_broker: bool, is_member: bool) -> ListenerSettings:
+    """The endpoints, sorted by whom they serve; every one that is used must speak plain text. `is_member`: a
+    controller that others reach."""
     every = _endpoints(values, "listeners")
     advertised = _endpoints(values, "advertised.listeners")
     controller_names = {name.upper(): name for name in values["controller.listener.names"] or ()}
@@ -125,6 +126,8 @@ def read_listeners(values: Values, *, is_broker: bool) -> ListenerSettings:
     controllers = tuple(endpoint for endpoint in every if endpoint.listener in controller_names)
     if every and not clients and is_broker:
         values.mistake("listeners", "leaves no listener to clients: all are in controller.listener.names")
+    if every and not controllers and is_member and is_broker:
+        values.mistake("listeners", "names none of controller.listener.names: other members do not reach it")
     for endpoint in clients if not is_broker else ():
         values.mistake(
             "listeners",

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from millrace.broker.cluster.config import BalancerSettings, Limits
 from millrace.broker.settings.addresses import split_host_port
+from millrace.broker.settings.table import CLIENT_LISTENER
 from millrace.broker.settings.values import Values
 from millrace.kraft.config import QuorumSettings, Ticks
 
 ROLES_KEY, VOTERS_KEY = "process.roles", "controller.quorum.voters"
+EXCLUDED_BROKERS_KEY: Final = "autobalancer.controller.exclude.broker.ids"
 BOOTSTRAP_KEY: Final = "controller.quorum.bootstrap.servers"
-LISTENER, PORT = "CONTROLLER", 9093  # of a controller that names none
+CONTROLLER_LISTENER, PORT = "CONTROLLER", 9093  # of a controller that names none
 
 
 def read_roles(values: Values) -> tuple[bool, bool]:
@@ -27,8 +30,7 @@ def read_roles(values: Values) -> tuple[bool, bool]:
 
 
 def read_quorum(values: Values, node_id: int, *, is_broker: bool, is_controller: bool) -> QuorumSettings:
-    """A quorum of this node, or of controllers that are no brokers. One of a broker and others is refused
-    rather than run with fewer voters than the operator believes."""
+    """A quorum of this node, or of the controllers that controller.quorum.voters names."""
     voters = _read_voters(values)
     if is_controller and voters and node_id not in voters:
         values.mistake(VOTERS_KEY, f"does not hold this node, {node_id}")
@@ -36,17 +38,12 @@ def read_quorum(values: Values, node_id: int, *, is_broker: bool, is_controller:
         values.mistake(VOTERS_KEY, "has to name the controllers, for a broker that is none")
     if not is_controller and node_id in voters:
         values.mistake(VOTERS_KEY, f"holds this node, {node_id}, which is no controller ({ROLES_KEY})")
-    if len(voters) > 1 and is_broker and is_controller:
-        values.mistake(
-            VOTERS_KEY,
-            "names several voters: in this release they have to be controllers alone "
-            "(process.roles=controller), and a broker that is one too runs a quorum of one",
-        )
     if len(values[BOOTSTRAP_KEY] or ()) > 1:
         values.mistake(
             BOOTSTRAP_KEY, f"names several voters: say them in {VOTERS_KEY}, with their ids, in this release"
         )
-    if not (is_broker and is_controller) and not values.is_given("s3.data.buckets"):
+    is_alone = is_broker and is_controller and len(voters) <= 1
+    if not is_alone and not values.is_given("s3.data.buckets"):
         values.mistake("s3.data.buckets", "has to be given, the same to each node of a cluster of several")
     if (len(voters) > 1 or not is_controller) and not values["cluster.id"]:
         values.mistake("cluster.id", "has to be given, the same to each node of a cluster of several")
@@ -54,7 +51,6 @@ def read_quorum(values: Values, node_id: int, *, is_broker: bool, is_controller:
     if session_ms < 2 * heartbeat_ms:
         text = f"is below two of broker.heartbeat.interval.ms={heartbeat_ms}"
         values.mistake("broker.session.timeout.ms", text)
-    is_alone = is_broker and is_controller
     return QuorumSettings(
         voters,
         values["controller.quorum.request.timeout.ms"] / 1000,
@@ -63,12 +59,32 @@ def read_quorum(values: Values, node_id: int, *, is_broker: bool, is_controller:
     )
 
 
-def fill_listeners(values: Values, quorum: QuorumSettings, node_id: int) -> None:
-    """Of a controller that is no broker: where the voters say that it is, unless it says so itself."""
-    values.fill("controller.listener.names", LISTENER)
+def fill_listeners(values: Values, quorum: QuorumSettings, node_id: int, *, is_broker: bool) -> None:
+    """Of a controller that others reach: where the voters say that it is, unless it says so itself."""
+    values.fill("controller.listener.names", CONTROLLER_LISTENER)
     host, port = quorum.voters.get(node_id, ("127.0.0.1", PORT))
     host = f"[{host}]" if ":" in host else host
-    values.fill("listeners", f"{LISTENER}://{host}:{port}")
+    clients = f"{CLIENT_LISTENER}," if is_broker else ""
+    values.fill("listeners", f"{clients}{CONTROLLER_LISTENER}://{host}:{port}")
+
+
+def read_balancer(values: Values) -> BalancerSettings:
+    brokers = values[EXCLUDED_BROKERS_KEY] or ()
+    excluded = {int(one) for one in brokers if one.isascii() and one.isdecimal()}
+    if len(excluded) < len(set(brokers)):
+        values.mistake(EXCLUDED_BROKERS_KEY, "holds something that is no broker's id")
+    prefix = "autobalancer.controller."
+    thresholds = [
+        values[f"{prefix}network.{way}.usage.distribution.detect.threshold"] for way in ("in", "out")
+    ]
+    return BalancerSettings(
+        values[f"{prefix}enable"],
+        values[f"{prefix}anomaly.detect.interval.ms"] / 1000,
+        values["autobalancer.reporter.metrics.reporting.interval.ms"] / 1000,
+        Limits((float(thresholds[0]), float(thresholds[1])), values[f"{prefix}execution.concurrency"]),
+        frozenset(values[f"{prefix}exclude.topics"] or ()),
+        frozenset(excluded),
+    )
 
 
 def read_ticks(values: Values) -> Ticks:

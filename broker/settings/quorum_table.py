@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from typing import Final
 
-from millrace.broker.settings.key import INT, LIST, Key
+from millrace.broker.settings.key import BOOLEAN, INT, LIST, LONG, Key
 
 QUORUM: Final = (
     Key(
         "controller.listener.names",
         LIST,
         None,
-        "Listeners of the controller; clients are not served there. A node that is no broker has CONTROLLER, "
-        "at its place in controller.quorum.voters, unless it is told others.",
+        "Listeners of the controller; clients are not served there. One that others reach has CONTROLLER, at "
+        "its place in controller.quorum.voters, unless it is told others.",
     ),
     Key(
         "controller.quorum.voters",
         LIST,
         "",
-        "The voters, ID@HOST:PORT, the same list on each node; several are controllers alone for now.",
+        "The voters, ID@HOST:PORT, the same list on each node.",
+    ),
+    Key(
+        "controller.quorum.voters.change.accept",
+        BOOLEAN,
+        "false",
+        "For one start of a node that was one of several voters, and whose quorum is to have others: says "
+        "that no node goes on with the former list.",
+        is_ours=True,
     ),
     Key(
         "controller.quorum.election.timeout.ms",
@@ -69,5 +77,67 @@ QUORUM: Final = (
         "",
         "Where the quorum is found; here, this node itself. Several are named in controller.quorum.voters.",
         shape="host:port",
+    ),
+    Key(
+        "autobalancer.controller.enable",
+        BOOLEAN,
+        "true",
+        "The active controller gives partitions of brokers that move more bytes than the others to these.",
+        is_ours=True,
+    ),
+    Key(
+        "autobalancer.controller.anomaly.detect.interval.ms",
+        LONG,
+        "60000",
+        "How often the active controller looks whether a broker is busy.",
+        low=1000,
+        is_ours=True,
+    ),
+    Key(
+        "autobalancer.reporter.metrics.reporting.interval.ms",
+        LONG,
+        "10000",
+        "How often a broker beside others reports what its partitions move; a report counts for a minute.",
+        low=100,
+        high=60_000,
+        is_ours=True,
+    ),
+    Key(
+        "autobalancer.controller.network.in.usage.distribution.detect.threshold",
+        LONG,
+        "1048576",
+        "Bytes a second that a broker takes at least to be busy: it is where that is a fifth above average.",
+        low=0,
+        is_ours=True,
+    ),
+    Key(
+        "autobalancer.controller.network.out.usage.distribution.detect.threshold",
+        LONG,
+        "1048576",
+        "Bytes a second that a broker gives at least to be busy: it is where that is a fifth above average.",
+        low=0,
+        is_ours=True,
+    ),
+    Key(
+        "autobalancer.controller.execution.concurrency",
+        INT,
+        "10",
+        "Partitions that the balancer moves at most with one look.",
+        low=1,
+        is_ours=True,
+    ),
+    Key(
+        "autobalancer.controller.exclude.topics",
+        LIST,
+        "",
+        "Topics whose partitions the balancer leaves where they are.",
+        is_ours=True,
+    ),
+    Key(
+        "autobalancer.controller.exclude.broker.ids",
+        LIST,
+        "",
+        "Brokers that the balancer gives nothing and relieves of nothing.",
+        is_ours=True,
     ),
 )

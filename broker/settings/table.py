@@ -17,6 +17,7 @@ from millrace.broker.settings.stored import STORED_KEYS
 
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 FOREVER = "9223372036854775807"
+CLIENT_LISTENER = "PLAINTEXT://127.0.0.1:9092"  # of a broker that names none
 
 NODE = (
     Key("node.id", INT, "1", "This node's id in the cluster; it is bound to the data directory.", low=0),
@@ -40,7 +41,7 @@ NODE = (
     Key(
         "listeners",
         LIST,
-        "PLAINTEXT://127.0.0.1:9092",
+        CLIENT_LISTENER,
         "Addresses served; an empty host is every address. While a broker runs others come and go, and those "
         "that clients are told of stay.",
         shape="endpoints",

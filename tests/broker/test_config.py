@@ -311,6 +311,22 @@ def test_a_broker_beside_controllers() -> None:
     assert make("broker.session.timeout.ms=4000").settings.controller.session_ms is None
 
 
+OF_BOTH = (BUCKET, CONTROLLER[2], OF_CLUSTER)
+
+
+def test_a_broker_that_is_a_voter_of_several() -> None:
+    """It serves clients where a broker does, and the others where they look for it."""
+    settings = make(*OF_BOTH).settings
+    assert settings.is_broker
+    assert settings.is_controller
+    assert not settings.is_alone
+    assert settings.controller.voters == (1, 2, 3)
+    assert settings.controller.session_ms == 3000
+    assert [str(one) for one in settings.listeners.clients] == ["PLAINTEXT://127.0.0.1:9092"]
+    assert [str(one) for one in settings.listeners.controllers] == ["CONTROLLER://a:1"]
+    assert make().settings.is_alone
+
+
 def test_a_broker_that_is_the_whole_quorum() -> None:
     settings = make("controller.quorum.voters=1@a:1").settings
     assert settings.is_broker
@@ -327,7 +343,14 @@ def test_a_broker_that_is_the_whole_quorum() -> None:
     [
         ((*CONTROLLER, OF_CLUSTER, "listeners=PLAINTEXT://:1"), "listeners", "serves no clients"),
         (CONTROLLER, "cluster.id", "the same"),
-        ((CONTROLLER[2], OF_CLUSTER), "controller.quorum.voters", "runs a quorum of one"),
+        ((*OF_BOTH, "listeners=PLAINTEXT://:1"), "listeners", "other members do not reach it"),
+        ((*OF_BOTH[1:],), "s3.data.buckets", "has to be given"),
+        (
+            (*OF_BOTH, "autobalancer.controller.exclude.broker.ids=1,x"),
+            "autobalancer.controller.exclude.broker.ids",
+            "no broker's id",
+        ),
+        ((*OF_BOTH, "node.id=4"), "controller.quorum.voters", "this node, 4"),
         ((*OF_BROKER[:3], OF_BROKER[4]), "cluster.id", "the same"),
         ((OF_BROKER[0], BUCKET, OF_CLUSTER), "controller.quorum.voters", "has to name the controllers"),
         ((*OF_BROKER, "node.id=2"), "controller.quorum.voters", "is no controller"),
@@ -628,6 +651,7 @@ def test_sizes_have_units(text: str, size_bytes: int) -> None:
 # The table
 
 OTHER_VALUES = {
+    "autobalancer.controller.exclude.broker.ids": "7",
     "process.roles": "controller,broker",
     "cluster.id": "bWlsbHJhY2UtdGVzdC0wMQ",
     "listeners": "PLAINTEXT://127.0.0.1:1",

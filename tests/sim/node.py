@@ -21,7 +21,7 @@ from millrace.broker.config import BrokerSettings
 from millrace.broker.controller_client import ControllerClient
 from millrace.broker.identity.ownership import Replaced as TakenOver
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.quorum.member import NoBackup
+from millrace.broker.quorum.remote_backup import RemoteBackup
 from millrace.broker.stores import NodeStores
 from millrace.kraft.bucket.writer import MetadataBackup
 from millrace.kraft.image.image import MetadataImage
@@ -183,7 +183,7 @@ class SimBroker(Broker):
         client: ControllerClient,
         stores: NodeStores,
         wal: WriteAheadLog,
-        backup: MetadataBackup | NoBackup,
+        backup: MetadataBackup | RemoteBackup,
     ) -> Storage:
         self.storage = await super()._start_engine(node, cache, client, stores, wal, backup)
         return self.storage

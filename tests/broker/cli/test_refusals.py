@@ -14,6 +14,8 @@ import pytest
 
 import millrace
 from millrace.broker.cli.refusals import sentence_of
+from millrace.broker.cluster.client import NobodyAnswers
+from millrace.broker.cluster.mover import NotServed
 from millrace.broker.config import BrokerSettings, load
 from millrace.broker.errors import CommandRefused, SettingsInvalid
 from millrace.broker.identity.binding import BindingRefused
@@ -21,6 +23,7 @@ from millrace.broker.identity.claim_format import NOBODY, ClaimCorrupt, ClaimKin
 from millrace.broker.identity.ownership import Replaced
 from millrace.broker.partitions.meta_stream import MetaCorrupt
 from millrace.broker.partitions.opening import StateCorrupt
+from millrace.broker.quorum.log_recovery import LogUnreachable
 from millrace.kraft import errors as kraft
 from millrace.kraft.bucket.layout import BackupCorrupt
 from millrace.kraft.bucket.writer import BackupForked
@@ -61,6 +64,7 @@ SAMPLES: tuple[tuple[BaseException, str], ...] = (
     (ObjectForeign("c/objects/1", Writer(1, 5), Writer(1, 6)), "let one of the two run"),
     (kraft.LogCorrupt("/d/log", 7, "checksum differs"), "restore"),
     (kraft.LogMismatch("/d/meta.properties", "node.id", 1, 2), "set it as it was"),
+    (kraft.VotersChanged("/d/quorum-state", (1, 2, 3), (1,)), "controller.quorum.voters.change.accept=true"),
     (kraft.SnapshotCorrupt("/d/1.checkpoint", "checksum differs"), "restore"),
     (kraft.UnknownRecord("type 599"), "start the version that wrote it"),
     (kraft.LogFull("/d/log"), "/d/log"),
@@ -110,6 +114,7 @@ NO_SAMPLE = {
     s3stream.StreamMissing, s3stream.OffsetTrimmed, s3stream.OffsetBeyondEnd, s3stream.UploadExpired,
     s3stream.CompactionRefused,
     ConnectFailed, PeerLost, kraft.OffsetWithinBatch, MetaCorrupt, StateCorrupt,
+    LogUnreachable, NobodyAnswers, NotServed,
 }  # fmt: skip
 
 
@@ -149,6 +154,7 @@ SAMPLE_OF = {
     "BaseException": ValueError("x"),
     "OwnerClaim | None": None,
     "Writer | None": None,
+    "tuple[int, ...]": (1, 2),
 }
 OF_A_STORE = tuple(
     kind("k", "reason")

@@ -1,0 +1,288 @@
+"""`millrace cluster`: a cluster of several nodes, started on this machine, shown, and its partitions moved.
+
+Exit codes: 0 done, or all is well; 1 it is not (partitions without a leader, brokers that are gone, moves
+that were refused or take longer than they were given); 2 nobody answers, or a mistake in what was asked. Not
+here: the parts (broker/cluster), `start` (cluster_start.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from millrace.broker.cli import RunLoop
+from millrace.broker.cli.table import counted, table
+
+if TYPE_CHECKING:
+    from millrace.broker.cluster.client import Address, ClusterClient
+    from millrace.broker.cluster.moves import Move
+    from millrace.broker.cluster.view import ClusterView, NodeView, Partition
+
+NOT_WELL, CANNOT_ASK = 1, 2
+BOOTSTRAP = "127.0.0.1:9092"
+SHOWN_MAX = 10  # partitions in one line
+ABOUT = """\
+A cluster of several nodes over one bucket: start one here, look at one anywhere, move its partitions.
+
+  millrace cluster start --nodes 3 --data-dir ./cluster      three nodes in this terminal; Ctrl-C stops them
+  millrace cluster status --bootstrap-server 127.0.0.1:9092  who leads, who is gone, what waits
+  millrace cluster move orders:3 --to 2                      one partition, or all of a topic: orders
+  millrace cluster drain 3                                   nothing is led by broker 3 any more
+  millrace cluster spread                                    every broker gets its share
+
+A partition that moves is opened by its new leader when the one before has closed it; producers and consumers
+go on by themselves.
+"""
+
+
+def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
+    given = parse(words)
+    if given.command == "start":
+        from millrace.broker.cli.cluster_start import start
+
+        return start(given, run_loop)
+    from millrace.broker.settings.addresses import split_host_port
+
+    try:
+        bootstrap = [split_host_port(one) for one in given.bootstrap_server.split(",") if one.strip()]
+        if not bootstrap:
+            raise ValueError("it is empty")
+    except ValueError as error:
+        print(f"millrace: --bootstrap-server: {error}", file=sys.stderr)
+        return CANNOT_ASK
+    return run_loop(ask(given, bootstrap))
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "millrace cluster",
+        description=ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, about: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=about, description=about, allow_abbrev=False)
+
+    starting = add("start", "start nodes on this machine; Ctrl-C stops them all")
+    starting.add_argument("--nodes", type=int, default=3, metavar="N", help="default 3")
+    starting.add_argument(
+        "--data-dir", default="./millrace-cluster", metavar="DIR", help="default ./millrace-cluster"
+    )
+    starting.add_argument("--port", type=int, metavar="PORT", help="the first node's; default 9092")
+    starting.add_argument(
+        "--override", action="append", default=[], metavar="KEY=VALUE", help="a setting of every node"
+    )
+    status = add("status", "the quorum, the nodes, and partitions that wait")
+    nodes = add("nodes", "the nodes: roles, addresses, what they lead")
+    moving = add("move", "give partitions to a broker")
+    moving.add_argument("partitions", nargs="+", metavar="TOPIC[:PARTITION]")
+    moving.add_argument("--to", type=int, required=True, metavar="ID", help="the broker")
+    draining = add("drain", "give all that a broker leads to the others")
+    draining.add_argument("node_id", type=int, metavar="ID")
+    spreading = add("spread", "give every broker as many partitions as the others")
+    for one in (status, nodes):
+        one.add_argument("--json", action="store_true", help="for programs, in place of the table")
+    for one in (moving, draining, spreading):
+        one.add_argument("--at-once", type=int, default=10, metavar="N", help="moves at a time; default 10")
+        one.add_argument(
+            "--timeout", type=seconds, default=60.0, metavar="SECONDS", help="for so many moves; default 60"
+        )
+        one.add_argument("--dry-run", action="store_true", help="print the moves, and do nothing")
+    for one in (status, nodes, moving, draining, spreading):
+        one.add_argument(
+            "--bootstrap-server", default=BOOTSTRAP, metavar="HOST:PORT[,...]", help=f"default {BOOTSTRAP}"
+        )
+    given = parser.parse_args(words)
+    if getattr(given, "at_once", 1) < 1:
+        parser.error("--at-once has to be 1 or more")
+    return given
+
+
+def seconds(word: str) -> float:
+    """Raises ArgumentTypeError, with a sentence."""
+    try:
+        number = float(word)
+    except ValueError:
+        number = -1.0
+    if not (math.isfinite(number) and number > 0):
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of seconds above 0")
+    return number
+
+
+async def ask(given: argparse.Namespace, bootstrap: Sequence[Address]) -> int:
+    from millrace.broker.cluster.client import ClusterClient
+    from millrace.broker.cluster.view import look
+    from millrace.protocol.errors import KafkaError, WireError
+    from millrace.runtime.errors import Unavailable, in_words
+    from millrace.runtime.net import LoopNet
+
+    async with ClusterClient(LoopNet(), bootstrap) as client:
+        try:
+            view = await look(client)
+            if given.command in ("status", "nodes"):
+                return tell(view, given)
+            code = await move(client, moves_of(view, given), given)
+            return max(code, tell_waiting(view)) if given.command in ("drain", "spread") else code
+        except ValueError as error:
+            print(f"millrace: {error}", file=sys.stderr)
+            return CANNOT_ASK
+        except Unavailable as error:
+            print(f"millrace: {in_words(error)}", file=sys.stderr)
+            return CANNOT_ASK
+        except WireError as error:
+            print(
+                f"millrace: {in_words(error)}: give the address that a broker has for clients, not a "
+                "controller's (--bootstrap-server)",
+                file=sys.stderr,
+            )
+            return CANNOT_ASK
+        except KafkaError as error:
+            print(f"millrace: refused: {error}", file=sys.stderr)
+            return NOT_WELL
+
+
+def tell(view: ClusterView, given: argparse.Namespace) -> int:
+    gone = [node.node_id for node in view.nodes if node.is_fenced]
+    leaderless = view.leaderless
+    if given.json:
+        print(json.dumps(as_values(view), indent=1))
+    else:
+        print(*(status_lines(view) if given.command == "status" else node_lines(view.nodes)), sep="\n")
+    is_well = view.controller_id >= 0 and not gone and not leaderless
+    return 0 if given.command == "nodes" or is_well else NOT_WELL
+
+
+def tell_waiting(view: ClusterView) -> int:
+    """Partitions without a leader are nobody's to give: they wait for what their last broker's log holds."""
+    waiting = view.leaderless
+    if not waiting:
+        return 0
+    print(
+        f"millrace: {counted(len(waiting), 'partition')} without a leader stay as they are, until the "
+        f"write-ahead log of the broker that led them is recovered: {names_of(waiting)}",
+        file=sys.stderr,
+    )
+    return NOT_WELL
+
+
+def names_of(partitions: Sequence[Partition]) -> str:
+    shown = ", ".join(f"{topic}:{index}" for topic, index in partitions[:SHOWN_MAX])
+    return shown + (", ..." if len(partitions) > SHOWN_MAX else "")
+
+
+def as_values(view: ClusterView) -> dict[str, Any]:
+    nodes = [
+        {
+            "node_id": node.node_id,
+            "roles": node.roles,
+            "address": node.address,
+            "rack": node.rack,
+            "is_fenced": node.is_fenced,
+            "partitions_led": node.led,
+            "metadata_records_behind": node.behind,
+        }
+        for node in view.nodes
+    ]
+    return {
+        "cluster_id": view.cluster_id,
+        "controller_id": view.controller_id,
+        "epoch": view.epoch,
+        "high_watermark": view.high_watermark,
+        "nodes": nodes,
+        "partitions": len(view.leaders),
+        "without_leader": [f"{topic}:{index}" for topic, index in view.leaderless],
+    }
+
+
+def status_lines(view: ClusterView) -> list[str]:
+    voters = sum(node.is_voter for node in view.nodes)
+    quorum = "quorum: nobody leads; a majority of the controllers has to run and reach one another"
+    if view.controller_id >= 0:
+        quorum = (
+            f"quorum: node {view.controller_id} leads in epoch {view.epoch}, {counted(voters, 'voter')}, "
+            f"metadata committed up to {view.high_watermark}"
+        )
+    sizes = f"{counted(len(view.nodes), 'node')}, {counted(len(view.leaders), 'partition')}"
+    lines = [f"cluster {view.cluster_id}: {sizes}", quorum, "", *node_lines(view.nodes)]
+    leaderless = view.leaderless
+    if leaderless:
+        count = counted(len(leaderless), "partition")
+        lines += ["", f"without a leader: {count}: {names_of(leaderless)}"]
+    return lines
+
+
+def node_lines(nodes: Sequence[NodeView]) -> list[str]:
+    head = ("node", "roles", "clients at", "rack", "state", "leads", "metadata")
+    rows = [
+        (
+            str(node.node_id),
+            node.roles,
+            node.address or "-",
+            node.rack or "-",
+            _state(node),
+            str(node.led) if node.is_broker else "-",
+            "unknown" if node.behind < 0 else f"{node.behind} behind",
+        )
+        for node in nodes
+    ]
+    return table(head, rows)
+
+
+def _state(node: NodeView) -> str:
+    if not node.is_broker:
+        return "votes"
+    return "gone, or starts" if node.is_fenced else "serves"
+
+
+def moves_of(view: ClusterView, given: argparse.Namespace) -> list[Move]:
+    """Raises ValueError with a sentence."""
+    from millrace.broker.cluster.moves import Move, drain_moves, spread_moves
+
+    if given.command == "spread":
+        return spread_moves(view.leaders, view.serving)
+    if given.command == "drain":
+        if not any(node.node_id == given.node_id and node.is_broker for node in view.nodes):
+            raise ValueError(f"the cluster has no broker {given.node_id}")
+        return drain_moves(view.leaders, view.serving, given.node_id)
+    if given.to not in view.serving:
+        raise ValueError(f"no broker {given.to} serves: there are {', '.join(map(str, view.serving))}")
+    found = []
+    for text in given.partitions:
+        topic, colon, index = text.rpartition(":")
+        named = [(topic, int(index))] if colon and index.isdecimal() else sorted(view.leaders)
+        chosen = [one for one in named if one in view.leaders and one[0] == (topic if colon else text)]
+        if not chosen:
+            raise ValueError(f"the cluster has no {text}: say TOPIC or TOPIC:PARTITION")
+        found += [Move(*one, given.to) for one in chosen if view.leaders[one] != given.to]
+    return list(dict.fromkeys(found))
+
+
+async def move(client: ClusterClient, moves: Sequence[Move], given: argparse.Namespace) -> int:
+    from millrace.broker.cluster.mover import NotServed, move_all
+
+    if given.dry_run:
+        print(*(f"{one.topic}:{one.index} to {one.to}" for one in moves), sep="\n")
+        return 0
+
+    def on_served(count: int) -> None:
+        print(f"{count} of {counted(len(moves), 'partition')} moved", file=sys.stderr, flush=True)
+
+    try:
+        await move_all(client, moves, given.at_once, given.timeout, on_served)
+    except NotServed as error:
+        shown = ", ".join(f"{one.topic}:{one.index}" for one in error.moves[:SHOWN_MAX])
+        print(
+            f"millrace: moved, and not served after {given.timeout:g} s where they went: {shown}; "
+            "millrace cluster status tells more",
+            file=sys.stderr,
+        )
+        return NOT_WELL
+    if not moves:
+        print("nothing has to move")
+    return 0

@@ -1,0 +1,80 @@
+"""ClusterClient: asks a cluster in Kafka's protocol, whichever of its brokers answers.
+
+    async with ClusterClient(net, [("host", 9092)]) as client:
+        response = await client.ask(DescribeClusterRequest())
+        response = await client.ask_node(3, ListOffsetsRequest(...))      that very broker
+
+Not here: what the answers mean (view.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from millrace.kraft.peers.connection import PeerConnection
+from millrace.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from millrace.runtime.errors import Unavailable, in_words
+from millrace.runtime.net import Net
+
+ANSWER_S: Final = 10.0
+CLIENT_ID: Final = "millrace cluster"
+Address = tuple[str, int]
+
+
+class NobodyAnswers(Unavailable):
+    """No broker of the cluster does; the argument says why, address by address."""
+
+
+class ClusterClient:
+    """`bootstrap`: brokers that are known, one at least. One request at a time."""
+
+    def __init__(self, net: Net, bootstrap: Sequence[Address]) -> None:
+        self._net = net
+        self._bootstrap = tuple(bootstrap)
+        self._known: dict[int, Address] = {}  # brokers, as the cluster told last
+        self._connections: dict[Address, PeerConnection] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for connection in self._connections.values():
+            connection.close()
+
+    async def ask(self, request: Any, answer_s: float = ANSWER_S) -> Any:
+        """The response of the first broker that answers within `answer_s`. Raises NobodyAnswers, WireError
+        where it does not serve that."""
+        reasons = []
+        for address in dict.fromkeys((*self._bootstrap, *self._known.values())):
+            try:
+                return await self._ask_at(address, request, answer_s)
+            except Unavailable as error:
+                reasons.append(in_words(error))
+        raise NobodyAnswers("; ".join(reasons))
+
+    async def ask_node(self, node_id: int, request: Any) -> Any:
+        """The response of this broker. Raises Unavailable, WireError."""
+        if node_id not in self._known:
+            await self.describe()
+        if node_id not in self._known:
+            raise NobodyAnswers(f"the cluster knows no broker {node_id}")
+        return await self._ask_at(self._known[node_id], request)
+
+    async def describe(self) -> DescribeClusterResponse:
+        """Every registered broker, also one that is fenced. Raises as `ask` does."""
+        response = await self.ask(DescribeClusterRequest(include_fenced_brokers=True))
+        assert isinstance(response, DescribeClusterResponse)
+        self._known = {broker.broker_id: (broker.host, broker.port) for broker in response.brokers}
+        return response
+
+    async def _ask_at(self, address: Address, request: Any, answer_s: float = ANSWER_S) -> Any:
+        """Of a connection that was lost meanwhile a new one is made, once."""
+        connection = self._connections.get(address)
+        if connection is None or not connection.is_open:
+            connection = await PeerConnection.open(self._net, *address, CLIENT_ID)
+            self._connections[address] = connection
+        return await connection.ask(request, answer_s)

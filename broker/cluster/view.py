@@ -1,0 +1,118 @@
+"""ClusterView: who is in a cluster, who leads its quorum, and who leads which partition, as clients are told.
+
+`view_of` is pure; `look` asks. Not here: how it is shown (cli/cluster.py).
+"""
+
+from __future__ import annotations
+
+from millrace.broker.cluster.client import ClusterClient
+from millrace.protocol.dataclass import dataclass
+from millrace.protocol.messages.describe_cluster import DescribeClusterResponse
+from millrace.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeQuorumResponsePartitionData,
+)
+from millrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from millrace.runtime.errors import Unavailable
+
+METADATA_TOPIC = "__cluster_metadata"
+QUORUM_S = 2.0  # for the controller that leads to answer: nobody may
+Partition = tuple[str, int]  # topic, index
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    node_id: int
+    is_broker: bool
+    is_voter: bool
+    address: str  # where clients reach it; "" of one that is no broker
+    rack: str
+    is_fenced: bool
+    led: int  # partitions
+    behind: int  # metadata records that it has not fetched yet; -1: unknown
+
+    @property
+    def roles(self) -> str:
+        return ",".join(["broker"] * self.is_broker + ["controller"] * self.is_voter)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    cluster_id: str
+    controller_id: int  # who leads the quorum; -1: nobody
+    epoch: int
+    high_watermark: int
+    nodes: tuple[NodeView, ...]  # by id
+    leaders: dict[Partition, int]  # -1: none
+
+    @property
+    def leaderless(self) -> list[Partition]:
+        return sorted(partition for partition, leader in self.leaders.items() if leader < 0)
+
+    @property
+    def serving(self) -> list[int]:
+        """Brokers that clients are sent to."""
+        return [node.node_id for node in self.nodes if node.is_broker and not node.is_fenced]
+
+
+async def look(client: ClusterClient) -> ClusterView:
+    """What brokers know is told also where nobody leads the quorum. Raises Unavailable, WireError."""
+    brokers = await client.describe()
+    metadata = await client.ask(MetadataRequest(topics=None, allow_auto_topic_creation=False))
+    return view_of(brokers, metadata, await _quorum(client))
+
+
+async def _quorum(client: ClusterClient) -> DescribeQuorumResponsePartitionData:
+    """Of nobody where nobody answers for it."""
+    nobody = DescribeQuorumResponsePartitionData(leader_id=-1, leader_epoch=-1, high_watermark=-1)
+    asked = DescribeQuorumRequestTopicData(METADATA_TOPIC, [DescribeQuorumRequestPartitionData()])
+    try:
+        response = await client.ask(DescribeQuorumRequest([asked]), QUORUM_S)
+    except Unavailable:
+        return nobody
+    found = response.topics[0].partitions[0] if response.topics and not response.error_code else nobody
+    return nobody if found.error_code else found
+
+
+def view_of(
+    brokers: DescribeClusterResponse,
+    metadata: MetadataResponse,
+    quorum: DescribeQuorumResponsePartitionData,
+) -> ClusterView:
+    leaders = {
+        (topic.name or "", one.partition_index): one.leader_id
+        for topic in metadata.topics
+        for one in topic.partitions
+    }
+    led: dict[int, int] = {}
+    for leader in leaders.values():
+        led[leader] = led.get(leader, 0) + 1
+    voters = {one.replica_id for one in quorum.current_voters}
+    ends = {one.replica_id: one.log_end_offset for one in (*quorum.current_voters, *quorum.observers)}
+    end = ends.get(quorum.leader_id, -1)
+    registered = {broker.broker_id: broker for broker in brokers.brokers}
+    nodes = []
+    for node_id in sorted({*registered, *voters}):
+        broker, own_end = registered.get(node_id), ends.get(node_id, -1)
+        nodes.append(
+            NodeView(
+                node_id,
+                broker is not None,
+                node_id in voters,
+                "" if broker is None else f"{broker.host}:{broker.port}",
+                (broker.rack if broker is not None else None) or "",
+                broker is not None and broker.is_fenced,
+                led.get(node_id, 0),
+                -1 if min(end, own_end) < 0 else max(0, end - own_end),
+            )
+        )
+    return ClusterView(
+        brokers.cluster_id,
+        quorum.leader_id,
+        quorum.leader_epoch,
+        quorum.high_watermark,
+        tuple(nodes),
+        leaders,
+    )

@@ -1,0 +1,137 @@
+"""Failovers: this broker recovers write-ahead logs of brokers that are gone, as metadata asks it to.
+
+    metadata names this broker          it recovers the log, and says so; or says that it cannot
+    nobody can, this broker neither     it looks again now and then, and begins when it can
+    metadata names it no more           it stops where it is
+
+A few at a time, others wait. Not here: the recovery (log_recovery.py), who is asked (kraft/commands/
+leaders.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from millrace.broker.controller_client import ControllerClient
+from millrace.broker.quorum.log_recovery import LogRecovery
+from millrace.kraft.image.delta import MetadataDelta
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.tables.failovers import NOBODY, Failover
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.runtime.errors import Fenced, Unavailable, in_words
+
+log = logging.getLogger(__name__)
+AT_ONCE: Final = 2
+AGAIN_S, AGAIN_MAX_S = 5.0, 15.0  # between looks at a log that nobody can recover, doubled with each
+
+
+class Failovers:
+    """`recovery` makes an attempt at the log of a node. `client` speaks for this broker."""
+
+    def __init__(
+        self, broker_id: int, client: ControllerClient, recovery: Callable[[int], LogRecovery]
+    ) -> None:
+        self._broker_id = broker_id
+        self._client = client
+        self._recovery = recovery
+        self._image: MetadataImage | None = None
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self._is_stopped = False
+
+    def start(self, image: MetadataImage) -> None:
+        """`on_image` is to be told of every later one."""
+        self._follow(image)
+
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if delta.failovers_changed:
+            self._follow(image)
+        self._image = image
+
+    async def stop(self) -> None:
+        """What is under way is given up; another broker goes on from there."""
+        self._is_stopped = True
+        running = list(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def _follow(self, image: MetadataImage) -> None:
+        self._image = image
+        for node_id, task in self._running.items():
+            if not self._is_mine(image.failovers.get(node_id)):
+                task.cancel()
+        for failover in image.failovers:
+            if self._is_mine(failover) and failover.node_id not in self._running and not self._is_stopped:
+                self._begin(failover.node_id)
+
+    def _is_mine(self, failover: Failover | None) -> bool:
+        """To be done here, or to be looked at again from here."""
+        if failover is None:
+            return False
+        is_asked = failover.by_node == self._broker_id
+        return is_asked or (failover.by_node == NOBODY and self._client.broker_epoch in failover.unable)
+
+    def _begin(self, node_id: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._attend(node_id), name=f"failover of {node_id}")
+        self._running[node_id] = task
+        task.add_done_callback(lambda done: self._ended(node_id, done))
+
+    def _ended(self, node_id: int, task: asyncio.Task[None]) -> None:
+        if self._running.get(node_id) is task:
+            del self._running[node_id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("failover: of broker %d ended", node_id, exc_info=error)
+        if self._image is not None and not self._is_stopped:
+            self._follow(self._image)  # it may be asked for again
+
+    async def _attend(self, node_id: int) -> None:
+        """Until the log is recovered, or this broker is not asked any more."""
+        again_s, reason = AGAIN_S, ""
+        while True:
+            async with self._places:
+                failure = await self._try(node_id)
+            if not failure:
+                return
+            if failure != reason:
+                log.warning("failover: the write-ahead log of broker %d: %s", node_id, failure)
+                reason = failure
+            failover = None if self._image is None else self._image.failovers.get(node_id)
+            if failover is not None and failover.by_node == self._broker_id:
+                await self._end(node_id, failure)
+                return  # whoever is asked next, metadata says
+            await asyncio.sleep(again_s)
+            again_s = min(2 * again_s, AGAIN_MAX_S)
+
+    async def _try(self, node_id: int) -> str:
+        """Why the log cannot be recovered from here; "" when it was, or is somebody else's now."""
+        recovery = self._recovery(node_id)
+        try:
+            found = await recovery.find()
+            log.warning("failover: recovers the write-ahead log of broker %d: %s", node_id, found.wal.address)
+            began_s = asyncio.get_running_loop().time()
+            await recovery.run(found)
+        except Fenced as error:
+            log.info("failover: of broker %d is somebody else's now: %s", node_id, in_words(error))
+            return ""
+        except Unavailable as error:
+            return in_words(error)
+        except Exception as error:
+            log.warning("failover: of broker %d failed", node_id, exc_info=error)
+            return in_words(error)
+        took_s = asyncio.get_running_loop().time() - began_s
+        log.warning("failover: the write-ahead log of broker %d is recovered, in %.2f s", node_id, took_s)
+        await self._end(node_id, "")
+        return ""
+
+    async def _end(self, node_id: int, failure: str) -> None:
+        try:
+            await self._client.end_failover(node_id, failure)
+        except KafkaError as error:
+            if error.code != ErrorCode.INVALID_RECORD_STATE:
+                raise
+            log.info("failover: of broker %d is somebody else's now: %s", node_id, error.message)

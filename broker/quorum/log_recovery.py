@@ -1,0 +1,267 @@
+"""LogRecovery: recovers the write-ahead log of a broker that is gone, in its name.
+
+    look at the log as metadata names it                    changes nothing; raises LogUnreachable
+      ─► begin: metadata gives the one that is gone a new epoch, and refuses what it asks for itself
+      ─► claim its series in the bucket                     it finds that it was replaced, and ends
+      ─► open its log                                       this fences it: it acknowledges nothing more
+      ─► upload what is not committed, empty the log, close its streams, register the log
+      ─► release the claim, close the log
+
+As the broker's own start does, with nothing served. Kept true: killed anywhere, the next one, or the broker
+itself, goes on from there. Not here: who is asked to (kraft/commands/leaders.py), when (failovers.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from millrace.broker.config import BrokerSettings
+from millrace.broker.controller_client import ControllerClient
+from millrace.broker.identity.binding import MARKER_KEY
+from millrace.broker.identity.claims import Claimant, claimant_of
+from millrace.broker.identity.ownership import Owner, Replaced
+from millrace.broker.identity.wal_binding import WalBinding, check_found_mark, judge_wal
+from millrace.broker.quorum.remote_backup import RemoteBackup
+from millrace.broker.stores import NodeStores, wal_place
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.node import ControllerNode
+from millrace.kraft.tables.wals import NodeWal
+from millrace.protocol.dataclass import dataclass
+from millrace.runtime.bundle import Runtime
+from millrace.runtime.errors import MillraceError, Unavailable, in_words
+from millrace.runtime.objectstore import StoreFull
+from millrace.runtime.objectstore.address import AddressError, parse_address
+from millrace.runtime.objectstore.retry import RetryingObjectStore, RetryPolicy
+from millrace.runtime.objectstore.watched import WAL_STORE, StoreWatch
+from millrace.s3stream.storage import Storage
+from millrace.wal.identity import NO_MARK, MetadataMark, WalIdentity
+from millrace.wal.kind import WalPlace, WalWords
+from millrace.wal.log import WalOwner, WriteAheadLog
+from millrace.wal.opening import identify_wal, kind_of, open_wal
+
+log = logging.getLogger(__name__)
+CACHE_PART: Final = 4  # of the log cache's size: what one recovery may hold beside it
+CLOSE_MS: Final = 5_000
+REACH_S: Final = 10.0  # for log and bucket to be seen from here
+STALLED_S: Final = 15.0  # that a store may not answer, before another broker is asked
+LOOK_S: Final = 1.0
+# Another broker may have the answer that this one does not get.
+CLAIM_RETRIES: Final = RetryPolicy(attempts_max=6, longest_wait_ms=2_000, attempt_timeout_ms=10_000)
+T = TypeVar("T")
+
+
+class LogUnreachable(Unavailable):
+    """The log cannot be recovered from here; the argument says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A log that can be opened from here."""
+
+    wal: NodeWal
+    place: WalPlace
+    binding: WalBinding
+
+
+class LogRecovery:
+    """One attempt at the log of `node_id`. `client` speaks for this broker."""
+
+    def __init__(
+        self,
+        node_id: int,
+        node: ControllerNode,
+        client: ControllerClient,
+        stores: NodeStores,
+        backup: RemoteBackup,
+        settings: BrokerSettings,
+        runtime: Runtime,
+    ) -> None:
+        self._node_id = node_id
+        self._node = node
+        self._client = client
+        self._stores = stores
+        self._backup = backup
+        self._settings = settings
+        self._runtime = runtime
+        self._rand = runtime.rand.split(f"failover of {node_id}")
+        self._wal_store = StoreWatch(WAL_STORE)
+
+    @property
+    def _image(self) -> MetadataImage:
+        return self._node.publisher.image
+
+    async def find(self) -> Found:
+        """Raises LogUnreachable where the log that metadata names is not here, is another one or an older
+        copy, or is in use; and where the bucket is not seen from here, or the one or the other does not
+        answer within `REACH_S`."""
+        wal = self._image.wals.last_written(self._node_id)
+        if wal is None:
+            raise LogUnreachable("metadata names no write-ahead log")
+        try:
+            async with asyncio.timeout(REACH_S):
+                await self._see_bucket()
+                place = self._place_of(wal)
+                found = await identify_wal(place, self._node_id)
+            if found is None:
+                raise LogUnreachable(f"no write-ahead log is at {wal.address}, seen from here")
+            binding = self._judged(place, found)
+        except TimeoutError:
+            why = self._wal_store.reason or f"{wal.address} or the bucket gives no answer"
+            raise LogUnreachable(f"{why} (within {REACH_S:.0f} s)") from None
+        except (MillraceError, ValueError, OSError) as error:
+            raise error if isinstance(error, LogUnreachable) else LogUnreachable(in_words(error)) from error
+        if binding.is_foreign:
+            raise LogUnreachable(f"the write-ahead log at {wal.address}, seen from here, is another one")
+        return Found(wal, place, binding)
+
+    async def _see_bucket(self) -> None:
+        if await self._stores.looks.head(MARKER_KEY) is None:
+            raise LogUnreachable(f"{self._settings.data} is no bucket of a cluster, seen from here")
+
+    async def run(self, found: Found) -> None:
+        """On return no stream of the broker is open. Raises Fenced where it is back, or another recovers its
+        log; Unavailable where a store stops to answer; what opening and recovering a log raise."""
+        incarnation = self._rand.split("incarnation").uuid()
+        client = await self._client.begin_failover(self._node_id, incarnation)
+        claimant = await self._claimant(client, incarnation)
+        claim = await claimant.claim(self._node_id)
+        owner = Owner(
+            self._stores.looks,
+            [claim],
+            self._node_id,
+            self._rand.split("looks"),
+            _say_replaced,
+            self._runtime.clock,
+            is_conditional=claimant.has_conditions,
+        )
+        looks = asyncio.get_running_loop().create_task(owner.run(), name="looks of a failover")
+        try:
+            await self._recover(found, client, owner)
+            await claimant.release_all([claim])
+        finally:
+            looks.cancel()
+            await asyncio.gather(looks, return_exceptions=True)
+            owner.close()
+
+    async def _recover(self, found: Found, client: ControllerClient, owner: Owner) -> None:
+        wal = await _unless_stalled(self._open(found, client), lambda: self._wal_store.reason)
+        settings = self._settings.streams
+        cache_bytes = settings.log_cache_bytes // CACHE_PART
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_failed(error: BaseException) -> None:
+            if not failed.done():
+                failed.set_exception(error)
+                failed.exception()  # where nobody asks any more
+
+        storage = Storage(
+            wal,
+            self._stores.engine,
+            client,
+            client,
+            replace(settings, log_cache_bytes=cache_bytes),
+            self._node.cluster_id,
+            on_failed,
+            self._backup.reach_committed,
+            ownership=owner,
+            gate=owner,
+        )
+        try:
+            await _unless_stalled(
+                storage.start(), lambda: storage.upload_blocked_reason or self._wal_store.reason
+            )
+            await client.register_wal(
+                wal.wal_id, found.wal.kind, found.wal.address, wal.confirmed_end, is_loss_accepted=False
+            )
+        finally:
+            await storage.close(CLOSE_MS)
+        if failed.done():
+            failed.result()
+
+    async def _open(self, found: Found, client: ControllerClient) -> WriteAheadLog:
+        """In the name of the one that is gone, whose last owner can write no more on return."""
+        image, is_shared = self._image, found.wal.kind == "object"
+        mark = NO_MARK if is_shared else MetadataMark(image.offset, image.epoch)
+        owner = WalOwner(
+            self._node.cluster_id,
+            self._node_id,
+            client.broker_epoch,
+            found.wal.wal_id,
+            found.binding.committed_end,
+            mark,
+        )
+        wal = await open_wal(found.place, owner)
+        try:
+            history = self._node.driver.raft.log.history
+            check_found_mark(
+                wal.found_mark, wal.wal_id, found.place.address.target, image, history, self._node_id
+            )
+        except BaseException:
+            await wal.close()
+            raise
+        return wal
+
+    def _place_of(self, wal: NodeWal) -> WalPlace:
+        """Raises AddressError. Damage is not stepped over: that is an operator's word, given to the broker
+        itself."""
+        address = parse_address(wal.address)
+        kind = kind_of(address)
+        if kind.name != wal.kind:
+            raise AddressError(f"{wal.address} is no log of the kind {wal.kind}")
+        words = WalWords(address.options, "prefer", "refuse")
+        settings = kind.read_settings(words)
+        place = wal_place(self._settings, self._runtime, self._stores, self._wal_store)
+        return replace(place, address=address, settings=settings, rand=self._rand.split("wal"))
+
+    def _judged(self, place: WalPlace, found: WalIdentity) -> WalBinding:
+        return judge_wal(
+            found,
+            place.address.target,
+            self._image,
+            self._node.driver.raft.log.history,
+            self._node_id,
+            self._node.cluster_id,
+            is_acceptable=False,
+        )
+
+    async def _claimant(self, client: ControllerClient, incarnation: bytes) -> Claimant:
+        return await claimant_of(
+            RetryingObjectStore(self._stores.plain, self._rand.split("claims"), CLAIM_RETRIES),
+            str(self._settings.data),
+            self._node.cluster_id,
+            incarnation,
+            self._runtime.clock,
+            self._node.publisher,
+            client,
+            _say_full,
+        )
+
+
+async def _unless_stalled(work: Coroutine[Any, Any, T], reason: Callable[[], str]) -> T:
+    """What the work gives. Raises LogUnreachable, the work cancelled, where there has been a reason for
+    `STALLED_S`: a store does not answer here, and may answer another broker."""
+    loop = asyncio.get_running_loop()
+    task, well_s = loop.create_task(work, name="recovery of a log"), loop.time()
+    try:
+        while not (await asyncio.wait([task], timeout=LOOK_S))[0]:
+            why = reason()
+            if not why:
+                well_s = loop.time()
+            elif loop.time() - well_s > STALLED_S:
+                raise LogUnreachable(why)
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _say_replaced(error: Replaced) -> None:
+    log.info("failover: %s", error)
+
+
+def _say_full(what: str, attempts: int, error: StoreFull) -> None:
+    log.warning("failover: %s waits for room: %s", what, error)

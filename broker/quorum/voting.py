@@ -1,0 +1,65 @@
+"""VotingBroker: a broker that is a voter of a quorum of several too (process.roles=broker,controller). It
+does what a broker beside controllers does, answers the other members, and does the duties while it leads.
+
+When it ends, the broker does first, while its controller still decides. Not here: what either part does
+(follower.py, process.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from millrace.broker.identity.known_time import KnownTime
+from millrace.broker.meters.quorum import show_duties, show_quorum
+from millrace.broker.network.memory import RequestBudget
+from millrace.broker.network.server import BoundEndpoint, bind_all, unbind
+from millrace.broker.quorum.duties import LeaderDuties
+from millrace.broker.quorum.follower import FollowingBroker
+from millrace.broker.quorum.listener import DRAIN_MS, controller_server
+from millrace.broker.quorum.member import look_into_bucket
+from millrace.broker.quorum.others_end import until_others_end
+from millrace.broker.stores import NodeStores
+from millrace.kraft.node import ControllerNode
+from millrace.kraft.peers.transport import QuorumTransport
+from millrace.runtime.tasks import Tasks
+
+
+class VotingBroker(FollowingBroker):
+    _member_places: Sequence[BoundEndpoint] = ()  # bound, and not yet served
+    _opened_clock: KnownTime  # once it is a member
+
+    async def _bind(self) -> None:
+        places = await bind_all(self._runtime.net, self._settings.listeners.controllers)
+
+        async def end() -> None:
+            unbind(places)
+
+        self._endings.add("addresses of the controller", end)
+        self._member_places = places
+        await super()._bind()
+
+    async def _join(self, node: ControllerNode, transport: QuorumTransport, stores: NodeStores) -> None:
+        """Others need this voter while its broker still waits for what it is to be told."""
+        settings, runtime = self._settings, self._runtime
+        show_quorum(self._registry, node)
+        budget = RequestBudget(settings.memory.requests_bytes, asyncio.get_running_loop().call_soon)
+        server = controller_server(node, transport, budget, settings, runtime)
+        patient = self._patient(stores.plain, "metadata at start")
+        self._empty_reason = await look_into_bucket(node, patient)
+        self._endings.add("controller listener", lambda: server.stop(DRAIN_MS))
+        self._endings.add("controller", node.close)
+        await server.start(self._member_places)
+        await node.start()
+        known = self._opened_clock = await super()._open_clock(node, stores)
+        duties = LeaderDuties(node, stores, known, settings, runtime, self._on_failed)
+        transport.commands.backup = lambda: duties.backup
+        transport.commands.on_load = duties.take_load
+        show_duties(self._registry, duties)
+        tasks = Tasks()
+        tasks.start("duties of the leader", duties.run, on_escape=lambda name, error: self._on_failed(error))
+        self._endings.add("duties of the leader", tasks.stop)
+        self._endings.add("wait for brokers that end", lambda: until_others_end(node))
+
+    async def _open_clock(self, node: ControllerNode, stores: NodeStores) -> KnownTime:
+        return self._opened_clock
