@@ -17,6 +17,11 @@ from millrace.protocol.apis import NAMED
 from millrace.protocol.batch_build import build_batch
 from millrace.protocol.batches import iter_headers
 from millrace.protocol.codec import decode_response, encode_request
+from millrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from millrace.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from millrace.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -78,6 +83,12 @@ class Client:
         made = CreatableTopic(topic, partitions, 1, configs=texts)
         answer = self.ask("CreateTopics", CreateTopicsRequest([made], int(PATIENCE_S * 1000))).topics[0]
         assert answer.error_code == 0, answer
+
+    def move(self, topic: str, partitions: Sequence[int], to: int) -> None:
+        """To another broker; refused or not."""
+        asked = [ReassignableTopic(topic, [ReassignablePartition(index, [to]) for index in partitions])]
+        answer = self.ask("AlterPartitionReassignments", AlterPartitionReassignmentsRequest(topics=asked))
+        assert not answer.error_code, answer
 
     def topic_ids(self) -> dict[str, bytes]:
         topics = self.ask("Metadata", MetadataRequest(topics=None), 12).topics

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from tests.live import LiveBroker, free_port
 from tests.patience import until
@@ -85,13 +86,80 @@ class LiveControllers:
             node.kill()
 
 
-class LiveCluster:
-    """Controllers and brokers over one bucket, a folder. Brokers are nodes 101 and up, each with a WAL of its
-    own. `with LiveCluster(folder, controllers=3, brokers=3) as cluster`: all of them ready."""
+class LiveNodes:
+    """Brokers over one bucket, by node id; started all at once, and ready on entry."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[int, LiveBroker] = {}
+
+    @property
+    def addresses(self) -> list[str]:
+        return [broker.address for broker in self.brokers.values()]
+
+    def begin(self) -> None:
+        for broker in self.brokers.values():
+            broker.begin()
+        for broker in self.brokers.values():
+            broker.wait_ready()
+
+    def __enter__(self) -> Self:
+        try:
+            self.begin()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for broker in self.brokers.values():
+            broker.kill()
+
+
+class LiveCombined(LiveNodes):
+    """Nodes 1 and up, each broker and controller in one."""
+
+    def __init__(self, folder: Path, count: int, overrides: dict[str, str] | None = None) -> None:
+        super().__init__()
+        ports = {node_id: free_port() for node_id in range(1, count + 1)}
+        voters = ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in ports.items())
+        for node_id, port in ports.items():
+            clients = free_port()
+            settings = {
+                "node.id": str(node_id),
+                "cluster.id": CLUSTER,
+                "controller.quorum.voters": voters,
+                "listeners": f"PLAINTEXT://127.0.0.1:{clients},CONTROLLER://127.0.0.1:{port}",
+                "s3.data.buckets": f"0@file://{folder}/bucket",
+                **(overrides or {}),
+            }
+            node = LiveBroker(folder / f"node{node_id}", settings, wal="64MiB")
+            node.port, node.address = clients, f"127.0.0.1:{clients}"
+            self.brokers[node_id] = node
+
+    def leader(self) -> int:
+        """The active controller, once all that run say the same."""
+        found: set[int] = set()
+
+        def is_agreed() -> bool:
+            pages = [node.metrics() for node in self.brokers.values() if node.is_running()]
+            found.clear()
+            found.update(int(page["millrace_quorum_leader"]) for page in pages)
+            return len(found) == 1 and found != {-1}
+
+        until(is_agreed, "no controller leads")
+        return found.pop()
+
+
+class LiveCluster(LiveNodes):
+    """Controllers and brokers apart. Brokers are nodes 101 and up, each with a WAL of its own.
+    `with LiveCluster(folder, controllers=3, brokers=3) as cluster`: all of them ready."""
 
     def __init__(
         self, folder: Path, controllers: int, brokers: int, overrides: dict[str, str] | None = None
     ) -> None:
+        super().__init__()
         self.quorum = LiveControllers(folder, controllers, overrides)
         self._overrides = overrides or {}
         self.brokers = {
@@ -110,27 +178,14 @@ class LiveCluster:
             **self._overrides,
         }
 
-    @property
-    def addresses(self) -> list[str]:
-        return [broker.address for broker in self.brokers.values()]
-
-    def __enter__(self) -> LiveCluster:
-        try:
-            self.quorum.start()
-            for broker in self.brokers.values():
-                broker.begin()
-            for broker in self.brokers.values():
-                broker.wait_ready()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
+    def begin(self) -> None:
+        self.quorum.start()
+        super().begin()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for broker in self.brokers.values():
-            broker.kill()
+        super().__exit__(kind, error, trace)
         self.quorum.__exit__(kind, error, trace)
 
 

@@ -1,0 +1,89 @@
+"""Kafka's own command-line classes against three nodes: partitions are moved, the quorum is described, a
+broker is taken out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.compat.jvm import Jvm
+from tests.compat.test_tools import Tools
+from tests.live.client import Client
+from tests.live.cluster import LiveCombined
+from tests.live.test_brokers import leaders
+from tests.live.test_controllers import QUICK
+from tests.patience import until
+
+TOPIC, PARTITIONS = "spread", 6
+REASSIGN = "reassign.ReassignPartitionsCommand"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCombined]:
+    with LiveCombined(tmp_path_factory.mktemp("nodes"), 3, QUICK) as started:
+        with Client(started.addresses[0]) as client:
+            client.create(TOPIC, PARTITIONS)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def tools(jvm: Jvm, cluster: LiveCombined) -> Tools:
+    return Tools(jvm, cluster.addresses[1])
+
+
+def test_partitions_are_reassigned(tools: Tools, cluster: LiveCombined, tmp_path: Path) -> None:
+    """kafka-reassign-partitions: proposed, carried out, verified; two replicas are refused in words."""
+    topics, moves = tmp_path / "topics.json", tmp_path / "moves.json"
+    topics.write_text(json.dumps({"version": 1, "topics": [{"topic": TOPIC}]}))
+    proposed = tools(
+        REASSIGN, "--generate", "--topics-to-move-json-file", str(topics), "--broker-list", "1,2,3"
+    )
+    assert "Proposed partition reassignment configuration" in proposed
+
+    def plan(*replicas: list[int]) -> None:
+        places = [{"topic": TOPIC, "partition": at, "replicas": to} for at, to in enumerate(replicas)]
+        moves.write_text(json.dumps({"version": 1, "partitions": places}))
+
+    given = ("--reassignment-json-file", str(moves))
+    plan([3], [3])
+    assert f"Successfully started partition reassignments for {TOPIC}-0,{TOPIC}-1" in tools(
+        REASSIGN, "--execute", *given
+    )
+    verified = tools(REASSIGN, "--verify", *given)
+    assert re.findall(r"partition (\S+) is completed", verified) == [f"{TOPIC}-0", f"{TOPIC}-1"]
+    until(lambda: [leaders(cluster.brokers[1])[at] for at in (0, 1)] == [3, 3], "they did not move")
+    assert "No partition reassignments found" in tools(REASSIGN, "--list")
+    plan([3, 2])
+    refused = tools(REASSIGN, "--execute", *given, code=1)
+    assert "A partition has one replica, whose broker leads it: name one" in refused
+
+
+def test_the_quorum_is_described(tools: Tools, cluster: LiveCombined) -> None:
+    """kafka-metadata-quorum names where each voter is."""
+    asked = "MetadataQuorumCommand", "--bootstrap-server", cluster.addresses[1], "describe"
+    status = tools.without_address(*asked, "--status")
+    (voters,) = re.findall(r"CurrentVoters: +(.*)", status)
+    told = {one["id"]: one["endpoints"] for one in json.loads(voters)}
+    ids = cluster.brokers[1]._overrides["controller.quorum.voters"].split(",")
+    assert told == {int(one[0]): [f"CONTROLLER://{one[2:]}"] for one in ids}
+    replication = tools.without_address(*asked, "--replication")
+    assert sorted(re.findall(r"^(\d)\s.*\s(Leader|Follower)", replication, re.MULTILINE)) == sorted(
+        (node_id, "Leader" if int(node_id) == cluster.leader() else "Follower") for node_id in "123"
+    )
+
+
+def test_a_broker_is_taken_out(tools: Tools, cluster: LiveCombined) -> None:
+    """kafka-cluster: one that runs is not unregistered; one that has ended in order is."""
+    leader = cluster.leader()
+    gone = next(node_id for node_id in cluster.brokers if node_id not in (2, leader))
+    tools("ClusterTool", "unregister", "--id", str(gone), code=1)
+    assert cluster.brokers[gone].stop() == 0
+    assert f"Broker {gone} is no longer registered" in tools("ClusterTool", "unregister", "--id", str(gone))
+    listed = tools("ClusterTool", "list-endpoints", "--include-fenced-brokers")
+    assert re.findall(r"^(\d) ", listed, re.MULTILINE) == [one for one in "123" if int(one) != gone]
+    described = tools("TopicCommand", "--describe", "--topic", TOPIC)
+    assert not re.search(rf"Leader: ({gone}|-1|none)\b", described)

@@ -1,0 +1,176 @@
+"""Brokers as real processes: one that is gone is recovered by another, one that ends hands over first, and a
+partition that is moved goes on elsewhere. What was acknowledged is there once, and in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live import warm
+from tests.live.client import Client
+from tests.live.cluster import FIRST_BROKER, LiveCluster, LiveNodes, logged
+from tests.live.test_brokers import PARTITIONS, TOPIC, leaders, producer, read_all
+from tests.live.test_controllers import QUICK
+from tests.patience import until
+
+SECOND = FIRST_BROKER + 1
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LiveCluster]:
+    with LiveCluster(tmp_path, 1, 3, QUICK) as started:
+        with Client(started.addresses[0]) as client:
+            client.create(TOPIC, PARTITIONS)
+        yield started
+
+
+def values(first: int, count: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(first, first + count)]
+
+
+def send(cluster: LiveNodes, records: list[bytes]) -> None:
+    """All are acknowledged on return."""
+    sender = producer(cluster, retries=100, max_block_ms=60_000)
+    try:
+        sent = [sender.send(TOPIC, value, partition=int(value) % PARTITIONS) for value in records]
+        for one in sent:
+            one.get(60)
+    finally:
+        sender.close()
+
+
+def check_all(cluster: LiveNodes, records: list[bytes]) -> None:
+    found = read_all(cluster, len(records))
+    assert sorted(found) == records
+    for index in range(PARTITIONS):
+        of_partition = [value for value in found if int(value) % PARTITIONS == index]
+        assert of_partition == sorted(of_partition), index
+
+
+def moved_from(cluster: LiveNodes, gone: int) -> bool:
+    witness = next(broker for node_id, broker in cluster.brokers.items() if node_id != gone)
+    return not {gone, -1} & {*leaders(witness).values()}
+
+
+def test_what_a_killed_broker_acknowledged_is_recovered_by_another(cluster: LiveCluster) -> None:
+    """And the killed one comes back, leads nothing that it led, and serves."""
+    send(cluster, values(0, 300))
+    victim = cluster.brokers[SECOND]
+    victim.kill()
+    began = time.monotonic()
+    until(lambda: moved_from(cluster, SECOND), "its partitions are not led by others")
+    print(f"led by others {time.monotonic() - began:.2f} s after the kill")
+    del cluster.brokers[SECOND]
+    send(cluster, values(300, 300))
+    check_all(cluster, values(0, 600))
+    cluster.brokers[SECOND] = victim.restart()
+    send(cluster, values(600, 60))
+    check_all(cluster, values(0, 660))
+
+
+def test_a_broker_that_ends_hands_over_first(cluster: LiveCluster) -> None:
+    """Its streams are closed before it goes, so that nothing is recovered, and nobody waits for a session."""
+    send(cluster, values(0, 120))
+    began = time.monotonic()
+    assert cluster.brokers[SECOND].stop() == 0
+    assert moved_from(cluster, SECOND), "moved before its end"
+    print(f"handed over and ended in {time.monotonic() - began:.2f} s")
+    ended = cluster.brokers.pop(SECOND)
+    send(cluster, values(120, 120))
+    check_all(cluster, values(0, 240))
+    assert not logged(cluster.quorum.nodes[1], "is to recover")
+    assert logged(cluster.quorum.nodes[1], "are led by others now")
+    assert not logged(ended, "recovers it")
+
+
+def test_a_partition_that_is_moved_goes_on_elsewhere(cluster: LiveCluster) -> None:
+    send(cluster, values(0, 120))
+    (witness, *_) = cluster.brokers.values()
+    (index,) = [index for index, leader in leaders(witness).items() if leader == SECOND][:1]
+    with Client(witness.address) as client:
+        client.move(TOPIC, [index], FIRST_BROKER)
+    until(lambda: leaders(witness)[index] == FIRST_BROKER, "it does not lead")
+    send(cluster, values(120, 120))
+    check_all(cluster, values(0, 240))
+
+
+def test_a_log_that_nobody_reaches_is_waited_for(cluster: LiveCluster, tmp_path: Path) -> None:
+    """Its partitions wait, and the controller says why; once the log is back it is recovered, though its
+    broker is not there."""
+    send(cluster, values(0, 120))
+    before = leaders(cluster.brokers[FIRST_BROKER])
+    gone = cluster.brokers.pop(SECOND)
+    gone.kill()
+    wal = next((tmp_path / f"broker{SECOND}").rglob("wal"))
+    wal.rename(tmp_path / "away")
+    (controller,) = cluster.quorum.nodes.values()
+    until(lambda: controller.metrics()["millrace_failovers_waiting"] == 1, "nobody waits for it")
+    why = "nobody can recover its write-ahead log: no write-ahead log is at"
+    until(lambda: logged(controller, why), "the controller does not say why")
+    mine = [index for index, leader in before.items() if leader != SECOND]
+    now = leaders(cluster.brokers[FIRST_BROKER])
+    assert {index: now[index] for index in mine} == {index: before[index] for index in mine}
+    assert {now[index] for index in now if index not in mine} == {-1}
+    spread = warm.run(
+        ["-m", "millrace.broker", "cluster", "drain", str(SECOND), "--bootstrap-server", cluster.addresses[0]]
+    )
+    assert (spread.returncode, "without a leader stay as they are" in spread.stderr) == (1, True), spread
+    (tmp_path / "away").rename(wal)
+    until(lambda: moved_from(cluster, SECOND), "the log is not recovered")
+    check_all(cluster, values(0, 120))
+
+
+@pytest.mark.parametrize("halted_s", [4.0, 7.0])
+def test_a_broker_that_stood_still_acknowledges_nothing_that_is_lost(
+    cluster: LiveCluster, halted_s: float
+) -> None:
+    """A stopped process has the lock of its log still, so that nobody recovers it meanwhile."""
+    send(cluster, values(0, 120))
+    victim = cluster.brokers[SECOND]
+    os.kill(victim.pid, signal.SIGSTOP)
+    time.sleep(halted_s)
+    os.kill(victim.pid, signal.SIGCONT)
+    send(cluster, values(120, 120))
+    check_all(cluster, values(0, 240))
+
+
+@pytest.fixture
+def over_objects(tmp_path: Path) -> Iterator[LiveCluster]:
+    """Brokers whose logs are objects in a folder that all of them reach."""
+    wal = f"0@file://{tmp_path}/logs/?kind=object"
+    with LiveCluster(tmp_path, 1, 3, {**QUICK, "s3.wal.path": wal}) as started:
+        with Client(started.addresses[0]) as client:
+            client.create(TOPIC, PARTITIONS)
+        yield started
+
+
+def test_a_log_of_objects_is_recovered_by_another(over_objects: LiveCluster) -> None:
+    send(over_objects, values(0, 300))
+    over_objects.brokers.pop(SECOND).kill()
+    until(lambda: moved_from(over_objects, SECOND), "its partitions are not led by others")
+    send(over_objects, values(300, 300))
+    check_all(over_objects, values(0, 600))
+
+
+def test_one_that_stood_still_finds_its_log_taken(over_objects: LiveCluster) -> None:
+    """Nothing keeps others from a log of objects while its process is stopped: what that acknowledges
+    afterwards is nothing, and it ends."""
+    send(over_objects, values(0, 120))
+    victim = over_objects.brokers.pop(SECOND)
+    os.kill(victim.pid, signal.SIGSTOP)
+    try:
+        until(lambda: moved_from(over_objects, SECOND), "its partitions are not led by others")
+        send(over_objects, values(120, 120))
+    finally:
+        os.kill(victim.pid, signal.SIGCONT)
+    assert victim.wait_end() != 0
+    assert logged(victim, "cannot go on")
+    check_all(over_objects, values(0, 240))
+    over_objects.brokers[SECOND] = victim.start()
+    send(over_objects, values(240, 60))
+    check_all(over_objects, values(0, 300))
