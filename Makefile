@@ -51,6 +51,9 @@ setup-dev: $(DEV_READY) ## add what tests, lint and types need; then one test at
 run: $(RUN_READY) $(BUILT_READY) ## serve Kafka on 127.0.0.1:9092, data under ./millrace-data
 	@exec $(BIN)/millrace serve
 
+cluster: $(RUN_READY) $(BUILT_READY) ## three nodes on 127.0.0.1:9092 to 9094, data under ./millrace-cluster
+	@exec $(BIN)/millrace cluster start
+
 lint: $(DEV_READY) ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check -q .
 
@@ -100,6 +103,15 @@ sim: $(DEV_READY) ## hunt through simulated nodes under drawn faults, 10,000 see
 sim-quorum: $(DEV_READY) ## hunt through simulated quorums of controllers, 2,000 seeds (SEEDS, FROM, WORKERS)
 	@$(BIN)/python -m tests.sim quorum hunt --seeds $${SEEDS:-2000} --from $${FROM:-0} --workers $${WORKERS:-2}
 
+sim-cluster: $(DEV_READY) ## hunt through simulated clusters whose brokers fail and hand over, 300 seeds (SEEDS, FROM, WORKERS)
+	@$(BIN)/python -m tests.sim.cluster.hunt --seeds $${SEEDS:-300} --from $${FROM:-0} --workers $${WORKERS:-2}
+
+sim-cluster-bugs: $(DEV_READY) ## plant deliberate bugs, one at a time, between simulated nodes: each has to be found
+	@$(BIN)/python -m tests.sim.cluster.bugs
+
+chaos: $(DEV_READY) ## kill, stop, halt real nodes of a cluster while clients use it, ten minutes (MINUTES, SEED)
+	@$(BIN)/python -m tests.live.chaos --minutes $${MINUTES:-10} --seed $${SEED:-0}
+
 sim-bugs: $(DEV_READY) ## plant deliberate bugs, one at a time, in simulated nodes: each has to be found
 	@$(BIN)/python -m tests.sim bugs --workers $${WORKERS:-2}
 
@@ -125,6 +137,9 @@ bench: $(DEV_READY) ## every figure the broker is held to, beside the device und
 
 bench-paired: $(DEV_READY) ## this version and another checkout's by turns, what a change costs (BASE, a folder with its own .venv; PAIRS, 10)
 	@$(BIN)/python -m tests.bench.paired --base $(BASE) --pairs $${PAIRS:-10}
+
+bench-cluster: $(DEV_READY) ## for how long nothing is written while a partition moves, a broker is stopped, or killed
+	@$(BIN)/python -m tests.bench.cluster
 
 bench-testing: $(DEV_READY) jars ## a broker for tests beside Apache Kafka's jars: ready, first record, isolation, memory (ROUNDS, 5)
 	@$(BIN)/python -m tests.bench.testing --rounds $${ROUNDS:-5}
@@ -185,4 +200,4 @@ lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index
 clean: ## remove what make built, never data
 	@rm -rf $(VENV) build *.egg-info protocol/*.so tests/compat/java/libs tests/s3server/.build tests/spark_jobs/.build spark_jobs/jars tests/spark_jobs/s3/jars .mypy_cache .ruff_cache
 
-.PHONY: setup-dev docker-test test-wheel bench-testing attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs sim-quorum
+.PHONY: setup-dev docker-test test-wheel bench-testing attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs sim-quorum sim-cluster sim-cluster-bugs chaos cluster bench-cluster

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from tests.sim.story import tell
 
 ROOT = Path(__file__).resolve().parents[2]
 AT_A_TIME = 4
+SEEDS_MAX = 12
+FOUND_WAL = "weather=found wal fate=any settings={} cast=plain batches=4"
 
 
 @pytest.mark.parametrize("first", range(500, 500 + 6 * AT_A_TIME, AT_A_TIME))
@@ -369,16 +372,23 @@ def test_a_former_wal_that_was_copied_early_is_judged_as_it_was_copied() -> None
     assert outcome.hits["another WAL: loss accepted"]
 
 
+def first_that_hits(name: str, words: str, prepare: Callable[[Run], None] = lambda run: None) -> Outcome:
+    """The first of a few seeds whose run comes that far: where a start takes another turn than it did, other
+    seeds do. None of them may find anything."""
+    for seed in range(1, SEEDS_MAX + 1):
+        outcome = run_plan(parse_plan(f"seed={seed} {words}"), prepare)
+        assert not outcome.findings, (seed, outcome.findings[:3])
+        if outcome.hits[name]:
+            return outcome
+    raise AssertionError(f"{name}: in none of {SEEDS_MAX} seeds")
+
+
 @pytest.mark.parametrize("settings", ["large uploads", "object wal"])
 def test_the_current_wal_is_the_older_one_where_an_older_copy_went_on(settings: str) -> None:
     """Both are accepted, one after the other: nothing of what was given up comes back, and consumers that
     check epochs notice."""
-    outcome = run_plan(
-        parse_plan(f"seed=1 weather=found wal fate=any settings={settings} cast=plain batches=4")
-    )
-    assert not outcome.findings, outcome.findings[:3]
+    outcome = first_that_hits("current WAL found again: loss accepted", FOUND_WAL.format(settings))
     assert outcome.hits["older WAL to accept: loss accepted"]
-    assert outcome.hits["current WAL found again: loss accepted"]
     assert outcome.looked_at["FollowersNotice"]
 
 
@@ -401,10 +411,7 @@ def test_a_start_that_is_killed_before_it_told_of_an_accepted_loss_leaves_it_to_
 
         node.on_command = kill_the_second  # type: ignore[method-assign]
 
-    plan = parse_plan(f"seed=1 weather=found wal fate=any settings={settings} cast=plain batches=4")
-    outcome = run_plan(plan, prepare)
-    assert not outcome.findings, outcome.findings[:3]
-    assert outcome.hits["current WAL found again: loss accepted"]
+    outcome = first_that_hits("current WAL found again: loss accepted", FOUND_WAL.format(settings), prepare)
     assert outcome.hits["command: AcceptWalLoss"] == 2
 
 
@@ -418,7 +425,7 @@ def test_two_restores_of_one_copy_give_no_leader_epoch_twice() -> None:
     assert outcome.looked_at["FollowersNotice"]
 
 
-@pytest.mark.parametrize("seed", [34, 45, 60])
+@pytest.mark.parametrize("seed", [32, 45, 60])
 def test_a_clone_that_came_while_the_first_one_committed_serves_nothing(seed: int) -> None:
     """On the log of objects that both share, between its look at the bucket and its claim: what the first one
     trimmed for that would be lost. A restore from the bucket has all that was acknowledged."""

@@ -1,0 +1,166 @@
+"""Deliberate bugs between the nodes of a cluster, which a hunt has to find within a bounded number of seeds,
+by the checker that is there for each (`found_by`).
+
+`python -m tests.sim.cluster.bugs [NAME ...]` plants one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.broker.quorum import follower
+from millrace.broker.quorum.log_recovery import LogRecovery
+from millrace.kraft.commands import streams
+from millrace.kraft.peers.channel import QuorumChannel
+from millrace.s3stream.recovery import close_in_catalog
+from millrace.s3stream.storage import Storage
+from tests.sim.bugs import in_place
+from tests.sim.cluster.run import Outcome, Plan, drawn_plan, run_plan
+
+SEEDS_MAX = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """`places`: owner, name and what makes of the function there the one that stands in its place; more than
+    one where two guards stand before the same harm. `where` makes of a drawn plan one in which the bug has
+    something to break."""
+
+    what: str
+    places: tuple[tuple[Any, str, Callable[[Any], Any]], ...]
+    found_by: str
+    where: Callable[[Plan], Plan] = lambda plan: plan
+
+    def planted(self) -> contextlib.AbstractContextManager[None]:
+        return in_place(*self.places)
+
+    def is_shown_by(self, outcome: Outcome) -> list[str]:
+        """Its findings that count."""
+        return [line for line in outcome.findings if line.startswith(f"{self.found_by}:")]
+
+
+def over_objects(plan: Plan) -> Plan:
+    """Logs that others reach."""
+    return replace(plan, wal="quick object" if plan.seed % 2 else "object", troubles=plan.troubles + 3)
+
+
+def recovers_nothing(old: Any) -> Any:
+    async def recover(self: LogRecovery, found: Any, client: Any, owner: Any) -> None:
+        wal = await self._open(found, client)
+        opened = await client.opening_streams()
+        await close_in_catalog(client, [(one.stream_id, one.epoch) for one in opened])
+        await wal.close()
+
+    return recover
+
+
+def takes_open_streams(old: Any) -> Any:
+    def taken(stream: Any, request: Any) -> Any:
+        return stream._replace(epoch=request.leader_epoch, node_id=request.node_id, is_open=True)
+
+    return taken
+
+
+def closes_at_once(old: Any) -> Any:
+    async def close_stream(self: Storage, stream: Any) -> None:
+        stream.is_closed = True
+        await self._catalog.close(stream.stream_id, stream.epoch)
+        self._streams.pop(stream.stream_id, None)
+
+    return close_stream
+
+
+def waits_for_nothing(old: Any) -> Any:
+    async def wait(*args: Any, **keys: Any) -> None:
+        pass
+
+    return wait
+
+
+def reaches_no_image(old: Any) -> Any:
+    async def reply(self: QuorumChannel, request: Any, leader: int, version: int, response: Any) -> Any:
+        response.metadata_offset = 0
+        return await old(self, request, leader, version, response)
+
+    return reply
+
+
+BUGS = {
+    "recovers-nothing": Bug(
+        "a log that is recovered is closed, and not read",
+        ((LogRecovery, "_recover", recovers_nothing),),
+        "two-meanings",
+        over_objects,
+    ),
+    "takes-open-streams": Bug(
+        "a partition is opened while another broker has it open",
+        (
+            (streams, "taken", takes_open_streams),
+            (PartitionDirectory, "_until_closed_elsewhere", waits_for_nothing),
+        ),
+        "two-meanings",
+        over_objects,
+    ),
+    "closes-at-once": Bug(
+        "a partition that moves is closed before it is uploaded",
+        ((Storage, "close_stream", closes_at_once),),
+        "two-meanings",
+    ),
+    "reaches-no-image": Bug(
+        "a reply of the controller is not waited for in the image",
+        ((QuorumChannel, "_reply", reaches_no_image),),
+        "process-ended",
+    ),
+    "starts-behind": Bug(
+        "a broker starts with metadata of before",
+        ((follower, "catch_up", waits_for_nothing),),
+        "process-ended",
+    ),
+}
+
+
+def find_bug(name: str, seeds: Iterable[int]) -> tuple[int, Outcome | None]:
+    """How many seeds were run, and the outcome of the one that shows it."""
+    bug, count = BUGS[name], 0
+    with bug.planted():
+        for seed in dict.fromkeys(seeds):
+            count += 1
+            outcome = run_plan(bug.where(drawn_plan(seed)))
+            if bug.is_shown_by(outcome):
+                return count, outcome
+            if outcome.findings:
+                print(f"    seed {seed}: {outcome.findings[0][:160]}", flush=True)
+    return count, None
+
+
+def main() -> int:
+    """Exit code 1 when one is not found."""
+    parser = argparse.ArgumentParser("python -m tests.sim.cluster.bugs", description="Plants bugs.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BUGS)}")
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX)
+    given = parser.parse_args()
+    missed = []
+    for name in given.names or BUGS:
+        began = time.monotonic()
+        print(f"{name}: {BUGS[name].what}", flush=True)
+        count, outcome = find_bug(name, range(given.seeds))
+        took_s = time.monotonic() - began
+        if outcome is None:
+            missed.append(name)
+            print(f"    NOT FOUND in {count} seeds, {took_s:.0f} s", flush=True)
+            continue
+        shown = BUGS[name].is_shown_by(outcome)[0][:160]
+        print(f"    found with {count} seeds, {took_s:.0f} s: {shown}", flush=True)
+    print(f"missed: {', '.join(missed) or 'none'}")
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""Hunts through drawn clusters, one plan a seed, side by side; and tells what was never reached."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+
+from tests.sim.cluster.run import Outcome, drawn_plan, run_plan
+
+# What a hunt of some hundred seeds has to meet, or it looked at less than it says.
+MUST_HIT = (
+    "kill of a broker",
+    "kill of a controller",
+    "power cut of a broker",
+    "stop of a broker",
+    "stop of all",
+    "kill of a controller and broker",
+    "power cut of a controller and broker",
+    "cut off of a controller and broker",
+    "halt of a broker",
+    "cut off of a broker",
+    "cut off of a controller",
+    "partition moved",
+    "failover: given to a broker",
+    "failover: done",
+    "failover: waits",
+    "failover: the broker is back",
+    "ended, for it was replaced",
+)
+
+
+@dataclass
+class Tally:
+    runs: int = 0
+    hits: Counter[str] = field(default_factory=Counter)
+    looked_at: Counter[str] = field(default_factory=Counter)
+    failed: list[Outcome] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        self.runs += 1
+        self.hits += outcome.hits
+        self.looked_at += outcome.looked_at
+        if outcome.findings:
+            self.failed.append(outcome)
+
+    def missed(self) -> list[str]:
+        return [name for name in MUST_HIT if not self.hits[name]]
+
+
+def run_seed(seed: int) -> Outcome:
+    return run_plan(drawn_plan(seed))
+
+
+def hunt_seeds(first: int, count: int, workers: int) -> Tally:
+    tally = Tally()
+    with ProcessPoolExecutor(workers, max_tasks_per_child=50) as pool:
+        for outcome in pool.map(run_seed, range(first, first + count)):
+            tally.add(outcome)
+            if outcome.findings:
+                print(f"{outcome.plan}: {outcome.findings[:3]}", flush=True)
+    return tally
+
+
+def main() -> int:
+    """Prints what was met. Exit code 1 for a finding, or for something that was never met."""
+    parser = argparse.ArgumentParser(
+        "python -m tests.sim.cluster.hunt", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--seeds", type=int, default=300)
+    parser.add_argument("--from", dest="first", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
+    given = parser.parse_args()
+    tally = hunt_seeds(given.first, given.seeds, given.workers)
+    for name, count in sorted((*tally.hits.items(), *tally.looked_at.items())):
+        print(f"{count:10} {name}")
+    print(f"{tally.runs} runs, {len(tally.failed)} with findings; never met: {tally.missed() or 'nothing'}")
+    return int(bool(tally.failed or tally.missed()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

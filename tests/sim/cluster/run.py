@@ -1,0 +1,347 @@
+"""One run of a cluster: controllers, brokers with a log each, clients who use all of it, and trouble.
+
+    start    all are up, a topic is there
+    storm    clients write, read and commit, while trouble is made; who fails is started again
+    quiet    all is healed and up; who waits for answers has them; everything is read
+
+What must hold is what clients may rely on (checkers.py) and, of the cluster: equal offset, equal image; a
+stream has one owner, and a next one only after it was closed; a process ends by itself only where it was
+replaced; what was begun comes to its end within LIMIT_S of virtual time. A seed is a run: the same one gives
+the same trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from millrace.kraft.image.image import MetadataImage
+from millrace.runtime.errors import Fenced
+from tests.sim import asking
+from tests.sim.checkers import (
+    AcknowledgedIsThere,
+    Checker,
+    CommitsHold,
+    OnceInOrder,
+    ProducerIdsAreNew,
+    ShownStays,
+    TopicsHold,
+)
+from tests.sim.cluster.client import ClusterClient
+from tests.sim.cluster.machine import Machine
+from tests.sim.cluster.trouble import Trouble
+from tests.sim.history import History, Place, TopicStory
+from tests.sim.look import judge, look
+from tests.sim.loop import SimLoop, run_simulation
+from tests.sim.settings import PORT, node_settings
+from tests.sim.workload import ANY_TIME, Committer, Idempotent, Plain, Reader, Rereader
+from tests.sim.world import World
+
+CONTROLLER_PORT = 9093
+CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
+FIRST_BROKER = 101
+TOPIC, PARTITIONS, GROUPS = "first", 4, 3
+LIMIT_S = 400.0
+SETTLE_S = 60.0  # for all to be up once nothing is wrong
+IMAGES_KEPT = 400
+FOR_EVER = 1_000_000  # until all shall come to an end
+WALS = {
+    "block": "0@file:///data/wal?capacity=512KiB",
+    "object": "0@mem://wal?capacity=512KiB",
+    "quick object": "0@mem://wal?capacity=384KiB&batchInterval=0",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`is_combined`: each broker is a controller too; `controllers` says nothing then. `is_balanced`: the
+    balancer looks all the time."""
+
+    seed: int
+    controllers: int = 1
+    brokers: int = 3
+    wal: str = "object"
+    troubles: int = 8
+    batches: int = 6
+    is_combined: bool = False
+    is_balanced: bool = False
+
+    def __str__(self) -> str:
+        controllers = "combined" if self.is_combined else self.controllers
+        return (
+            f"{self.seed} controllers={controllers} brokers={self.brokers} "
+            f"wal={self.wal.replace(' ', '-')} troubles={self.troubles} batches={self.batches}"
+            f"{' balanced' * self.is_balanced}"
+        )
+
+
+def drawn_plan(seed: int) -> Plan:
+    """The figures of a hunt's seed."""
+    kinds = tuple(WALS)
+    plan = Plan(seed, (1, 3)[seed % 2], 2 + seed // 2 % 3, kinds[seed // 6 % 3], 3 + seed % 9)
+    plan = replace(plan, is_balanced=seed % 7 < 3)
+    return replace(plan, brokers=3, is_combined=True) if seed % 5 == 0 else plan
+
+
+@dataclass
+class Outcome:
+    plan: Plan
+    findings: list[str] = field(default_factory=list)
+    hits: Counter[str] = field(default_factory=Counter)
+    looked_at: Counter[str] = field(default_factory=Counter)
+    digest: str = ""
+    lines: list[str] = field(default_factory=list)
+
+
+EAGER = {  # partitions are balanced all the time
+    "autobalancer_controller_anomaly_detect_interval_ms": "1000",
+    "autobalancer_reporter_metrics_reporting_interval_ms": "500",
+    "autobalancer_controller_network_in_usage_distribution_detect_threshold": "500",
+    "autobalancer_controller_network_out_usage_distribution_detect_threshold": "500",
+}
+
+
+class Images:
+    """Equal offset, equal image; and what one image says of streams follows from the one before it."""
+
+    def __init__(self, history: History, hits: Counter[str]) -> None:
+        self._history = history
+        self._hits = hits
+        self._seen: dict[int, MetadataImage] = {}
+        self._newest: MetadataImage | None = None
+        self.count = 0
+
+    def meet(self, machine: Machine, image: MetadataImage) -> None:
+        self.count += 1
+        seen = self._seen.setdefault(image.offset, image)
+        if seen is not image and seen != image:
+            self._history.find("unequal-image", f"{machine.name} at offset {image.offset}")
+        if self._newest is None or image.offset > self._newest.offset:
+            if self._newest is not None:
+                self._follow(self._newest, image)
+            self._newest = image
+        if len(self._seen) > IMAGES_KEPT:
+            del self._seen[next(iter(self._seen))]
+
+    def _follow(self, before: MetadataImage, after: MetadataImage) -> None:
+        for failover in after.failovers:
+            was = before.failovers.get(failover.node_id)
+            if was is None or was.by_node != failover.by_node:
+                self._hits["failover: given to a broker" if failover.by_node >= 0 else "failover: waits"] += 1
+        for gone in before.failovers:
+            if after.failovers.get(gone.node_id) is None:
+                epochs = [image.brokers.by_id[gone.node_id].epoch for image in (before, after)]
+                self._hits["failover: the broker is back" if epochs[0] < epochs[1] else "failover: done"] += 1
+        if before.streams is after.streams:
+            return
+        for stream_id, old in before.streams.by_id.items():
+            new = after.streams.get(stream_id)
+            if new is not None and (new.epoch < old.epoch or new.end < old.end):
+                self._history.find("stream-fell", f"{old} to {new}")
+
+
+class Run:
+    def __init__(self, loop: SimLoop, plan: Plan) -> None:
+        self.plan = plan
+        self.world = World(loop, f"cluster {plan.seed}")
+        self.history = History(may_be_old=True)
+        self.outcome = Outcome(plan, findings=self.history.findings)
+        self.images = Images(self.history, self.world.hits)
+        self.checkers: list[Checker] = [
+            AcknowledgedIsThere(), ShownStays(), OnceInOrder(), ProducerIdsAreNew(), TopicsHold(),
+            CommitsHold(),
+        ]  # fmt: skip
+        self.brokers = self._combined(plan) if plan.is_combined else []
+        self.controllers = list(self.brokers)
+        if not plan.is_combined:
+            self._apart(plan)
+        self.addresses = {broker.node_id: (broker.host, PORT) for broker in self.brokers}
+        self._is_stormy = True
+
+    def _combined(self, plan: Plan) -> list[Machine]:
+        ids = range(1, plan.brokers + 1)
+        voters = ",".join(f"{node_id}@10.0.0.{node_id}:{CONTROLLER_PORT}" for node_id in ids)
+        return [
+            self._machine(
+                node_id, f"10.0.0.{node_id}", controller_quorum_voters=voters, cluster_id=CLUSTER,
+                listeners=f"PLAINTEXT://10.0.0.{node_id}:{PORT},CONTROLLER://10.0.0.{node_id}:{CONTROLLER_PORT}",
+                s3_wal_path=WALS[plan.wal],
+            )
+            for node_id in ids
+        ]  # fmt: skip
+
+    def _apart(self, plan: Plan) -> None:
+        ids = range(1, plan.controllers + 1)
+        voters = ",".join(f"{node_id}@10.1.0.{node_id}:{CONTROLLER_PORT}" for node_id in ids)
+        shared = {"controller_quorum_voters": voters, "cluster_id": CLUSTER}
+        self.controllers = [
+            self._machine(
+                node_id, f"10.1.0.{node_id}", process_roles="controller",
+                listeners=f"CONTROLLER://10.1.0.{node_id}:{CONTROLLER_PORT}", **shared,
+            )
+            for node_id in ids
+        ]  # fmt: skip
+        self.brokers = [
+            self._machine(
+                node_id, f"10.0.0.{node_id}", process_roles="broker", s3_wal_path=WALS[plan.wal], **shared
+            )
+            for node_id in range(FIRST_BROKER, FIRST_BROKER + plan.brokers)
+        ]
+
+    def _machine(self, node_id: int, host: str, **keys: str) -> Machine:
+        eager = EAGER if self.plan.is_balanced else {}
+        machine = Machine(self.world, node_settings(node_id, host, **eager, **keys), host)
+        machine.on_image = self.images.meet
+        return machine
+
+    @property
+    def machines(self) -> list[Machine]:
+        return list(dict.fromkeys((*self.controllers, *self.brokers)))
+
+    def client(self, name: str, place: Place | None = None) -> ClusterClient:
+        return ClusterClient(self.world, self.addresses, name, place)
+
+    async def main(self) -> None:
+        keeping = [asyncio.ensure_future(machine.keep_up()) for machine in self.machines]
+        await self.all_up()
+        admin = self.client("admin")
+        topic_id = await asking.create_topic(admin, TOPIC, PARTITIONS, ANY_TIME)
+        self.history.topics[topic_id] = TopicStory(TOPIC, topic_id, PARTITIONS)
+        await self._all_know(topic_id)
+        places: list[Place] = [(topic_id, index) for index in range(PARTITIONS)]
+        trouble = Trouble(self.world, self.controllers, self.brokers, admin, TOPIC, PARTITIONS)
+        troubled = asyncio.ensure_future(trouble.make(self.plan.troubles))
+        working = [asyncio.ensure_future(work) for work in self._cast(places)]
+        await troubled
+        await self.all_up()
+        self._is_stormy, self.history.is_ending = False, True
+        await asyncio.gather(*working)
+        await self._look("quiet")
+        for broker in self.brokers:
+            broker.kill()
+        await asyncio.sleep(1.0)
+        await self.all_up()
+        await self._look("again")
+        for task in keeping:
+            task.cancel()
+
+    async def all_up(self) -> None:
+        """Every process serves, and nothing is left to recover."""
+        deadline_s = self.world.loop.time() + SETTLE_S
+        while not all(machine.is_ready for machine in self.machines) or self._has_failovers():
+            if self.world.loop.time() > deadline_s:
+                down = [machine.name for machine in self.machines if not machine.is_ready]
+                self.history.find("not-settled", f"{down} do not come up, failovers {self._has_failovers()}")
+                raise Unsettled
+            await asyncio.sleep(0.05)
+
+    def _has_failovers(self) -> bool:
+        images = [one.controller.publisher.image for one in self.machines if one.is_ready and one.controller]
+        newest = max(images, key=lambda image: image.offset, default=None)
+        return newest is not None and bool(len(newest.failovers))
+
+    async def _all_know(self, topic_id: bytes) -> None:
+        def knows(machine: Machine) -> bool:
+            controller = machine.controller
+            return controller is not None and controller.publisher.image.topics.by_id(topic_id) is not None
+
+        while not all(map(knows, self.brokers)):  # noqa: ASYNC110  (each broker has an image of its own)
+            await asyncio.sleep(0.05)
+
+    def _cast(self, places: list[Place]) -> Iterator[Coroutine[Any, Any, None]]:
+        args = self.history, self.world.rand, self.world.true_clock
+        for number, place in enumerate(places):
+            reader = PatientReader(self.client(f"reader{number}", place), *args)
+            yield reader.run(place, lambda: not self._is_stormy)
+            yield self._write(number, place)
+        yield Rereader(self.client("rereader"), *args).run(places, lambda: not self._is_stormy)
+        yield Plain(self.client("plain"), *args).run(places, FOR_EVER)
+        for number in range(GROUPS):
+            group, place = f"group{number}", places[number % len(places)]
+            yield Committer(self.client(f"committer{number}"), *args).run(group, TOPIC, place, FOR_EVER)
+
+    async def _write(self, number: int, place: Place) -> None:
+        """One producer after another, each of a few batches."""
+        for again in range(FOR_EVER):
+            name = f"idem{number}.{again}"
+            args = self.client(name, place), self.history, self.world.rand, self.world.true_clock
+            await Idempotent(*args).run([place], self.plan.batches)
+            if not self._is_stormy:
+                return
+            await asyncio.sleep(0.4)
+
+    async def _look(self, phase: str) -> None:
+        found = await look(self.client(f"looker {phase}"), self.history, ())
+        judge(self.checkers, self.history, found)
+
+    def judge_ends(self) -> None:
+        """A process ends by itself where another one has taken its place, and for nothing else."""
+        for machine in self.machines:
+            for error in machine.ends:
+                if not is_fenced(error):
+                    self.history.find("process-ended", f"{machine.name}: {error!r}")
+                self.world.hits["ended, for it was replaced"] += is_fenced(error)
+
+
+class PatientReader(Reader):
+    async def _reset(self, place: Place, offset: int) -> int:
+        """A leader that was replaced, and is cut off from who would tell it, knows no later offsets; this
+        client checks no epochs. What is missing at the end is found there."""
+        await asyncio.sleep(asking.PAUSE_S)
+        return offset
+
+
+class Unsettled(Exception):
+    """Nothing that follows means anything."""
+
+
+def is_fenced(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, Fenced):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def run_plan(plan: Plan) -> Outcome:
+    """A run from beginning to end; what escapes is a finding."""
+    logging.disable(logging.CRITICAL)
+    made: list[Run] = []
+
+    async def main(loop: SimLoop) -> None:
+        run = Run(loop, plan)
+        made.append(run)
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                await run.main()
+        except TimeoutError:
+            run.history.find("not-settled", f"it is not over after {LIMIT_S} s")
+        except Unsettled:
+            pass
+        except Exception as error:
+            run.history.find("run-failed", repr(error))
+        run.judge_ends()
+        for problem in loop.problems:
+            if "Lost(" not in problem:  # an answer that its client does not wait for any more
+                run.history.find("unhandled", problem)
+
+    try:
+        run_simulation(main)
+    finally:
+        logging.disable(logging.NOTSET)
+    (run,) = made
+    outcome = run.outcome
+    outcome.hits = run.world.all_hits()
+    for checker in run.checkers:
+        outcome.looked_at[type(checker).__name__] += checker.count
+    outcome.looked_at["images"] = run.images.count
+    outcome.digest, outcome.lines = run.world.trace.digest(), list(run.world.trace.tail)
+    del run
+    made.clear()
+    gc.collect()
+    return outcome

@@ -1,0 +1,86 @@
+"""Drawn clusters in the suite: a fixed handful of the hunt's seeds, and replay."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from millrace.broker import app
+from millrace.broker.background.unfinished_uploads import UploadSweep
+from millrace.protocol.batch_build import build_batch
+from millrace.protocol.records import Record
+from tests.sim import asking
+from tests.sim.cluster.run import Plan, Run, drawn_plan, run_plan
+from tests.sim.loop import SimLoop, run_simulation
+from tests.sim.node import QUIET
+from tests.sim.objectstore import StoreFaults
+from tests.sim.workload import ANY_TIME
+
+AWAY = StoreFaults(lost_request=1_000, timeout_ms=500)
+
+SEEDS = (3, 6, 7, 8, 14, 15)  # of both kinds of log, with one controller and with three
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_is_found_at_fixed_seeds(seed: int) -> None:
+    """Clusters under drawn trouble keep every promise, and every checker looked."""
+    outcome = run_plan(drawn_plan(seed))
+    assert not outcome.findings, f"{outcome.plan}: {outcome.findings[:3]}"
+    assert all(outcome.looked_at.values()), outcome.looked_at
+
+
+def test_a_run_repeats_itself() -> None:
+    plan = drawn_plan(2)
+    assert run_plan(plan).digest == run_plan(plan).digest
+
+
+@pytest.mark.parametrize("is_combined", [True, False])
+def test_no_broker_of_a_cluster_sweeps_uploads(monkeypatch: pytest.MonkeyPatch, is_combined: bool) -> None:
+    """What nobody ends, as one of them sees it, another may: it is a duty of the controller that leads."""
+    made: list[object] = []
+
+    class Noted(UploadSweep):
+        def __init__(self, *args: Any) -> None:
+            made.append(args)
+            super().__init__(*args)
+
+    monkeypatch.setattr(app, "UploadSweep", Noted)
+    outcome = run_plan(Plan(1, troubles=0, batches=1, is_combined=is_combined))
+    assert not outcome.findings
+    assert not made
+
+
+def test_failovers_are_met() -> None:
+    """Else the seeds above show little."""
+    outcome = run_plan(drawn_plan(8))
+    assert outcome.hits["failover: done"] >= 1
+
+
+def test_nothing_is_acknowledged_before_the_bucket_knows_its_stream() -> None:
+    """A log of objects outlives every machine: while the controllers do not reach the bucket, what opened the
+    stream is not in it, and a restore from it would not know what was acknowledged."""
+
+    async def main(loop: SimLoop) -> None:
+        run = Run(loop, Plan(0, controllers=1, brokers=1, wal="object"))
+        keeping = [asyncio.ensure_future(machine.keep_up()) for machine in run.machines]
+        await run.all_up()
+        (controller,) = run.controllers
+        controller.set_faults(AWAY)
+        client = run.client("client")
+        topic_id = await asking.create_topic(client, "t", 1, ANY_TIME)
+        batch = build_batch([Record(None, b"value", run.world.true_clock.wall_ms())])
+        asked = asyncio.ensure_future(client.ask(0, asking.produce_request((topic_id, 0), batch)))
+        await asyncio.sleep(4.0)
+        assert not asked.done() or asked.result().responses[0].partition_responses[0].error_code
+        controller.set_faults(QUIET)
+        while True:
+            answer = await client.ask(0, asking.produce_request((topic_id, 0), batch))
+            if not answer.responses[0].partition_responses[0].error_code:
+                break
+            await asyncio.sleep(0.1)
+        for task in keeping:
+            task.cancel()
+
+    run_simulation(main)

@@ -1,0 +1,188 @@
+"""Trouble: what is done to the machines of a cluster while clients use it, drawn from the run's Rand.
+
+    kill, power cut     the process is gone, and started again after a while, or only at the end
+    stop                in order, and started again; or all of them at once
+    halt                nothing of the process runs for some seconds: it is SIGSTOPped, or its machine is
+    cut off             from the controllers, from all others, or one way alone
+    move                partitions are given to other brokers, by AlterPartitionReassignments
+    store               the bucket answers late, not at all, or with errors
+
+One thing at a time and machine; machines are in trouble side by side. When it ends, all is healed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from millrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from millrace.runtime.errors import Unavailable
+from millrace.runtime.rand import Rand
+from tests.sim.cluster.client import ClusterClient
+from tests.sim.cluster.machine import Machine
+from tests.sim.node import QUIET
+from tests.sim.objectstore import StoreFaults
+from tests.sim.world import World
+
+FATES = ("drop", "keep", "tear", "any")
+WEATHERS = (
+    StoreFaults(refused=60, throttled=40, lost_answer=40, latency_ms=(1, 60), timeout_ms=500),
+    StoreFaults(
+        lost_request=80, lost_answer=80, late=40, latency_ms=(1, 30), timeout_ms=400, late_ms=(0, 5_000)
+    ),
+    StoreFaults(latency_ms=(40, 400), timeout_ms=2_000),
+)
+
+
+class Trouble:
+    """`topic`: whose partitions are moved."""
+
+    def __init__(
+        self,
+        world: World,
+        controllers: Sequence[Machine],
+        brokers: Sequence[Machine],
+        admin: ClusterClient,
+        topic: str,
+        partitions: int,
+    ) -> None:
+        self._world = world
+        self._controllers = controllers
+        self._brokers = brokers
+        self._admin = admin
+        self._topic = topic
+        self._partitions = partitions
+        self._rand: Rand = world.rand.split("trouble")
+        self._busy: list[Machine] = []
+        self._is_frozen = False
+
+    async def make(self, count: int) -> None:
+        """So many things, then all is healed."""
+        under_way = []
+        for _ in range(count):
+            await asyncio.sleep(self._rand.below(4_000) / 1000)
+            under_way.append(asyncio.ensure_future(self._one()))
+        await asyncio.gather(*under_way)
+        self._world.net.heal()
+        self._world.trace.note("trouble", "over")
+
+    async def _one(self) -> None:
+        rand = self._rand
+        free = [one for one in (*self._brokers, *self._brokers, *self._controllers) if one not in self._busy]
+        kinds: tuple[Callable[[Machine], Awaitable[None]], ...] = (
+            self._kill, self._kill, self._cut, self._stop, self._halt, self._cut_off, self._move, self._move,
+            self._weather, self._stop_all,
+        )  # fmt: skip
+        kind = kinds[rand.below(len(kinds))]
+        if not free:
+            return
+        machine = free[rand.below(len(free))]
+        if kind in (self._cut, self._kill, self._stop, self._halt, self._cut_off):
+            gone = [one for one in self._busy if one in self._controllers]
+            if machine in self._controllers and 2 * (len(gone) + 1) >= len(self._controllers):
+                return  # a majority stays
+        self._busy.append(machine)
+        self._world.trace.note("trouble", kind.__name__, machine.name)
+        try:
+            await kind(machine)
+        finally:
+            self._busy.remove(machine)
+
+    def _hit(self, what: str, machine: Machine) -> None:
+        roles = (("controller", self._controllers), ("broker", self._brokers))
+        role = " and ".join(name for name, machines in roles if machine in machines)
+        self._world.hits[f"{what} of a {role}"] += 1
+
+    async def _away(self, machine: Machine) -> None:
+        """For a moment, or for long enough to be gone."""
+        machine.is_wanted = False
+        await asyncio.sleep(
+            (self._rand.below(1_500) if self._rand.below(2) else 4_000 + self._rand.below(9_000)) / 1000
+        )
+        machine.is_wanted = True
+        machine.wake()
+
+    async def _kill(self, machine: Machine) -> None:
+        self._hit("kill", machine)
+        machine.is_wanted = False
+        machine.kill()
+        await self._away(machine)
+
+    async def _cut(self, machine: Machine) -> None:
+        self._hit("power cut", machine)
+        machine.is_wanted = False
+        machine.kill(FATES[self._rand.below(len(FATES))])
+        await self._away(machine)
+
+    async def _stop(self, machine: Machine) -> None:
+        self._hit("stop", machine)
+        machine.is_wanted = False
+        await machine.stop()
+        await self._away(machine)
+
+    async def _stop_all(self, machine: Machine) -> None:
+        """Nobody is there who takes over from another."""
+        everybody = list(dict.fromkeys((*self._brokers, *self._controllers)))
+        others = [one for one in everybody if one is not machine]
+        if any(one in self._busy for one in others):
+            return
+        self._world.hits["stop of all"] += 1
+        self._busy += others
+        for one in everybody:
+            one.is_wanted = False
+        await asyncio.gather(*(one.stop() for one in everybody))
+        await asyncio.gather(*(self._away(one) for one in everybody))
+        self._busy = [one for one in self._busy if one not in others]
+
+    async def _halt(self, machine: Machine) -> None:
+        if machine.life is None or self._is_frozen:
+            return
+        self._hit("halt", machine)
+        life = machine.life
+        self._is_frozen = True
+        self._world.loop.freeze(life)
+        await asyncio.sleep((500 + self._rand.below(12_000)) / 1000)
+        if not life.is_over:
+            self._world.loop.thaw()
+        self._is_frozen = False
+
+    async def _cut_off(self, machine: Machine) -> None:
+        self._hit("cut off", machine)
+        net, others = self._world.net, [*self._controllers, *self._brokers]
+        if self._rand.below(2):
+            others = list(self._controllers)
+        ways = 1 + self._rand.below(3)
+        pairs = [(machine.host, one.host) for one in others if one is not machine] if ways & 1 else []
+        pairs += [(one.host, machine.host) for one in others if one is not machine] if ways & 2 else []
+        for pair in pairs:
+            net.sever(*pair)
+        await asyncio.sleep((500 + self._rand.below(9_000)) / 1000)
+        for pair in pairs:
+            net.severed.pop(pair, None)
+        for end in list(net.ends.values()):
+            end.arrive()
+
+    async def _move(self, machine: Machine) -> None:
+        index, target = (
+            self._rand.below(self._partitions),
+            self._brokers[self._rand.below(len(self._brokers))],
+        )
+        asked = [ReassignableTopic(self._topic, [ReassignablePartition(index, [target.node_id])])]
+        try:
+            answer = await self._admin.ask(45, AlterPartitionReassignmentsRequest(topics=asked), timeout_s=5)
+        except Unavailable:
+            return
+        codes = [
+            one.error_code for topic in answer.responses for one in topic.partitions
+        ]  # none: refused whole
+        self._world.hits["partition moved"] += codes == [0]
+
+    async def _weather(self, machine: Machine) -> None:
+        self._hit("store weather", machine)
+        machine.set_faults(WEATHERS[self._rand.below(len(WEATHERS))])
+        await asyncio.sleep((1_000 + self._rand.below(8_000)) / 1000)
+        machine.set_faults(QUIET)
