@@ -33,6 +33,7 @@ A cluster of several nodes over one bucket: start one here, look at one anywhere
   millrace cluster move orders:3 --to 2                      one partition, or all of a topic: orders
   millrace cluster drain 3                                   nothing is led by broker 3 any more
   millrace cluster spread                                    every broker gets its share
+  millrace cluster give-up 3 --accept-loss                   what only the log of broker 3 holds is lost
 
 A partition that moves is opened by its new leader when the one before has closed it; producers and consumers
 go on by themselves.
@@ -86,6 +87,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     draining = add("drain", "give all that a broker leads to the others")
     draining.add_argument("node_id", type=int, metavar="ID")
     spreading = add("spread", "give every broker as many partitions as the others")
+    losing = add("give-up", "give partitions of a broker that is gone for good to others, without its log")
+    losing.add_argument("node_id", type=int, metavar="ID")
+    losing.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="acknowledged records that only the write-ahead log of the broker holds are lost",
+    )
     for one in (status, nodes):
         one.add_argument("--json", action="store_true", help="for programs, in place of the table")
     for one in (moving, draining, spreading):
@@ -94,7 +102,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
             "--timeout", type=seconds, default=60.0, metavar="SECONDS", help="for so many moves; default 60"
         )
         one.add_argument("--dry-run", action="store_true", help="print the moves, and do nothing")
-    for one in (status, nodes, moving, draining, spreading):
+    for one in (status, nodes, moving, draining, spreading, losing):
         one.add_argument(
             "--bootstrap-server", default=BOOTSTRAP, metavar="HOST:PORT[,...]", help=f"default {BOOTSTRAP}"
         )
@@ -127,6 +135,8 @@ async def ask(given: argparse.Namespace, bootstrap: Sequence[Address]) -> int:
             view = await look(client)
             if given.command in ("status", "nodes"):
                 return tell(view, given)
+            if given.command == "give-up":
+                return await lose(client, view, given)
             code = await move(client, moves_of(view, given), given)
             return max(code, tell_waiting(view)) if given.command in ("drain", "spread") else code
         except ValueError as error:
@@ -165,10 +175,39 @@ def tell_waiting(view: ClusterView) -> int:
         return 0
     print(
         f"millrace: {counted(len(waiting), 'partition')} without a leader stay as they are, until the "
-        f"write-ahead log of the broker that led them is recovered: {names_of(waiting)}",
+        f"write-ahead log of the broker that led them is recovered: {names_of(waiting)}; where that log is "
+        "lost, see millrace cluster give-up --help",
         file=sys.stderr,
     )
     return NOT_WELL
+
+
+async def lose(client: ClusterClient, view: ClusterView, given: argparse.Namespace) -> int:
+    """Raises ValueError with a sentence."""
+    from millrace.broker.cluster.giving_up import give_up
+
+    broker = next((node for node in view.nodes if node.is_broker and node.node_id == given.node_id), None)
+    if broker is None or not broker.is_fenced:
+        serves = "serves" if broker is not None else "is none of this cluster"
+        raise ValueError(f"broker {given.node_id} {serves}: nothing of it is given up")
+    waiting = [one for one in view.leaderless if view.waits_for.get(one) == given.node_id]
+    if not waiting:
+        print(f"no partition waits for broker {given.node_id}")
+        return 0
+    count = counted(len(waiting), "partition")
+    if not given.accept_loss:
+        print(
+            f"millrace: {count} of broker {given.node_id} would go to others without acknowledged records "
+            f"that only its write-ahead log holds: {names_of(waiting)}. Start the broker, or see that "
+            "another one can reach its log. Where the log is lost for good, and the broker does not run: "
+            "--accept-loss",
+            file=sys.stderr,
+        )
+        return NOT_WELL
+    given_up = await give_up(client, waiting)
+    for one in given_up:
+        print(f"{one.partition[0]}:{one.partition[1]}: {one.text}")
+    return 0 if all(one.is_done for one in given_up) else NOT_WELL
 
 
 def names_of(partitions: Sequence[Partition]) -> str:
@@ -214,6 +253,9 @@ def status_lines(view: ClusterView) -> list[str]:
     if leaderless:
         count = counted(len(leaderless), "partition")
         lines += ["", f"without a leader: {count}: {names_of(leaderless)}"]
+        for node_id in sorted({*view.waits_for.values()}):
+            waiting = [one for one in leaderless if view.waits_for.get(one) == node_id]
+            lines.append(f"  {len(waiting)} of them wait for broker {node_id}, or for its write-ahead log")
     return lines
 
 

@@ -46,6 +46,7 @@ class ClusterView:
     high_watermark: int
     nodes: tuple[NodeView, ...]  # by id
     leaders: dict[Partition, int]  # -1: none
+    waits_for: dict[Partition, int]  # of those without a leader: the broker that led them last
 
     @property
     def leaderless(self) -> list[Partition]:
@@ -86,6 +87,12 @@ def view_of(
         for topic in metadata.topics
         for one in topic.partitions
     }
+    waits_for = {
+        (topic.name or "", one.partition_index): one.replica_nodes[0]
+        for topic in metadata.topics
+        for one in topic.partitions
+        if one.leader_id < 0 and one.replica_nodes
+    }
     led: dict[int, int] = {}
     for leader in leaders.values():
         led[leader] = led.get(leader, 0) + 1
@@ -115,4 +122,5 @@ def view_of(
         quorum.high_watermark,
         tuple(nodes),
         leaders,
+        waits_for,
     )

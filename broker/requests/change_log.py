@@ -212,6 +212,14 @@ def _features_changed(request: Any, response: Any) -> Iterable[str]:
     )
 
 
+def _elected(request: Any, response: Any) -> Iterator[str | None]:
+    """Elections that gave something up."""
+    for topic in response.replica_election_results:
+        for one in topic.partition_result:
+            is_done = not (response.error_code or one.error_code)
+            yield f"{topic.topic}-{one.partition_id}: {one.error_message}" if is_done else None
+
+
 def _broker_removed(request: Any, response: Any) -> Iterable[str]:
     return () if response.error_code else (str(request.broker_id),)
 
@@ -223,6 +231,7 @@ CHANGES: Mapping[int, Change] = {
     33: Change("configurations replaced", _configs, _say_replaced),
     37: Change("partitions added", _partitions_added),
     42: Change("groups deleted", _groups_deleted),
+    43: Change("unclean leaders elected", _elected),
     44: Change("configurations changed", _configs, _say_changed),
     57: Change("features changed", _features_changed),
     64: Change("brokers unregistered", _broker_removed),

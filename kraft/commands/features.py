@@ -38,6 +38,17 @@ def decide_update_features(image: MetadataImage, request: UpdateFeaturesRequest)
     return decision
 
 
+def check_brokers(image: MetadataImage, feature: str, level: int, prefix: str) -> None:
+    """Raises KafkaError INVALID_UPDATE_VERSION where a registered broker could not run at the level; one that
+    is gone comes back, unless it is unregistered. A feature that a broker does not name it runs without."""
+    for broker in image.brokers:
+        supported = {name: (low, high) for name, low, high in broker.features}
+        low, high = supported.get(feature, (0, 0))
+        if not low <= level <= high:
+            text = f"{prefix} Broker {broker.broker_id} supports versions {low}-{high}: upgrade it first."
+            raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, text)
+
+
 def check(image: MetadataImage, update: FeatureUpdateKey) -> None:
     """Raises KafkaError INVALID_UPDATE_VERSION for a feature or a level that is not supported, or a downgrade
     that was not asked for or cannot be; INVALID_REQUEST for an unknown upgrade type."""
@@ -51,6 +62,8 @@ def check(image: MetadataImage, update: FeatureUpdateKey) -> None:
     if not supported.min_level <= level <= supported.max_level:
         text = f"{prefix} Supported are versions {supported.min_level}-{supported.max_level}."
         raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, text)
+    if level != current:
+        check_brokers(image, update.feature, level, prefix)
     if update.feature == MILLRACE_VERSION and level < current:
         text = (
             f"{prefix} What was written at level {current} cannot be read at a lower one: there is no "

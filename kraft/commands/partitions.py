@@ -1,20 +1,24 @@
 """Decides ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments. Pure.
 
-A partition has one replica, its leader; so the preferred leader always leads. A reassignment names the next
-leader: it is that at once, and opens the partition when the one before has closed it, so that none is ever
-under way. Not here: what becomes of partitions of brokers that are gone (leaders.py).
+A partition has one replica, its leader; so the preferred leader always leads. An unclean election (KIP-460)
+gives a partition to another broker whose leader is gone and whose write-ahead log nobody can recover: what
+only that log holds is given up. A reassignment names the next leader: it is that at once, and opens the
+partition when the one before has closed it, so that none is ever under way. Not here: what becomes of
+partitions of brokers that are gone (leaders.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from millrace.kraft.commands.create_topics import REPLICAS_SHOWN_MAX
 from millrace.kraft.commands.decision import Decision
+from millrace.kraft.commands.failovers import is_at_work
 from millrace.kraft.commands.leaders import leader_change
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.brokers import Broker
+from millrace.kraft.tables.streams import StreamState, stream_record
 from millrace.kraft.tables.topics import PartitionState
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -31,7 +35,10 @@ from millrace.protocol.messages.list_partition_reassignments import (
 )
 from millrace.protocol.metadata_records import PartitionChangeRecord
 from millrace.runtime.scheduling.yielding import Yielding, run_to_end
+from millrace.s3stream.ids import StreamRole
 
+PREFERRED, UNCLEAN = 0, 1  # ElectLeadersRequest.election_type
+LOOKED_PER_CHUNK: Final = 3_000  # partitions; a millisecond
 PARTITIONS_PER_CHUNK: Final = 300  # two or three milliseconds
 
 
@@ -40,30 +47,106 @@ def decide_elect_leaders(image: MetadataImage, request: ElectLeadersRequest) -> 
 
 
 def decide_elect_leaders_yielding(image: MetadataImage, request: ElectLeadersRequest) -> Yielding[Decision]:
-    """Where all are meant, those that need no election are not named. Raises KafkaError INVALID_REQUEST for
-    an unknown election type."""
-    if request.election_type not in (0, 1):
+    """Where all are meant, those that need no election are not named. An unclean one that is done says from
+    which offset on records are given up. Raises KafkaError INVALID_REQUEST for an unknown election type."""
+    if request.election_type not in (PREFERRED, UNCLEAN):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
-    response = ElectLeadersResponse()
+    is_unclean = request.election_type == UNCLEAN
+    load = (yield from loads_yielding(image)) if is_unclean else {}
+    response, election = ElectLeadersResponse(), Election(image, is_unclean, load)
+    if request.topic_partitions is None:
+        asked: Iterable[tuple[str, Sequence[int]]] = [
+            (topic.name, range(len(topic.partitions))) for topic in image.topics
+        ]
+    else:
+        asked = [(one.topic, one.partitions) for one in request.topic_partitions]
     place = 0
-    for asked in request.topic_partitions or ():
-        result = ReplicaElectionResult(asked.topic, [])
-        response.replica_election_results.append(result)
-        for partition in asked.partitions:
-            result.partition_result.append(election(image, asked.topic, partition))
+    for topic, indexes in asked:
+        result = ReplicaElectionResult(topic, [])
+        for index in indexes:
+            answer = election.of(topic, index)
+            if request.topic_partitions is not None or answer.error_code != ErrorCode.ELECTION_NOT_NEEDED:
+                result.partition_result.append(answer)
             place += 1
             if place % PARTITIONS_PER_CHUNK == 0:
                 yield
-    return Decision(response)
+        if result.partition_result or request.topic_partitions is not None:
+            response.replica_election_results.append(result)
+    return Decision(response, election.records)
 
 
-def election(image: MetadataImage, topic: str, index: int) -> PartitionResult:
-    if find(image, topic, index) is None:
-        is_there = image.topics.by_name(topic) is not None
-        text = f"No such partition as {topic}-{index}" if is_there else f"No such topic as {topic}"
-        return PartitionResult(index, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), text)
-    text = "Leader election not needed for topic partition."
-    return PartitionResult(index, int(ErrorCode.ELECTION_NOT_NEEDED), text)
+class Election:
+    """The elections of one request, and the records that make them so. `load`: partitions by broker that may
+    lead."""
+
+    def __init__(self, image: MetadataImage, is_unclean: bool, load: dict[int, int]) -> None:
+        self._image = image
+        self._is_unclean = is_unclean
+        self._load = load
+        self._elected: set[tuple[bytes, int]] = set()
+        self.records: list[Any] = []
+
+    def of(self, topic: str, index: int) -> PartitionResult:
+        state = find(self._image, topic, index)
+        if state is None:
+            is_there = self._image.topics.by_name(topic) is not None
+            text = f"No such partition as {topic}-{index}" if is_there else f"No such topic as {topic}"
+            return PartitionResult(index, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), text)
+        topic_id = self._image.topics.names[topic].topic_id
+        streams = [one for one in self._image.streams.of_partition(topic_id, index) if one.is_open]
+        holder = streams[0].node_id if streams else state.leader
+        if (self._is_there(state.leader) and self._is_there(holder)) or (topic_id, index) in self._elected:
+            text = "Leader election not needed for topic partition."
+            return PartitionResult(index, int(ErrorCode.ELECTION_NOT_NEEDED), text)
+        if not self._is_unclean:
+            text = "The preferred leader was not available."
+            return PartitionResult(index, int(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE), text)
+        why_not = self._why_not(holder)
+        if why_not:
+            return PartitionResult(index, int(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE), why_not)
+        self._elected.add((topic_id, index))
+        return PartitionResult(index, 0, self._give(state, topic_id, index, streams))
+
+    def _is_there(self, broker_id: int) -> bool:
+        broker = self._image.brokers.get(broker_id)
+        return broker is not None and not broker.is_fenced
+
+    def _why_not(self, holder: int) -> str:
+        """Why what the log of this broker holds is not given up; "" where it may be."""
+        failover = self._image.failovers.get(holder)
+        if failover is None:
+            return f"Broker {holder} starts, or its partitions go to others in a moment: nothing is given up."
+        if is_at_work(self._image, failover):
+            return f"Broker {failover.by_node} recovers the write-ahead log of broker {holder}: wait for it."
+        return "" if self._load else "No broker is there to lead."
+
+    def _give(
+        self, state: PartitionState, topic_id: bytes, index: int, streams: Sequence[StreamState]
+    ) -> str:
+        """Its streams are closed where they are committed. Who leads fewest opens them, or who was to."""
+        self.records += [stream_record(stream._replace(is_open=False)) for stream in streams]
+        if not self._is_there(state.leader):
+            least = min(self._load, key=lambda broker_id: (self._load[broker_id], broker_id))
+            self._load[least] += 1
+            self.records.append(leader_change(topic_id, index, self._image.brokers.by_id[least]))
+        end = next((stream.end for stream in streams if stream.role is StreamRole.DATA), 0)
+        gone = streams[0].node_id if streams else state.leader
+        return f"records from offset {end} on that only the log of broker {gone} holds are given up"
+
+
+def loads_yielding(image: MetadataImage) -> Yielding[dict[int, int]]:
+    """Partitions by broker that may lead."""
+    load = {broker.broker_id: 0 for broker in image.brokers if broker.is_usable}
+    looked_count = 0
+    for topic in image.topics:
+        for state in topic.partitions:
+            if state.leader in load:
+                load[state.leader] += 1
+        looked_count += len(topic.partitions)
+        if looked_count >= LOOKED_PER_CHUNK:
+            looked_count = 0
+            yield
+    return load
 
 
 def decide_alter_partition_reassignments(

@@ -14,9 +14,9 @@ from tests.compat.jvm import Jvm
 from tests.compat.test_tools import Tools
 from tests.live.client import Client
 from tests.live.cluster import LiveCombined
-from tests.live.test_brokers import leaders
+from tests.live.test_brokers import leaders, producer
 from tests.live.test_controllers import QUICK
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 
 TOPIC, PARTITIONS = "spread", 6
 REASSIGN = "reassign.ReassignPartitionsCommand"
@@ -74,6 +74,29 @@ def test_the_quorum_is_described(tools: Tools, cluster: LiveCombined) -> None:
     assert sorted(re.findall(r"^(\d)\s.*\s(Leader|Follower)", replication, re.MULTILINE)) == sorted(
         (node_id, "Leader" if int(node_id) == cluster.leader() else "Follower") for node_id in "123"
     )
+
+
+def test_an_unclean_election_gives_up_a_lost_log(tools: Tools, cluster: LiveCombined, tmp_path: Path) -> None:
+    """kafka-leader-election: refused while the log may be recovered, done where it is lost."""
+    asked = "LeaderElectionCommand", "--election-type", "unclean", "--all-topic-partitions"
+    assert "error" not in tools(*asked).lower()
+    gone = next(node_id for node_id in cluster.brokers if node_id not in (2, cluster.leader()))
+    led = [index for index, leader in leaders(cluster.brokers[2]).items() if leader == gone]
+    sender = producer(cluster, retries=100)
+    for index in led:
+        sender.send(TOPIC, b"lost", partition=index).get(PATIENCE_S)
+    sender.close()
+    cluster.brokers[gone].kill()
+    wal = next(Path(cluster.brokers[gone].folder).rglob("wal"))
+    wal.rename(tmp_path / "away")
+    waits = (cluster.brokers[cluster.leader()], "millrace_failovers_waiting")
+    until(lambda: waits[0].metrics()[waits[1]] == 1, "nobody waits for its log")
+    told = tools(*asked)
+    assert "Successfully completed leader election (UNCLEAN)" in told
+    assert all(f"{TOPIC}-{index}" in told for index in led)
+    until(lambda: not {gone, -1} & {*leaders(cluster.brokers[2]).values()}, "not led by others")
+    (tmp_path / "away").rename(wal)
+    cluster.brokers[gone] = cluster.brokers[gone].restart()
 
 
 def test_a_broker_is_taken_out(tools: Tools, cluster: LiveCombined) -> None:

@@ -125,6 +125,38 @@ def test_a_log_that_nobody_reaches_is_waited_for(cluster: LiveCluster, tmp_path:
     check_all(cluster, values(0, 120))
 
 
+def test_a_log_that_is_lost_for_good_is_given_up_by_name(cluster: LiveCluster, tmp_path: Path) -> None:
+    """Not of a broker that serves, and not without the word. Its partitions go on elsewhere without what only
+    the log held; a broker that comes back with the log brings nothing of it back."""
+    send(cluster, values(0, 120))
+    before = leaders(cluster.brokers[FIRST_BROKER])
+    words = ["-m", "millrace.broker", "cluster", "give-up", str(SECOND), "--bootstrap-server"]
+    refused = warm.run([*words, cluster.addresses[0], "--accept-loss"])
+    assert (refused.returncode, f"broker {SECOND} serves" in refused.stderr) == (2, True), refused
+    gone = cluster.brokers.pop(SECOND)
+    gone.kill()
+    wal = next((tmp_path / f"broker{SECOND}").rglob("wal"))
+    wal.rename(tmp_path / "away")
+    (controller,) = cluster.quorum.nodes.values()
+    until(lambda: controller.metrics()["millrace_failovers_waiting"] == 1, "nobody waits for it")
+    refused = warm.run([*words, cluster.addresses[0]])
+    assert (refused.returncode, "--accept-loss" in refused.stderr) == (1, True), refused
+    given_up = warm.run([*words, cluster.addresses[0], "--accept-loss"])
+    assert given_up.returncode == 0, given_up
+    lost = [index for index, leader in before.items() if leader == SECOND]
+    given = f"that only the log of broker {SECOND} holds are given up"
+    assert all(given in line for line in given_up.stdout.splitlines())
+    named = [line.split(":") for line in given_up.stdout.splitlines() if line.startswith(f"{TOPIC}:")]
+    assert [int(index) for _, index, _ in named] == lost
+    kept = [value for value in values(0, 120) if int(value) % PARTITIONS not in lost]
+    send(cluster, values(120, 120))
+    check_all(cluster, [*kept, *values(120, 120)])
+    (tmp_path / "away").rename(wal)
+    cluster.brokers[SECOND] = gone.restart()
+    send(cluster, values(240, 60))
+    check_all(cluster, [*kept, *values(120, 180)])
+
+
 @pytest.mark.parametrize("halted_s", [4.0, 7.0])
 def test_a_broker_that_stood_still_acknowledges_nothing_that_is_lost(
     cluster: LiveCluster, halted_s: float

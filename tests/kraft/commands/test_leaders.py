@@ -19,6 +19,7 @@ from millrace.protocol.messages.begin_failover import BeginFailoverRequest, Begi
 from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from millrace.protocol.messages.close_streams import CloseStreamsRequest, StreamClose
+from millrace.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from millrace.protocol.messages.end_failover import EndFailoverRequest
 from millrace.protocol.messages.open_partition_streams import OpenPartitionStreamsRequest
 from millrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
@@ -329,3 +330,85 @@ def test_a_reassignment_names_the_next_leader(replicas: list[int], code: ErrorCo
         assert cluster.open(index) is ErrorCode.LEADER_NOT_AVAILABLE
         cluster.close(1)
         assert cluster.open(index) is NONE
+
+
+class Elections(Cluster):
+    """Broker 3 of three is gone, and its log is nobody's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = self.led()
+        self.fence(3)
+        self.settle()
+        for broker_id in (1, 2):
+            self.end(broker_id, 3, "not here")
+            self.settle()
+
+    def elect(self, kind: int, indexes: list[int] | None) -> dict[int, tuple[ErrorCode, str]]:
+        asked = None if indexes is None else [TopicPartitions("t", indexes)]
+        response = self.do(ElectLeadersRequest(kind, asked))
+        check_image(self.image)
+        return {
+            one.partition_id: (ErrorCode(one.error_code), one.error_message or "")
+            for topic in response.replica_election_results
+            for one in topic.partition_result
+        }
+
+
+def test_an_unclean_election_gives_up_a_log_that_nobody_can_recover() -> None:
+    """Streams end where they are committed, in a new leader epoch; one that comes back has none open."""
+    cluster = Elections()
+    assert cluster.failover(3) == Failover(3, NOBODY, (cluster.epochs[1], cluster.epochs[2]), "not here")
+    first, second = cluster.before[3]
+    other = cluster.before[1][0]
+    epoch = cluster.opened[first][1]
+    preferred = cluster.elect(0, [first, other])
+    assert preferred[first][0] is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    assert preferred[other][0] is ErrorCode.ELECTION_NOT_NEEDED
+    elected = cluster.elect(1, [first, other, first, 99])
+    assert elected[other][0] is ErrorCode.ELECTION_NOT_NEEDED
+    assert elected[99][0] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert cluster.leader(first) in (1, 2)
+    assert cluster.open(first) is NONE
+    assert cluster.opened[first][1] > epoch
+    assert [one.partition for one in cluster.image.streams.open_on(3)] == [second]
+    assert cluster.failover(3) is not None, "there is more in its log"
+    assert cluster.elect(1, None) == {
+        second: (NONE, "records from offset 0 on that only the log of broker 3 holds are given up")
+    }
+    cluster.settle()
+    assert cluster.failover(3) is None
+    assert cluster.elect(1, None) == {}
+    cluster.register(3, 9)
+    assert not list(cluster.image.streams.open_on(3))
+
+
+def test_no_election_gives_up_a_log_that_is_recovered_or_may_be() -> None:
+    unavailable = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    cluster = Cluster()
+    (first, *_), count = cluster.led()[3], len(cluster.image.streams)
+    cluster.fence(3)
+    elect = ElectLeadersRequest(1, [TopicPartitions("t", [first])])
+
+    def told() -> tuple[ErrorCode, str]:
+        ((one,),) = [topic.partition_result for topic in cluster.do(elect).replica_election_results]
+        return ErrorCode(one.error_code), one.error_message or ""
+
+    assert told()[0] is unavailable, "its session is over, and nothing is decided yet"
+    cluster.settle()
+    assert told() == (unavailable, "Broker 1 recovers the write-ahead log of broker 3: wait for it.")
+    cluster.register(3, 9)
+    assert told()[0] is ErrorCode.ELECTION_NOT_NEEDED, "it is back, and recovers its own log"
+    assert len(list(cluster.image.streams.open_on(3))) == 2
+    assert len(cluster.image.streams) == count
+
+
+def test_a_partition_that_was_moved_and_not_closed_is_given_up_too() -> None:
+    """Its new leader cannot open it: the streams are open at the one that is gone."""
+    cluster = Elections()
+    (first, _) = cluster.before[3]
+    moved = ReassignablePartition(first, [2])
+    cluster.do(AlterPartitionReassignmentsRequest(topics=[ReassignableTopic("t", [moved])]))
+    assert (cluster.leader(first), cluster.open(first)) == (2, ErrorCode.LEADER_NOT_AVAILABLE)
+    assert cluster.elect(1, [first])[first][0] is NONE
+    assert (cluster.leader(first), cluster.open(first)) == (2, NONE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from millrace.kraft.commands.brokers import decide_fence_brokers
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from millrace.protocol.messages.alter_partition_reassignments import (
@@ -18,6 +19,7 @@ from millrace.protocol.messages.elect_leaders import ElectLeadersRequest, TopicP
 from millrace.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from millrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from millrace.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from millrace.protocol.metadata_records import FeatureLevelRecord
 from tests.kraft.tables.build import create, topic
 from tests.kraft.test_replay import CLUSTER, Machine
 
@@ -182,3 +184,22 @@ def test_feature_updates(updates: list[FeatureUpdateKey], code: ErrorCode) -> No
     response = machine.do(UpdateFeaturesRequest(feature_updates=updates))
     assert (ErrorCode(response.error_code), response.error_message is None) == (code, code is ErrorCode.NONE)
     assert machine.image is before
+
+
+def test_a_level_that_a_broker_does_not_know_is_refused() -> None:
+    """Also of one that is gone, until it is unregistered."""
+    machine = Machine()
+    register(machine, 1)
+    for broker_id, highest in ((2, 2), (3, 1)):
+        feature = [Feature("millrace.version", 0, highest)]
+        machine.do(BrokerRegistrationRequest(broker_id, CLUSTER, bytes([broker_id]) * 16, features=feature))
+    asked = UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey("millrace.version", 2)])
+    machine.commit([FeatureLevelRecord("millrace.version", 1)])
+    machine.commit(list(decide_fence_brokers(machine.image, [1, 3])))
+    machine.do(UnregisterBrokerRequest(1))
+    response = machine.do(asked)
+    assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert "Broker 3 supports versions 0-1: upgrade it first" in response.error_message
+    machine.do(UnregisterBrokerRequest(3))
+    assert machine.do(asked).error_code == 0
+    assert machine.image.features.level("millrace.version") == 2
