@@ -641,9 +641,8 @@ class Broker:
             handlers = self._injection.wrap(handlers)
         dispatcher = Dispatcher(handlers, loop.create_task, runtime.yield_queue)
         limits = DynamicLimits(settings.server.connections, parts.cache.broker_values)
-        server = Server(
-            runtime.net, dispatcher, parts.budget, settings.server, runtime.yield_queue, limits.now
-        )
+        queue, clock = runtime.yield_queue, runtime.step_clock
+        server = Server(runtime.net, dispatcher, parts.budget, settings.server, queue, clock, limits.now)
         if self._injection:
             self._injection.attach(server, parts)
         self.listeners = await parts.listeners.start(server, self._bound)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter
 
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk
@@ -28,6 +29,7 @@ class Runtime:
     open_store: StoreOpener  # bare: retries and meters are put around it by who opens
     yield_queue: YieldQueue = field(default_factory=YieldQueue)  # for all that is large in a node
     offload: Callable[[], Offload] = InlineOffload  # for what would hold the loop
+    step_clock: Callable[[], float] = lambda: 0.0  # seconds, going on within a step of the loop; here: never
 
 
 def real_runtime() -> Runtime:
@@ -45,4 +47,5 @@ def real_runtime() -> Runtime:
         partial(open_store, yield_queue=queue),
         queue,
         ThreadOffload,
+        perf_counter,
     )

@@ -27,8 +27,8 @@ from millrace.runtime.scheduling.chunks import in_chunks
 
 PARTITIONS_PER_CHUNK = 1000
 Place = tuple[
-    AlterReplicaLogDirTopicResult, int, bool
-]  # where its answer goes, the partition, whether its directory is ours
+    AlterReplicaLogDirTopicResult, int | None, bool
+]  # where its answer goes, the partition (None: of a topic that names none), whether its directory is ours
 
 
 class AlterReplicaLogDirs:
@@ -66,11 +66,15 @@ class AlterReplicaLogDirs:
             is_here = posixpath.isabs(asked.path) and posixpath.normpath(asked.path) == self._log_dir
             for topic in asked.topics:
                 result = results.setdefault(topic.name, AlterReplicaLogDirTopicResult(topic.name))
+                if not topic.partitions:
+                    yield result, None, is_here  # so that whoever counts them comes by
                 for index in topic.partitions:
                     yield result, index, is_here
 
     def _judge_all(self, topics: Topics, places: Iterable[Place]) -> None:
         for result, index, is_here in places:
+            if index is None:
+                continue
             code = self._judge(topics, result.topic_name, index) if is_here else ErrorCode.LOG_DIR_NOT_FOUND
             result.partitions.append(AlterReplicaLogDirPartitionResult(index, int(code)))
 

@@ -29,6 +29,7 @@ from millrace.protocol.messages.api_versions import (
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]*[a-zA-Z0-9])?")
 FIRST_WITH_SOFTWARE = 3
+SOFTWARE_CHARS_MAX = 100  # kept for as long as the connection lives
 FIRST_WITH_MIN_ZERO = 4  # before it, a feature whose lowest level is 0 breaks Java clients (KAFKA-17011)
 
 
@@ -60,7 +61,8 @@ class ApiVersions:
             names = (request.client_software_name, request.client_software_version)
             if not all(map(_SOFTWARE.fullmatch, names)):
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-            context.connection.software_name, context.connection.software_version = names
+            info = context.connection
+            info.software_name, info.software_version = (name[:SOFTWARE_CHARS_MAX] for name in names)
         if request.cluster_id is not None and request.node_id >= 0:
             is_elsewhere = (request.cluster_id, request.node_id) != (self._cluster_id, self._node_id)
             if is_elsewhere:

@@ -37,6 +37,7 @@ NO_LOW_WATERMARK = -1
 TIMEOUT_MS_MIN = 1000
 DELETIONS_AT_ONCE = 64
 PARTITIONS_PER_CHUNK = 100  # each is a task
+TOPICS_PER_CHUNK = 1_000  # that name no partition
 
 
 class DeleteRecords:
@@ -60,13 +61,14 @@ class DeleteRecords:
     async def _answer(self, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
         timeout_s = max(TIMEOUT_MS_MIN, request.timeout_ms) / 1000
         response = DeleteRecordsResponse()
-        for topic in request.topics:
-            answers = DeleteRecordsTopicResult(topic.name)
-            response.topics.append(answers)
-            async for part in in_chunks(topic.partitions, PARTITIONS_PER_CHUNK, context.work):
-                answers.partitions += await asyncio.gather(
-                    *(self._delete(topic.name, asked, timeout_s) for asked in part)
-                )
+        async for topics in in_chunks(request.topics, TOPICS_PER_CHUNK, context.work):
+            for topic in topics:
+                answers = DeleteRecordsTopicResult(topic.name)
+                response.topics.append(answers)
+                async for part in in_chunks(topic.partitions, PARTITIONS_PER_CHUNK, context.work):
+                    answers.partitions += await asyncio.gather(
+                        *(self._delete(topic.name, asked, timeout_s) for asked in part)
+                    )
         return response
 
     async def _delete(

@@ -48,7 +48,7 @@ from millrace.protocol.messages.describe_configs import (
 from millrace.runtime.scheduling.chunks import in_chunks
 
 LOGGER_SOURCE, STRING = 6, 2
-RESOURCES_PER_CHUNK, KEYS_PER_CHUNK = 16, 8_000
+RESOURCES_PER_CHUNK, BROKERS_PER_CHUNK, KEYS_PER_CHUNK = 16, 2, 8_000
 # Each name of a few bytes is answered with up to 1.5 KB.
 NEVER_MISSING_MAX = 5_000
 NEVER_MISSING = frozenset((ResourceType.GROUP, ResourceType.CLIENT_METRICS))
@@ -327,7 +327,9 @@ def _named(resource: DescribeConfigsResource) -> Hashable:
 
 def _weight(resource: DescribeConfigsResource) -> int:
     """In keys that are named."""
-    return KEYS_PER_CHUNK // RESOURCES_PER_CHUNK + len(resource.configuration_keys or ())
+    is_wide = resource.resource_type == ResourceType.BROKER  # its keys are put together, whichever are asked
+    each = KEYS_PER_CHUNK // (BROKERS_PER_CHUNK if is_wide else RESOURCES_PER_CHUNK)
+    return each + len(resource.configuration_keys or ())
 
 
 async def _narrowed(

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 OPENINGS_AT_ONCE = 64
 PARTITIONS_PER_CHUNK = 100  # each is a task
+TOPICS_PER_CHUNK = 1_000  # that name no partition
 NO_TOPIC = "This server does not host this topic-partition."
 
 
@@ -58,15 +59,16 @@ class DescribeProducers:
     ) -> DescribeProducersResponse:
         response = DescribeProducersResponse()
         met: dict[str, set[Hashable]] = {}
-        for topic in request.topics:
-            answers = TopicResponse(topic.name)
-            response.topics.append(answers)
-            met_of_topic = met.setdefault(topic.name, set())
-            async for part in in_chunks(topic.partition_indexes, PARTITIONS_PER_CHUNK, context.work):
-                named = unmet(part, met_of_topic, int)
-                answers.partitions += await asyncio.gather(
-                    *(self._describe(topic.name, index) for index in named)
-                )
+        async for topics in in_chunks(request.topics, TOPICS_PER_CHUNK, context.work):
+            for topic in topics:
+                answers = TopicResponse(topic.name)
+                response.topics.append(answers)
+                met_of_topic = met.setdefault(topic.name, set())
+                async for part in in_chunks(topic.partition_indexes, PARTITIONS_PER_CHUNK, context.work):
+                    named = unmet(part, met_of_topic, int)
+                    answers.partitions += await asyncio.gather(
+                        *(self._describe(topic.name, index) for index in named)
+                    )
         return response
 
     async def _describe(self, name: str, index: int) -> PartitionResponse:

@@ -304,6 +304,7 @@ class Fetch:
             operation.timer = asyncio.get_running_loop().call_at(
                 machine.deadline_s, self._on_expired, operation
             )
+        operation.read_pass.drop_records()
         operation.subscriber.delay(machine.missing_bytes, lambda: self._on_satisfied(operation))
 
     def _on_expired(self, operation: _Operation) -> None:

@@ -42,7 +42,8 @@ class FindCoordinator:
     ) -> FindCoordinatorResponse | Coroutine[Any, Any, FindCoordinatorResponse]:
         if request.key_type == GROUP and self._cache.image.topics.by_name(OFFSETS_TOPIC) is None:
             return self._create_then_answer(context, request)
-        if sum(map(_weight, request.coordinator_keys)) > KEYS_PER_CHUNK:
+        keys = request.coordinator_keys
+        if len(keys) > KEYS_PER_CHUNK or sum(map(_weight, keys)) > KEYS_PER_CHUNK:
             return self._answer_many(context, request)
         return self._answer(context, request)
 

@@ -7,6 +7,8 @@ Versions 0 to 5. Ignored: `reason`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, GroupShard
 from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, unchanged
@@ -18,8 +20,10 @@ from millrace.protocol.messages.leave_group import (
     MemberIdentity,
     MemberResponse,
 )
+from millrace.runtime.scheduling.chunks import in_chunks
 
 MEMBERS_VERSION = 3
+MEMBERS_PER_CHUNK = 1_000
 
 
 class LeaveGroup:
@@ -28,20 +32,41 @@ class LeaveGroup:
 
     def handle(
         self, context: RequestContext, request: LeaveGroupRequest
-    ) -> LeaveGroupResponse | asyncio.Future[LeaveGroupResponse]:
+    ) -> Outcome[LeaveGroupResponse] | Coroutine[Any, Any, LeaveGroupResponse]:
         if not request.group_id:
             return _refusal(ErrorCode.INVALID_GROUP_ID)
+        if context.api_version < MEMBERS_VERSION:
+            return self._ask(context, request.group_id, [MemberIdentity(request.member_id)])
+        if len(request.members) > MEMBERS_PER_CHUNK:
+            return self._leave_in_chunks(context, request)
+        return self._ask(context, request.group_id, request.members)
+
+    async def _leave_in_chunks(
+        self, context: RequestContext, request: LeaveGroupRequest
+    ) -> LeaveGroupResponse:
+        """Those that leave in one chunk leave together; others are answered between."""
+        whole = LeaveGroupResponse()
+        async for members in in_chunks(request.members, MEMBERS_PER_CHUNK, context.work):
+            outcome = self._ask(context, request.group_id, members)
+            response = await outcome if isinstance(outcome, asyncio.Future) else outcome
+            if response.error_code:
+                return response
+            whole.members += response.members
+        return whole
+
+    def _ask(
+        self, context: RequestContext, group_id: str, members: Sequence[MemberIdentity]
+    ) -> Outcome[LeaveGroupResponse]:
         version = context.api_version
         return self._coordinator.ask(
-            request.group_id, lambda shard: self._leave(shard, version, request), _refusal
+            group_id, lambda shard: self._leave(shard, version, group_id, members), _refusal
         )
 
     def _leave(
-        self, shard: GroupShard, version: int, request: LeaveGroupRequest
+        self, shard: GroupShard, version: int, group_id: str, members: Sequence[MemberIdentity]
     ) -> Outcome[LeaveGroupResponse]:
-        members = request.members if version >= MEMBERS_VERSION else [MemberIdentity(request.member_id)]
         leaving = [(member.member_id, member.group_instance_id) for member in members]
-        codes, decision = shard.machine.on_leave(request.group_id, leaving, shard.now())
+        codes, decision = shard.machine.on_leave(group_id, leaving, shard.now())
         if version >= MEMBERS_VERSION:
             response = LeaveGroupResponse(
                 members=[

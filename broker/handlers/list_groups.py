@@ -19,6 +19,7 @@ from millrace.runtime.scheduling.chunks import in_chunks
 
 CLASSIC = "classic"
 SHARDS_PER_CHUNK = 5
+STATES_PER_CHUNK = 5_000
 
 Part = tuple[int, list[ListedGroup]]  # one shard's: an error code, its groups
 
@@ -33,7 +34,9 @@ class ListGroups:
         return self._list(context, request)
 
     async def _list(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-        states = [state.strip().lower() for state in request.states_filter]
+        states: set[str] = set()
+        async for part in in_chunks(request.states_filter, STATES_PER_CHUNK, context.work):
+            states.update(state.strip().lower() for state in part)
         if request.types_filter and CLASSIC not in map(str.lower, request.types_filter):
             return ListGroupsResponse()
 

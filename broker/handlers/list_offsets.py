@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -43,6 +43,7 @@ from millrace.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
 from millrace.runtime.scheduling.chunks import in_chunks
@@ -63,6 +64,7 @@ LOOKUPS_AT_ONCE, LOOKUPS_OF_ONE = 16, 12
 SLOW_AT_ONCE, SLOW_OF_ONE = 2, 1
 LOOKUP_S_MAX = 15.0  # of a request; clients wait for 30 s or longer
 PARTITIONS_PER_CHUNK = 500
+TOPICS_PER_CHUNK = 2_000  # that name no partition
 LOOKUPS_PER_CHUNK = 100  # each is a task
 VERSION_WITH_EPOCHS = 4
 
@@ -88,7 +90,7 @@ class ListOffsets:
             return self._answer_many(context, request)
         counts: Counter[tuple[str, int]] = Counter()
         response = ListOffsetsResponse()
-        places = list(_places(request, response, counts))
+        places = list(_places(request.topics, response, counts))
         slow = self._answer_edges(places, counts, context.api_version, isolation_of(request.isolation_level))
         if slow:
             return self._answer_slowly(context, response, slow, request)
@@ -99,8 +101,10 @@ class ListOffsets:
         counts: Counter[tuple[str, int]] = Counter()
         response = ListOffsetsResponse()
         places: list[Place] = []
-        async for part in in_chunks(_places(request, response, counts), PARTITIONS_PER_CHUNK, context.work):
-            places += part
+        async for topics in in_chunks(request.topics, TOPICS_PER_CHUNK, context.work):
+            named = _places(topics, response, counts)
+            async for part in in_chunks(named, PARTITIONS_PER_CHUNK, context.work):
+                places += part
         slow: list[Place] = []
         async for part in in_chunks(places, PARTITIONS_PER_CHUNK, context.work):
             slow += self._answer_edges(
@@ -259,10 +263,10 @@ class LookupPermit(Asker):
 
 
 def _places(
-    request: ListOffsetsRequest, response: ListOffsetsResponse, counts: Counter[tuple[str, int]]
+    topics: Iterable[ListOffsetsTopic], response: ListOffsetsResponse, counts: Counter[tuple[str, int]]
 ) -> Iterator[Place]:
     """What is asked, each beside its place in the response; `counts` how often each partition is."""
-    for topic in request.topics:
+    for topic in topics:
         answers = ListOffsetsTopicResponse(topic.name)
         response.topics.append(answers)
         for asked in topic.partitions:

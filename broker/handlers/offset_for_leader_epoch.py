@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 OPENINGS_AT_ONCE = 64
 PARTITIONS_PER_CHUNK = 100  # each is a task
+TOPICS_PER_CHUNK = 1_000  # that name no partition
 
 
 class OffsetForLeaderEpoch:
@@ -54,13 +55,14 @@ class OffsetForLeaderEpoch:
         self, context: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
         response = OffsetForLeaderEpochResponse()
-        for topic in request.topics:
-            answers = OffsetForLeaderTopicResult(topic.topic)
-            response.topics.append(answers)
-            async for part in in_chunks(topic.partitions, PARTITIONS_PER_CHUNK, context.work):
-                answers.partitions += await asyncio.gather(
-                    *(self._end_of(topic.topic, asked) for asked in part)
-                )
+        async for topics in in_chunks(request.topics, TOPICS_PER_CHUNK, context.work):
+            for topic in topics:
+                answers = OffsetForLeaderTopicResult(topic.topic)
+                response.topics.append(answers)
+                async for part in in_chunks(topic.partitions, PARTITIONS_PER_CHUNK, context.work):
+                    answers.partitions += await asyncio.gather(
+                        *(self._end_of(topic.topic, asked) for asked in part)
+                    )
         return response
 
     async def _end_of(self, name: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:

@@ -8,10 +8,10 @@ open, or for which there is no room, is queued at its partitions (runtime/schedu
 through the same steps when it is first there; what arrives later for one of them stands behind it. So does a
 request with a batch whose producer's state is in the log, which is read first, and one with a batch that
 takes long to rewrite: when it is first, and there is room, its batches are rewritten off the loop, then
-appended. At most REWRITES_AT_ONCE requests are between the two, shared between connections, and of several no
-more than Unpacking.held_bytes_max, as what their frames grow to is charged to nobody. A request for more
-partitions than may be served in one iteration of the loop is served in pieces (wide_produce.py), and its
-connection begins nothing behind it.
+appended. What waits so is queued partition by partition (`_handle_apart`). At most REWRITES_AT_ONCE requests
+are between the two, shared between connections, and of several no more than Unpacking.held_bytes_max, as what
+their frames grow to is charged to nobody. A request for more partitions than may be served in one iteration
+of the loop is served in pieces (wide_produce.py), and its connection begins nothing behind it.
 
 acks=1 is as durable as acks=-1. acks=0 is not answered, and closes the connection when anything was refused,
 so that the client asks for metadata. An append has no timeout: the WAL confirms it or the process ends;
@@ -38,7 +38,7 @@ from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.partitions.validation import LOOKED_INLINE_BYTES_MAX, Looked, RecordLook, TooLong
 from millrace.broker.requests.request import CLOSE, NO_REPLY, RequestContext
 from millrace.broker.requests.sequence_gaps import RETRIABLE_CODES, SequenceGaps, Topic
-from millrace.broker.requests.wide_produce import Joined, is_wide, pieces
+from millrace.broker.requests.wide_produce import Joined, apart, is_wide, pieces
 from millrace.protocol.batches import CODEC_MASK, has_unset_max_timestamp
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -112,16 +112,18 @@ class _Part:
 
 class _Work:
     """One request under way. `missing_count`: parts that are not settled yet. `needed_bytes`: room for all
-    that may be appended. `is_slow`: it has batches that take long to rewrite. `is_cold`: the state of a
-    producer of it is in the log."""
+    that may be appended. `is_long`: it waits for more than room. `is_slow`: it has batches that take long to
+    rewrite. `is_cold`: the state of a producer of it is in the log."""
 
     __slots__ = (
         "context",
         "future",
         "is_cold",
+        "is_long",
         "is_over",
         "is_slow",
         "is_transactional",
+        "looked_before_bytes",
         "looked_bytes",
         "missing_count",
         "needed_bytes",
@@ -147,6 +149,8 @@ class _Work:
         self.is_over = False
         self.is_slow = False
         self.is_cold = False
+        self.is_long = False
+        self.looked_before_bytes = 0  # of pieces of the same request that came before
         self.looked_bytes = 0  # of records that were looked at, or will be, in this iteration of the loop
         self.permit_bytes = -1  # taken among those that are rewritten; none yet
         self.future: asyncio.Future[Any] | None = None
@@ -194,6 +198,7 @@ class Produce:
         self._rewrites = Semaphore(REWRITES_AT_ONCE, bytes_max=unpacking.held_bytes_max)
         self._yield_queue = yield_queue
         self._look = RecordLook()
+        self._long_count = 0  # of the requests that are queued, those that wait for more than room
         self._queue = KeyedQueue(lambda call: asyncio.get_running_loop().call_soon(call))
 
     def handle(self, context: RequestContext, request: ProduceRequest) -> Any:
@@ -221,6 +226,22 @@ class Produce:
         for piece in pieces(request, transactional_id):
             outcomes.append(self._handle(context, piece))
             await yield_now()
+        return await self._join(request, outcomes)
+
+    def _handle_apart(self, context: RequestContext, request: ProduceRequest) -> asyncio.Future[Any]:
+        """Each partition's batch as a request of its own: none of them keeps those at its partition waiting
+        for what another one waits for."""
+        outcomes, looked_bytes = [], 0
+        for piece in apart(request):
+            work = _Work(context, piece)
+            work.looked_before_bytes = work.looked_bytes = looked_bytes
+            outcomes.append(self._begin(work))
+            looked_bytes = work.looked_bytes
+        return asyncio.get_running_loop().create_task(self._join(request, outcomes))
+
+    async def _join(self, request: ProduceRequest, outcomes: Iterable[Any]) -> Any:
+        """Of a request's pieces, in their order."""
+        yield_now = self._yield_queue.yield_now
         joined, is_closed = Joined(request.topic_data), False
         for outcome in outcomes:
             response = await outcome if asyncio.isfuture(outcome) else outcome
@@ -233,7 +254,10 @@ class Produce:
         return joined.response if request.acks else NO_REPLY
 
     def _handle(self, context: RequestContext, request: ProduceRequest) -> Any:
-        work = _Work(context, request)
+        return self._begin(_Work(context, request))
+
+    def _begin(self, work: _Work) -> Any:
+        context, request = work.context, work.request
         try:
             if request.acks not in (-1, 0, 1):
                 return self.refuse(request, ErrorCode.INVALID_REQUIRED_ACKS)
@@ -248,6 +272,9 @@ class Produce:
                 or not self._room.has_room(work.needed_bytes)
                 or (self._queue and self._is_behind(work))
             ):
+                is_long = bool(work.openings) or work.is_slow or work.is_cold
+                if len(work.parts) > 1 and (is_long or self._long_count):
+                    return self._handle_apart(context, request)
                 return self._enqueue(work)
             self._append(work)
             if work.missing_count == 0 or request.acks == 0:
@@ -420,6 +447,8 @@ class Produce:
         work.future = loop.create_future()
         timeout_ms = max(work.request.timeout_ms, TIMEOUT_MS_MIN)
         work.timer = loop.call_later(timeout_ms / 1000, self._expire, work)
+        work.is_long = bool(work.openings) or work.is_slow or work.is_cold
+        self._long_count += work.is_long
         keys = self._keys_of(work)
         openings = list(work.openings)
         # One hold more than there are openings, released once the ticket is known to the work.
@@ -476,7 +505,7 @@ class Produce:
         if not work.is_over:
             try:
                 work.parts = [part for part in work.parts if self._is_still_led(part)]
-                work.looked_bytes = 0
+                work.looked_bytes = work.looked_before_bytes
                 slow = [part for part in work.parts if self._is_slow(part)]
                 if slow:
                     self._begin_rewrite(work, slow)
@@ -588,6 +617,7 @@ class Produce:
         if work.timer is not None:
             work.timer.cancel()
         assert work.ticket is not None
+        self._long_count -= work.is_long
         self._queue.complete(work.ticket)
 
 

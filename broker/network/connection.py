@@ -21,8 +21,8 @@ Not here: what a request means (dispatch.py and the handlers), who may connect a
     memory that its frame is charged.
   * A frame is charged to the budget before it is begun; what is here of one that is not, or waits, is charged
     too (arrival.py). Without room the connection joins the line of that part of the budget and stops reading.
-    At most FRAMES_PER_CHUNK frames are begun at once; with what is left the connection is queued with all
-    such (`frame_queue`), of which one goes on each iteration of the loop.
+    At most FRAMES_PER_CHUNK frames are begun at once, or as many as take TURN_S (turns.py); with what is left
+    the connection is queued with all such (`frame_queue`), of which one goes on each iteration of the loop.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ from millrace.broker.network.memory import (
 )
 from millrace.broker.network.receiver import Receiver
 from millrace.broker.network.reply_writer import ReplyWriter
+from millrace.broker.network.turns import TURN_S, Turns
 from millrace.broker.requests.api_traits import Answer, Order, Work, keys
 from millrace.broker.requests.dispatch import Dispatcher, Exchange
 from millrace.broker.requests.request import CLOSE, NO_REPLY, ConnectionInfo
@@ -90,8 +91,8 @@ WRITE_HIGH_BYTES = 64 << 10
 WRITE_LOW_BYTES = 16 << 10
 # Of a frame's rest. Less than any system takes of a connection that is not read from.
 UNREAD_PLENTY_BYTES = 32 << 10
-# Who has sent or read so much is known to do it.
-KNOWN_BYTES = 1 << 20
+# Who has sent, or read, so much is known to do it. Consumers of small records read little.
+KNOWN_BYTES, KNOWN_READ_BYTES = 1 << 20, 16 << 10
 # As much of the replies of one iteration is gathered before it is written.
 GATHERED_BYTES = 64 << 10
 # A partition of a Fetch is 33 bytes on the wire, and some 550 in memory while it waits: asked for, watched
@@ -114,6 +115,7 @@ class ConnectionParts:
     yield_queue: YieldQueue  # for what is large: others come between
     # of connections with more frames than they may begin at once: one of them an iteration of the loop
     frame_queue: YieldQueue
+    turns: Turns
     request_bytes_max: int
     on_made: Callable[[Connection], None]  # a peer connected; `abort` refuses it
     on_ended: Callable[[Connection, str], None]  # we end it, for that reason
@@ -143,6 +145,7 @@ class Connection(asyncio.BufferedProtocol):
         self._done_bytes = [0, 0, 0]  # charged for frames that are answered, not yet released, by part
         self._part = BRIEF  # what the frame that is begun was charged to
         self._key = -1  # of the frame that is next
+        self._is_light: bool | None = None  # its last turn was short; None: it had none yet
         self._kept_bytes = 0  # of `_frames`, in memory of their own
         self.arrival = Arrival(parts.budget, self, self._unread)
         self.received_bytes = 0  # in its life
@@ -244,10 +247,13 @@ class Connection(asyncio.BufferedProtocol):
         self._kept_bytes = kept_bytes
         self._settle_arrival()
 
-    def _advance(self, is_turn: bool = False) -> None:
-        """Begins what may be begun, sends what is ready, and reads on or stops reading."""
+    def _advance(self, is_turn: bool = False, *, is_queued: bool = False) -> None:
+        """Begins what may be begun, sends what is ready, and reads on or stops reading. `is_queued`: its turn
+        among those that were queued has come."""
         frames, exchanges, machine = self._frames, self._exchanges, self._machine
-        left = FRAMES_PER_CHUNK
+        turns = self._parts.turns
+        began_s, is_any = turns.now_s(), False
+        left = FRAMES_PER_CHUNK if is_queued or self._may_begin_at_once() else int(is_turn)
         while (
             frames
             and machine.state <= EXECUTING
@@ -259,12 +265,16 @@ class Connection(asyncio.BufferedProtocol):
                 break
             if not self._may_begin(frames[0], is_turn):
                 break
-            is_turn = False
+            is_turn, is_any = False, True
             left -= 1
             if self._begin(frames.popleft()):
                 self._collect()
                 if self._ready_bytes >= GATHERED_BYTES:
                     self._write()  # here, so that a slow reader is known before more is begun for it
+            if turns.now_s() - began_s >= TURN_S:
+                left = 0
+        if is_any:
+            self._is_light = not turns.note(turns.now_s() - began_s)
         is_here = self._splitter.received_bytes or self.arrival.held_bytes
         if (
             is_here and machine.state < DRAINING and not (frames and not self._kept_bytes)
@@ -274,6 +284,12 @@ class Connection(asyncio.BufferedProtocol):
             self.end(self._splitter.fault)
         self._send()
         self._steer()
+
+    def _may_begin_at_once(self) -> bool:
+        """Not behind those that are queued for their long turns."""
+        if self._is_light is None:
+            return not self._parts.turns.is_spent
+        return self._is_light
 
     def _settle_arrival(self, is_turn: bool = False) -> None:
         """Charges what is here and not begun; without room for more the connection stands in line for it, and
@@ -330,7 +346,7 @@ class Connection(asyncio.BufferedProtocol):
     def _is_good_reader(self) -> bool:
         """It has had answers of some size, and all of them have reached it."""
         written_bytes = self._writer.written_bytes
-        return written_bytes >= KNOWN_BYTES and self.acknowledged_bytes == written_bytes
+        return written_bytes >= KNOWN_READ_BYTES and self.acknowledged_bytes == written_bytes
 
     def _begin(self, frame: Buffer) -> bool:
         """Whether a reply may be there already."""
@@ -381,7 +397,7 @@ class Connection(asyncio.BufferedProtocol):
         """Tells the machine of an event, and carries its effect out."""
         effect = self._machine.on(event)
         if effect is ADVANCE:
-            self._advance(is_turn=event is ROOM)
+            self._advance(is_turn=event is ROOM, is_queued=event is YIELDED)
             return
         if effect is YIELD or effect is PAUSE_AND_YIELD:
             self._parts.frame_queue.call_soon(self._on_yielded)

@@ -33,6 +33,7 @@ OTHERS_FACTOR = 5
 # by step to `large_arrivals`.
 SMALL_FRAME_BYTES = 64 << 10
 BRIEF, BULK, LARGE = range(3)  # what a frame that is whole is charged to
+WOKEN_AT_ONCE = 4  # of a line, in one iteration of the loop: each may begin what takes some milliseconds
 # An answer whose size the broker may choose gets a quarter of what is free, and never less than this.
 REPLY_SHARES = 4
 REPLY_SHARE_BYTES_MIN = 64 << 10
@@ -176,7 +177,7 @@ class RequestMemory:
 
     def _wake(self) -> None:
         self._is_waking = False
-        for _ in range(len(self._groups)):
+        for _ in range(min(len(self._groups), WOKEN_AT_ONCE)):
             is_known = self._next_class()
             if is_known is None:
                 return

@@ -26,6 +26,7 @@ from millrace.broker.network.connection_log import ConnectionLog
 from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.receiver import Receiver
 from millrace.broker.network.relief import Relief
+from millrace.broker.network.turns import Turns
 from millrace.broker.requests.dispatch import Dispatcher
 from millrace.broker.settings.addresses import Endpoint
 from millrace.broker.settings.connection_limits import NO_LIMITS, ConnectionLimits
@@ -76,9 +77,11 @@ class Server:
         budget: RequestBudget,
         settings: ServerSettings,
         yield_queue: YieldQueue,
+        step_clock: Callable[[], float] = lambda: 0.0,
         limits: Callable[[], ConnectionLimits] | None = None,
     ) -> None:
-        """`limits`: those that hold now, asked for each new connection; none: those of the settings."""
+        """`step_clock`: as a Runtime's. `limits`: those that hold now, asked for each new connection; none:
+        those of the settings."""
         self._net = net
         self._settings = settings
         self._limits = limits or (lambda: settings.connections)
@@ -105,6 +108,7 @@ class Server:
             receiver=receiver,
             yield_queue=yield_queue,
             frame_queue=YieldQueue(),
+            turns=Turns(step_clock, self._loop.call_soon),
             request_bytes_max=settings.request_bytes_max,
             on_made=self._on_made,
             on_ended=self._on_ended,

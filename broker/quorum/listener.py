@@ -116,4 +116,4 @@ def controller_server(
     voters, timeout_ms = settings.quorum.voters, settings.request_timeout_ms
     handlers = build_controller_handlers(node, transport, voters, timeout_ms)
     dispatcher = Dispatcher(handlers, asyncio.get_running_loop().create_task, runtime.yield_queue)
-    return Server(runtime.net, dispatcher, budget, settings.server, runtime.yield_queue)
+    return Server(runtime.net, dispatcher, budget, settings.server, runtime.yield_queue, runtime.step_clock)

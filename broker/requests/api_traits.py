@@ -151,7 +151,7 @@ _ROWS: Final = (
     _row("ListGroups", HEAD, WHOLE, WIDE, "CLUSTER DESCRIBE"),
     _row("SaslHandshake", FREE, WHOLE, BRIEF, quota=NONE, is_open=True),
     _row("ApiVersions", FREE, WHOLE, BRIEF, quota=NONE, is_open=True),
-    _row("CreateTopics", BARRIER, CHUNKED, BRIEF, "CLUSTER CREATE", MUTATION, is_forwarded=True),
+    _row("CreateTopics", BARRIER, CHUNKED, PLAIN, "CLUSTER CREATE", MUTATION, is_forwarded=True),
     _row("DeleteTopics", BARRIER, CHUNKED, BRIEF, "TOPIC DELETE", MUTATION, is_forwarded=True),
     _row("DeleteRecords", BARRIER, CHUNKED, BRIEF, "TOPIC DELETE"),
     _row("InitProducerId", FREE, WHOLE, BRIEF, "CLUSTER IDEMPOTENT_WRITE"),

@@ -62,6 +62,8 @@ log = logging.getLogger(__name__)
 # bytes (text above all).
 OTHER_REQUEST_BYTES_MAX = 16 << 20
 CHUNKED_FROM_BYTES = 64 << 10
+# Nor is one of many elements this large that is answered in one go: 30,000 are some fifteen milliseconds.
+WHOLE_BYTES_MAX = 128 << 10
 NAMES_OF_CODES = {int(code): code.name for code in ErrorCode}
 UNANSWERED = "UNANSWERED"
 TRACE_FREE = (WireError, asyncio.CancelledError)
@@ -84,6 +86,7 @@ class Route:
         "is_barrier",
         "is_chunked",
         "is_late_barrier",
+        "is_whole",
         "large_permits",
         "max_version",
         "min_version",
@@ -102,6 +105,8 @@ class Route:
         self.api = api
         self.traits = traits = TRAITS[api.key]
         self.handle = gates.before(handle, traits)
+        # A wide Fetch, and what groups keep, are served in pieces by their handlers.
+        self.is_whole = traits.work is Work.WHOLE and traits.answer is not Answer.SHARED
         self.is_barrier = traits.order is Order.BARRIER
         self.is_chunked = traits.work is Work.CHUNKED
         self.has_records = traits.work is Work.RECORDS
@@ -267,6 +272,11 @@ class Dispatcher:
         try:
             request = decode_request(route.api, version, frame, position)
         except TooManyElements:
+            if route.is_whole and len(frame) > WHOLE_BYTES_MAX:
+                text = (
+                    f"{route.api.name} of {len(frame)} bytes in many elements, the bound is {WHOLE_BYTES_MAX}"
+                )
+                raise WireError(text) from None
             return self._begin_large(route, context, frame, position, began_s, is_large=False)
         route.requests_count += 1
         exchange = Exchange(route, context, request, None, version, began_s)

@@ -272,6 +272,13 @@ class ReadPass:
         self.answers[item] = failed(item.partition, code)
         self.is_urgent = True
 
+    def drop_records(self) -> None:
+        """It is not answered yet, and the next pass reads them again: what waits for more holds nothing that
+        its frame is not charged for."""
+        for answer in self.answers.values():
+            if answer.records:
+                answer.records = b""
+
     def refuse_unopened(self) -> None:
         """Partitions that would not open in time: their clients may ask again."""
         for item in list(self._subscriber.dirty):

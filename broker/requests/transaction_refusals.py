@@ -20,6 +20,7 @@ from millrace.protocol.error_codes import ErrorCode
 
 log = logging.getLogger(__name__)
 TEXT = "transactions are not served by this broker"
+CHARS_MAX = 100  # of a name, in the log
 LISTED_SINCE = 4  # FindCoordinator's first version with a list
 
 
@@ -50,8 +51,8 @@ class TransactionRefusals:
                 "missing: leave transactional.id away (enable.idempotence alone keeps retries from being "
                 "written twice; Kafka Streams: "
                 "processing.guarantee=at_least_once)",
-                context.client_id,
+                context.client_id and context.client_id[:CHARS_MAX],
                 who.peer_host,
                 who.peer_port,
-                transactional_id,
+                transactional_id[:CHARS_MAX],
             )

@@ -50,6 +50,14 @@ def pieces(request: ProduceRequest, transactional_id: str | None) -> Iterator[Pr
         yield ProduceRequest(transactional_id, request.acks, request.timeout_ms, topics)
 
 
+def apart(request: ProduceRequest) -> Iterator[ProduceRequest]:
+    """A piece for each partition, in the order of the request; one for a topic without any."""
+    for topic in request.topic_data:
+        for parts in [[asked] for asked in topic.partition_data] or [[]]:
+            data = [TopicProduceData(topic.name, topic.topic_id, parts)]
+            yield ProduceRequest(request.transactional_id, request.acks, request.timeout_ms, data)
+
+
 def _spans(count: int, left: int) -> Iterator[tuple[int, int]]:
     """The first of `left` at most, the others of a whole piece."""
     start, end = 0, min(count, left)

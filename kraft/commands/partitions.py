@@ -61,8 +61,10 @@ def decide_elect_leaders_yielding(image: MetadataImage, request: ElectLeadersReq
     else:
         asked = [(one.topic, one.partitions) for one in request.topic_partitions]
     place = 0
-    for topic, indexes in asked:
+    for topics_count, (topic, indexes) in enumerate(asked, 1):
         result = ReplicaElectionResult(topic, [])
+        if topics_count % LOOKED_PER_CHUNK == 0:
+            yield
         for index in indexes:
             answer = election.of(topic, index)
             if request.topic_partitions is not None or answer.error_code != ErrorCode.ELECTION_NOT_NEEDED:
@@ -163,7 +165,9 @@ def decide_alter_partition_reassignments_yielding(
     )
     moved: dict[tuple[str, int], PartitionChangeRecord] = {}
     place = 0
-    for topic in request.topics:
+    for topics_count, topic in enumerate(request.topics, 1):
+        if topics_count % LOOKED_PER_CHUNK == 0:
+            yield
         result = alter.ReassignableTopicResponse(topic.name, [])
         response.responses.append(result)
         for asked in topic.partitions:

@@ -37,29 +37,29 @@ class QuorumView:
     tick_ms: int
 
     def decide(self, request: DescribeQuorumRequest, now_ms: int) -> Decision:
+        """As in Kafka, a request that names anything beside the log's one partition has all refused."""
+        named = [
+            (topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in request.topics
+        ]
+        is_known = named == [(TOPIC, [0])]
         response = DescribeQuorumResponse()
-        for topic in request.topics:
-            partitions = [
-                self._partition(topic.topic_name, asked.partition_index, now_ms) for asked in topic.partitions
-            ]
-            response.topics.append(DescribeQuorumResponseTopicData(topic.topic_name, partitions))
+        for topic, indexes in named:
+            partitions = [self._partition(now_ms) if is_known else _unknown(index) for index in indexes]
+            response.topics.append(DescribeQuorumResponseTopicData(topic, partitions))
         own_id, known = self.settings.node_id, self.settings.voter_endpoints
         nodes = {voter: [Listener(*endpoint)] for voter, endpoint in known.items()}
         nodes[own_id] = [Listener(*endpoint) for endpoint in self.settings.endpoints]
         response.nodes = [Node(node_id, listeners) for node_id, listeners in sorted(nodes.items())]
         return Decision(response)
 
-    def _partition(self, topic: str, index: int, now_ms: int) -> DescribeQuorumResponsePartitionData:
+    def _partition(self, now_ms: int) -> DescribeQuorumResponsePartitionData:
         role = self.raft.role
-        if topic != TOPIC or index != 0:
-            text = "This server does not host this topic-partition."
-            return DescribeQuorumResponsePartitionData(index, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), text)
         if not isinstance(role, Leader):
             return DescribeQuorumResponsePartitionData(
-                index, int(ErrorCode.NOT_LEADER_OR_FOLLOWER), "Not the leader."
+                0, int(ErrorCode.NOT_LEADER_OR_FOLLOWER), "Not the leader."
             )
         return DescribeQuorumResponsePartitionData(
-            index,
+            0,
             0,
             "",
             self.raft.node_id,
@@ -84,3 +84,8 @@ class QuorumView:
 
         times = time_of(progress.fetched_at), time_of(progress.caught_up_at)
         return ReplicaState(replica_id, bytes(16), progress.end, *times)
+
+
+def _unknown(index: int) -> DescribeQuorumResponsePartitionData:
+    text = "This server does not host this topic-partition."
+    return DescribeQuorumResponsePartitionData(index, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), text)

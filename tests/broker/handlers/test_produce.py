@@ -689,6 +689,10 @@ def test_a_request_that_never_fits_is_too_large() -> None:
     async def scenario() -> None:
         fixture = await full_fixture().start()
         fixture.make_topic("a", 4)
+        for index in range(4):
+            await fixture.produce(
+                {("a", index): SOUND}
+            )  # what waits to be opened goes partition by partition
         wanted = {("a", index): batch(1, value=b"v" * 90_000) for index in range(4)}
         parts = parts_of(await fixture.produce(wanted))
         assert {part.error_code for part in parts.values()} == {ErrorCode.MESSAGE_TOO_LARGE}

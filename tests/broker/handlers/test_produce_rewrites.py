@@ -207,22 +207,20 @@ def test_a_request_whose_time_is_up_leaves_nothing(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_was_not_begun_when_the_time_was_up_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several batches the first is in a thread; the others, and whoever waits for a place, cost nothing
-    more."""
+    """Of several batches for a partition the first is in a thread; the others cost nothing more."""
     monkeypatch.setattr("millrace.broker.handlers.produce.TIMEOUT_MS_MIN", 20)
 
     async def scenario() -> None:
         fixture, offload = await stopped_fixture()
         slow = batch(1, value=SLOW)
-        late = send(fixture, ("a", 0, slow), ("a", 1, slow), timeout_ms=1)
-        assert {part.error_code for part in (await answer(fixture, late)).values()} == {
-            ErrorCode.REQUEST_TIMED_OUT
-        }
+        for late in [send(fixture, ("a", 0, slow), timeout_ms=1) for _ in range(2)]:
+            parts = await answer(fixture, late)
+            assert {part.error_code for part in parts.values()} == {ErrorCode.REQUEST_TIMED_OUT}
         await offload.go_on()
         assert offload.asked == ["repack"]
-        behind = send(fixture, ("a", 1, slow))
+        behind = send(fixture, ("a", 0, slow))
         await offload.go_on()
-        assert (await answer(fixture, behind))["a", 1].base_offset == 0
+        assert (await answer(fixture, behind))["a", 0].base_offset == 0
         assert_nothing_left(fixture)
 
     run(scenario())
@@ -401,6 +399,25 @@ def test_a_rewrite_whose_time_is_up_before_its_first_step_leaves_its_turn(
     run(scenario())
 
 
+def test_a_partition_does_not_wait_for_what_another_of_its_request_waits_for() -> None:
+    """A request names a partition beside one whose batch is rewritten, and one that is not open: what comes
+    for it later, of whomever, is appended at once, behind its own."""
+
+    async def scenario() -> None:
+        fixture, offload = await stopped_fixture()
+        both = send(fixture, ("a", 0, batch(1, value=SLOW)), ("a", 1, batch(1)))
+        await settle(lambda: bool(offload.held))
+        behind = send(fixture, ("a", 1, batch(1)))
+        assert (await answer(fixture, behind))["a", 1].base_offset == 1
+        assert not both.done()
+        await offload.go_on()
+        parts = await answer(fixture, both)
+        assert [parts["a", index].base_offset for index in (0, 1)] == [0, 0]
+        assert_nothing_left(fixture)
+
+    run(scenario())
+
+
 def test_a_defect_met_by_one_request_in_line_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is answered with an error, and those behind it are served."""
     append = Partition.append
@@ -421,9 +438,8 @@ def test_a_defect_met_by_one_request_in_line_is_its_own(monkeypatch: pytest.Monk
         monkeypatch.setattr(Partition, "append", fail_once)
         await offload.go_on()
         assert (await answer(fixture, slow))["a", 0].base_offset == 0
-        assert {part.error_code for part in (await answer(fixture, struck)).values()} == {
-            ErrorCode.UNKNOWN_SERVER_ERROR
-        }
+        codes = [part.error_code for part in (await answer(fixture, struck)).values()]
+        assert codes == [ErrorCode.UNKNOWN_SERVER_ERROR, 0]
         assert (await answer(fixture, behind))["a", 0].base_offset == 1
         assert_nothing_left(fixture)
 

@@ -13,6 +13,7 @@ from millrace.broker.network.connection import Connection, ConnectionParts
 from millrace.broker.network.connection_machine import ConnectionState
 from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.receiver import Receiver
+from millrace.broker.network.turns import Turns
 from millrace.broker.requests.dispatch import Dispatcher
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.apis import API
@@ -85,6 +86,7 @@ class Crowd:
     def __init__(self, chance: random.Random) -> None:
         loop = asyncio.get_running_loop()
         self.chance = chance
+        self.clock_s = 0.0
         self.late: list[tuple[asyncio.Future[Any], Any]] = []
         self.reasons: list[str] = []
         self.budget = RequestBudget(chance.choice(MEMORY_BYTES), loop.call_soon)
@@ -96,6 +98,7 @@ class Crowd:
             self.receiver,
             YieldQueue(),
             YieldQueue(),
+            Turns(self.step_clock, loop.call_soon),
             1 << 20,
             on_made=lambda connection: None,
             on_ended=lambda connection, reason: self.reasons.append(reason),
@@ -104,6 +107,11 @@ class Crowd:
         self.transports = [self.connected(number) for number in range(COUNT)]
         self.unsent: list[bytes] = [b""] * COUNT
         self.asked_counts = [0] * COUNT
+
+    def step_clock(self) -> float:
+        """Some requests take all of a turn."""
+        self.clock_s += 0.003 * (self.chance.random() < 0.1)
+        return self.clock_s
 
     def connected(self, number: int) -> Transport:
         transport = Transport()
