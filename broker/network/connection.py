@@ -70,7 +70,7 @@ from millrace.broker.network.memory import (
 )
 from millrace.broker.network.receiver import Receiver
 from millrace.broker.network.reply_writer import ReplyWriter
-from millrace.broker.network.turns import TURN_S, Turns
+from millrace.broker.network.turns import SMALL_TURN_BYTES, TURN_S, Turns
 from millrace.broker.requests.api_traits import Answer, Order, Work, keys
 from millrace.broker.requests.dispatch import Dispatcher, Exchange
 from millrace.broker.requests.request import CLOSE, NO_REPLY, ConnectionInfo
@@ -286,10 +286,11 @@ class Connection(asyncio.BufferedProtocol):
         self._steer()
 
     def _may_begin_at_once(self) -> bool:
-        """Not behind those that are queued for their long turns."""
-        if self._is_light is None:
-            return not self._parts.turns.is_spent
-        return self._is_light
+        """Not behind those that are queued for their long turns. Where many have taken this iteration of the
+        loop, small requests alone of those that are known for short turns."""
+        if not self._parts.turns.is_spent:
+            return self._is_light is not False
+        return self._is_light is True and bool(self._frames) and len(self._frames[0]) <= SMALL_TURN_BYTES
 
     def _settle_arrival(self, is_turn: bool = False) -> None:
         """Charges what is here and not begun; without room for more the connection stands in line for it, and

@@ -2,8 +2,8 @@
 
 A frame's size says little of its work: 16 KB of a Fetch are half a millisecond or two. So a connection's turn
 ends when it has taken TURN_S. One whose turn ended so goes on in a line with all such, one of them an
-iteration, until a turn of it is shorter again; the others are served as soon as they are read from. Of those
-that nobody knows yet, so many that they take ITERATION_S are served at once.
+iteration, until a turn of it is shorter again; the others are served as soon as they are read from, until all
+have taken ITERATION_S: then only frames up to SMALL_TURN_BYTES, of those whose turns were short.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 TURN_S: Final = 0.002
 NOTED_S: Final = 0.0005  # shorter turns are not added up
 ITERATION_S: Final = 0.008
+SMALL_TURN_BYTES: Final = 4 << 10
 
 
 class Turns:
@@ -26,7 +27,7 @@ class Turns:
 
     @property
     def is_spent(self) -> bool:
-        """This iteration of the loop has had all that it may have of connections that nobody knows."""
+        """This iteration of the loop has had all that it may have."""
         return self._spent_s >= ITERATION_S
 
     def note(self, took_s: float) -> bool:

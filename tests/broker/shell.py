@@ -69,7 +69,9 @@ class Shell:
         *,
         memory_bytes: int = 64 * MIB,
         settings: ServerSettings | None = None,
+        step_clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        self._step_clock = step_clock
         self._handlers = handlers
         self._memory_bytes = memory_bytes
         self._settings = settings or ServerSettings()
@@ -79,7 +81,9 @@ class Shell:
         loop = asyncio.get_running_loop()
         self.memory = RequestBudget(self._memory_bytes, loop.call_soon)
         self.dispatcher = Dispatcher(self._handlers, loop.create_task, YieldQueue())
-        self.server = Server(LoopNet(), self.dispatcher, self.memory, self._settings, YieldQueue())
+        self.server = Server(
+            LoopNet(), self.dispatcher, self.memory, self._settings, YieldQueue(), self._step_clock
+        )
         (bound,) = await self.server.start(await bind_all(LoopNet(), [Endpoint("PLAINTEXT", "127.0.0.1", 0)]))
         self.port = bound.port
         return self

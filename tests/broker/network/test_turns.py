@@ -1,0 +1,106 @@
+"""How much connections may begin in one iteration of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+from millrace.broker.network.turns import ITERATION_S, NOTED_S, SMALL_TURN_BYTES, TURN_S, Turns
+from millrace.broker.requests.request import RequestContext
+from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tests.broker.shell import Shell
+from tests.patience import PATIENCE_S
+
+HEARTBEAT = 12
+
+
+def test_what_turns_take_is_added_up_until_the_next_iteration() -> None:
+    deferred: list[Callable[[], None]] = []
+    turns = Turns(lambda: 0.0, deferred.append)
+    assert not turns.note(NOTED_S / 2)
+    assert not deferred
+    assert not turns.note(TURN_S / 2)
+    assert turns.note(ITERATION_S)
+    assert turns.is_spent
+    assert len(deferred) == 1
+    deferred.pop()()
+    assert not turns.is_spent
+
+
+class Slow:
+    """Heartbeats of members "slow" take all of a turn each, by the clock of the server."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.begun: list[str] = []
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def handle(self, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+        self.begun.append(request.member_id)
+        self.now_s += 1.5 * TURN_S if request.member_id.startswith("slow") else 0.0
+        return HeartbeatResponse()
+
+
+def beat(member_id: str) -> HeartbeatRequest:
+    return HeartbeatRequest("g", 1, member_id)
+
+
+async def answers(client: Any, count: int) -> None:
+    for _ in range(count):
+        await asyncio.wait_for(client.receive(HEARTBEAT, 4), PATIENCE_S)
+
+
+def test_a_connection_whose_requests_take_long_begins_one_an_iteration() -> None:
+    """Frames that came together in one read, each of which takes a turn: others are served between any two,
+    and nothing is left out."""
+    slow = Slow()
+    rounds: list[int] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            rounds.append(slow.begun.count("slow"))
+            loop.call_soon(look)
+
+        async with Shell({HEARTBEAT: slow.handle}, step_clock=slow.clock) as shell:
+            client, other = await shell.client(), await shell.client()
+            client.writer.write(b"".join(client.frame(HEARTBEAT, 4, beat("slow")) for _ in range(20)))
+            look()
+            await answers(client, 5)
+            other.send(HEARTBEAT, 4, beat("quick"))
+            await answers(other, 1)
+            place = slow.begun.index("quick")
+            await answers(client, 15)
+            assert place < 15, "it did not wait for those that were queued"
+
+    asyncio.run(run())
+    assert max(after - before for before, after in pairwise(rounds)) == 1
+
+
+def test_many_connections_together_take_no_more_of_an_iteration() -> None:
+    """Each of forty has a large frame that takes a turn, and had a short turn before: a small one of another
+    is begun before most of them."""
+    slow = Slow()
+
+    async def run() -> None:
+        async with Shell({HEARTBEAT: slow.handle}, step_clock=slow.clock) as shell:
+            clients = [await shell.client() for _ in range(40)]
+            other = await shell.client()
+            for client in (*clients, other):
+                client.send(HEARTBEAT, 4, beat("quick"))
+                await answers(client, 1)
+            slow.begun.clear()
+            for client in clients:
+                client.send(HEARTBEAT, 4, beat("slow" + "w" * SMALL_TURN_BYTES))
+            other.send(HEARTBEAT, 4, beat("quick"))
+            await answers(other, 1)
+            assert slow.begun.index("quick") <= ITERATION_S / TURN_S + 1
+            for client in clients:
+                await answers(client, 1)
+
+    asyncio.run(run())
