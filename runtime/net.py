@@ -15,6 +15,8 @@ import struct
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
 from typing import Protocol
 
 from millrace.runtime.errors import MillraceError, Unavailable
@@ -207,7 +209,15 @@ class LoopBound:
 
 
 class LoopNet:
-    """The operating system's network, through the running loop."""
+    """The operating system's network, through the running loop.
+
+    A name is looked up once at a time, whoever waits for it. A lookup cannot be taken back: one of a name
+    that no server answers for holds one of the loop's few threads for ten seconds and more, and who gives up
+    after two and tries again would take them all, so that nobody finds anybody.
+    """
+
+    def __init__(self) -> None:
+        self._lookups: dict[str, asyncio.Task[list[str]]] = {}
 
     async def bind(self, host: str, port: int) -> LoopBound:
         return LoopBound(host, await self._bind(host, port))
@@ -220,13 +230,36 @@ class LoopNet:
     async def connect(
         self, factory: ProtocolFactory, host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Raises ConnectFailed where nobody answers, or `host` cannot be a name."""
+        """Raises ConnectFailed where nobody answers, or `host` cannot be a name. Of several addresses that it
+        has each is tried. Who is cancelled leaves the lookup of the name to others."""
         try:
-            return await asyncio.get_running_loop().create_connection(factory, host, port)
+            addresses = [host] if _is_address(host) else await self._look_up(host)
         except UnicodeError as error:
             raise ConnectFailed(host, port, "this is not the name of a host") from error
         except OSError as error:
             raise ConnectFailed(host, port, error.strerror or str(error)) from error
+        failure: OSError | None = None
+        for address in addresses:
+            try:
+                return await asyncio.get_running_loop().create_connection(factory, address, port)
+            except OSError as error:
+                failure = error
+        why = "it has no address" if failure is None else failure.strerror or str(failure)
+        raise ConnectFailed(host, port, why) from failure
+
+    async def _look_up(self, host: str) -> list[str]:
+        """Its addresses. Raises OSError, UnicodeError."""
+        lookup = self._lookups.get(host)
+        if lookup is None:
+            lookup = self._lookups[host] = asyncio.create_task(_addresses_of(host), name=f"lookup of {host}")
+            lookup.add_done_callback(partial(self._on_looked_up, host))
+        return await asyncio.shield(lookup)
+
+    def _on_looked_up(self, host: str, lookup: asyncio.Task[list[str]]) -> None:
+        """What it found, or that it failed, is for those who still wait."""
+        del self._lookups[host]
+        if not lookup.cancelled():
+            lookup.exception()
 
     async def _bind(self, host: str, port: int) -> list[socket.socket]:
         if not host:
@@ -240,6 +273,19 @@ class LoopNet:
             raise ListenFailed(host, port, "this is not the name of a host") from error
         except OSError as error:
             raise ListenFailed(host, port, error.strerror or str(error)) from error
+
+
+async def _addresses_of(host: str) -> list[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 def _bind_one(family: int, address: tuple[object, ...]) -> socket.socket:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 
@@ -75,3 +76,63 @@ def test_what_cannot_be_a_host_is_refused_as_others_are(host: str) -> None:
             await LoopNet().connect(asyncio.Protocol, host, 1)
 
     asyncio.run(main())
+
+
+class NamesLoop(asyncio.SelectorEventLoop):
+    """`lost` is the name of a host that no server of names answers for, until `answered` is set; then it is
+    on this machine, as all others are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.answered = asyncio.Event()
+
+    async def getaddrinfo(self, host: object, port: object, **given: Any) -> Any:
+        self.asked.append(str(host))
+        if host == "lost":
+            await self.answered.wait()
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+
+
+def test_a_name_that_nobody_answers_for_is_looked_up_once() -> None:
+    """However many wait for it, and give up: a lookup holds a thread of a few, and cannot be taken back.
+    Others are found meanwhile. What comes of it is told to who still waits, and later ones ask anew."""
+
+    async def main() -> None:
+        loop, net = asyncio.get_running_loop(), LoopNet()
+        assert isinstance(loop, NamesLoop)
+        listener = await net.listen(asyncio.Protocol, "127.0.0.1", 0)
+        loop.asked.clear()
+        for _ in range(20):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(net.connect(asyncio.Protocol, "lost", listener.port), 0.001)
+        transport, _ = await net.connect(asyncio.Protocol, "here", listener.port)
+        transport.close()
+        assert loop.asked == ["lost", "here"]
+        waiting = asyncio.create_task(net.connect(asyncio.Protocol, "lost", listener.port))
+        await asyncio.sleep(0)
+        loop.answered.set()
+        for found, _ in (await waiting, await net.connect(asyncio.Protocol, "lost", listener.port)):
+            found.close()
+        assert loop.asked == ["lost", "here", "lost"]
+        listener.close()
+
+    with asyncio.Runner(loop_factory=NamesLoop) as runner:
+        runner.run(main())
+
+
+def test_an_address_is_not_looked_up() -> None:
+    """As each node of a cluster on one machine has one."""
+
+    async def main() -> None:
+        loop, net = asyncio.get_running_loop(), LoopNet()
+        assert isinstance(loop, NamesLoop)
+        listener = await net.listen(asyncio.Protocol, "127.0.0.1", 0)
+        loop.asked.clear()
+        transport, _ = await net.connect(asyncio.Protocol, "127.0.0.1", listener.port)
+        transport.close()
+        listener.close()
+        assert loop.asked == []
+
+    with asyncio.Runner(loop_factory=NamesLoop) as runner:
+        runner.run(main())
