@@ -22,10 +22,14 @@ BINARY = Path(__file__).resolve().parents[1] / "s3server" / ".build" / "s3server
 
 
 class S3Server:
-    """`with S3Server(folder) as server: server.make("lake"); server.address("lake")`."""
+    """`with S3Server(folder) as server: server.make("lake"); server.address("lake")`.
 
-    def __init__(self, folder: Path) -> None:
+    `is_xattr`: as docker-compose.yml has it. The folder's file system has to know extended attributes.
+    """
+
+    def __init__(self, folder: Path, *, is_xattr: bool = False, made: str = "") -> None:
         self.folder = folder
+        self._more_words = [*["-xattr"] * is_xattr, "-make", made]
         self.port = free_port()
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -53,7 +57,14 @@ class S3Server:
     def __enter__(self) -> S3Server:
         assert BINARY.exists(), "the tests' S3 server was not built: make s3-server (needs Go 1.25 or newer)"
         self.folder.mkdir(parents=True, exist_ok=True)
-        words = [str(BINARY), "-dir", str(self.folder), "-listen", f"127.0.0.1:{self.port}"]
+        words = [
+            str(BINARY),
+            "-dir",
+            str(self.folder),
+            "-listen",
+            f"127.0.0.1:{self.port}",
+            *self._more_words,
+        ]
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(words, stdout=log, stderr=log)
         deadline = time.monotonic() + PATIENCE_S

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 from itertools import count
+from pathlib import Path
 
 import pytest
 from aiobotocore.session import AioSession
@@ -16,6 +17,7 @@ from millrace.runtime.objectstore import (
     BytesChanged,
     ObjectMissing,
     ObjectStore,
+    PreconditionFailed,
     StoreDenied,
     StoreUnavailable,
 )
@@ -28,6 +30,7 @@ from tests.patience import PATIENCE_S
 from tests.runtime.objectstore.contract import ObjectStoreContract
 
 QUICK = RetryPolicy(attempts_max=3, first_wait_ms=1, longest_wait_ms=2)
+RACES, RACERS = 300, 24
 bucket_numbers = count()
 
 
@@ -140,3 +143,26 @@ class TestS3ObjectStoreOnAServer(ObjectStoreContract):
                 await upload.abort()
 
         self.run(test)
+
+
+def test_who_loses_a_conditional_put_finds_what_won(tmp_path: Path) -> None:
+    """As docker-compose.yml starts the server: an owner of a log of objects that is told "exists" and finds
+    nothing takes it that another has the log, and ends. The bucket is there from the start."""
+
+    async def put(store: ObjectStore, key: str, body: bytes) -> bytes:
+        try:
+            await store.put_if_absent(key, [body])
+        except PreconditionFailed:
+            return await store.get(key)
+        return body
+
+    async def main(server: S3Server) -> None:
+        store = await S3ObjectStore.open(server.settings("raced"), shared_session())
+        for number in range(RACES):
+            bodies = (b"%d" % racer for racer in range(RACERS))
+            found = await asyncio.gather(*(put(store, f"log/{number}", body) for body in bodies))
+            assert len(set(found)) == 1, found
+        await store.close()
+
+    with S3Server(tmp_path, is_xattr=True, made="raced") as server:
+        asyncio.run(main(server))
