@@ -92,6 +92,8 @@ class QuorumChannel:
         except (Unavailable, WireError) as error:
             self._on_failure(leader, in_words(error))
             return None
+        if connection is None:
+            return None
         try:
             version = connection.version_of(api)
             data = encode_request(api, version, 0, None, request)[4:]
@@ -124,9 +126,13 @@ class QuorumChannel:
         await self._news.reach(response.metadata_offset)
         return reply
 
-    async def _connected(self, leader: int) -> PeerConnection:
-        """Raises Unavailable, WireError; one connects at a time."""
+    async def _connected(self, leader: int) -> PeerConnection | None:
+        """None where another leads by now: one connects at a time, and who waited for others that tried in
+        vain would try the same once more, while who leads hears nothing of this node. Raises Unavailable,
+        WireError."""
         async with self._connecting:
+            if self._news.leader != leader:
+                return None
             connection = self._connection
             if connection is None or not connection.is_open or self._leader != leader:
                 self.close()

@@ -11,6 +11,8 @@ import pytest
 from millrace.kraft import controller, node
 from millrace.kraft.errors import CommandLost, CommandNotTaken
 from millrace.kraft.news import QuorumNews
+from millrace.kraft.peers.channel import QuorumChannel
+from millrace.kraft.peers.connection import PeerConnection, PeerLost
 from millrace.protocol.apis import NAMED
 from millrace.protocol.codec import encode_request
 from millrace.protocol.error_codes import ErrorCode
@@ -237,6 +239,35 @@ def test_a_leader_that_has_lost_the_others_closes_all_the_same() -> None:
         assert isinstance(sending.exception(), Exception)
 
     run_simulation(with_members(work))
+
+
+def test_who_waited_for_a_connection_asks_who_leads_by_then() -> None:
+    """Commands stand in line for one connection, to a leader that is gone: once another leads it is the next
+    that is tried, and not the dead one once more for each of them."""
+
+    async def main(loop: SimLoop) -> None:
+        news, tried = QuorumNews(), list[tuple[float, int]]()
+
+        async def decide(request: object) -> object:
+            raise AssertionError("it does not lead")
+
+        async def connect(node_id: int) -> PeerConnection:
+            tried.append((loop.time() - began, node_id))
+            await asyncio.sleep(2)
+            raise PeerLost(f"node{node_id}:9093", "no connection within 2.0 s")
+
+        channel, began = QuorumChannel(OBSERVER, decide, news, connect), loop.time()
+        news.tell(1, 1, 0, is_active=False)
+        sending = [asyncio.create_task(channel.send(topics(f"t{number}"))) for number in range(5)]
+        await asyncio.sleep(1)
+        news.tell(2, 3, 0, is_active=False)
+        await asyncio.sleep(2)
+        assert tried == [(0, 1), (2, 3)]
+        for task in sending:
+            task.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
+
+    run_simulation(main)
 
 
 def test_news_wake_in_the_order_of_offsets_and_for_each_change() -> None:
