@@ -74,8 +74,8 @@ quick: $(DEV_READY) s3-server ## the suite without the parts that start other ru
 test-wheel: $(DEV_READY) jars ## the wheel in a fresh environment as a stranger uses it: examples, 200 tests, pytest -n 4, Node, Java; some minutes
 	@$(BIN)/python -m tests.testing.wheel
 
-docker-test: $(DEV_READY) ## Dockerfile and docker-compose.yml in a real engine: build, README's snippet, stop, kill, compare (DEBIAN_BASE=FILE: no registry)
-	@$(BIN)/python -m tests.docker $(if $(DEBIAN_BASE),--debian-base "$(DEBIAN_BASE)")
+docker-test: $(DEV_READY) ## images and compose files in a real engine: one node, three nodes that fail over, Spark (ONLY="single cluster spark"; DEBIAN_BASE=FILE: no registry)
+	@$(BIN)/python -m tests.docker $(if $(ONLY),--only $(ONLY)) $(if $(DEBIAN_BASE),--debian-base "$(DEBIAN_BASE)")
 
 compat: $(SPARK_READY) tools-system jars ## every client against every kind of record, group and tool; some minutes
 	@MILLRACE_COMPAT=full $(BIN)/python -m pytest tests/compat --durations=15

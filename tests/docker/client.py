@@ -4,6 +4,7 @@ published ports are reached.
 fill      writes records to three partitions, all of them acknowledged, and prints how many
 observe   prints as JSON what there is: the cluster's id, each topic's records as a digest of their places and
           contents, each group's offsets
+cluster   prints as JSON whom it tells of: the cluster's id, its brokers' addresses in the order of their ids
 pages     prints as JSON what the admin listener answers: status and text, by path
 """
 
@@ -55,6 +56,17 @@ def observe(address: str) -> dict[str, Any]:
     return found
 
 
+def cluster(address: str) -> dict[str, Any]:
+    admin = KafkaAdminClient(bootstrap_servers=address)
+    found = admin.describe_cluster()
+    admin.close()
+    brokers = sorted(found["brokers"], key=lambda one: int(one["broker_id"]))
+    return {
+        "cluster": found["cluster_id"],
+        "brokers": [f"{one['host']}:{one['port']}" for one in brokers],
+    }
+
+
 def offsets(admin: KafkaAdminClient, group: str) -> dict[str, int]:
     found = admin.list_group_offsets(group)
     return {f"{place.topic}-{place.partition}": entry.offset for place, entry in sorted(found[group].items())}
@@ -88,7 +100,8 @@ def pages(address: str) -> dict[str, tuple[int, str]]:
 
 
 def main(command: str, address: str) -> int:
-    print(json.dumps({"fill": fill, "observe": observe, "pages": pages}[command](address)))
+    asked = {"fill": fill, "observe": observe, "cluster": cluster, "pages": pages}
+    print(json.dumps(asked[command](address)))
     return 0
 
 

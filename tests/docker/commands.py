@@ -32,9 +32,14 @@ def step(what: str) -> Iterator[None]:
     say(f"  {time.monotonic() - began:.1f} s")
 
 
-def run(words: Sequence[str], env: Mapping[str, str] | None = None, shown: re.Pattern[str] = NOTHING) -> str:
+def run(
+    words: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    shown: re.Pattern[str] = NOTHING,
+    codes: Sequence[int] = (0,),
+) -> str:
     """What the command printed on its standard output, but its errors' last lines only when it fails. Lines
-    that `shown` finds are printed as they come. Raises Failed for any exit code but 0."""
+    that `shown` finds are printed as they come. Raises Failed for any exit code but those of `codes`."""
     whole = {**os.environ, **(env or {})}
     stderr = subprocess.PIPE if shown is NOTHING else subprocess.STDOUT
     with subprocess.Popen(
@@ -47,7 +52,7 @@ def run(words: Sequence[str], env: Mapping[str, str] | None = None, shown: re.Pa
         except BaseException:  # a signal to us: nothing goes on without us
             child.kill()
             raise
-    if child.returncode:
+    if child.returncode not in codes:
         tail = "\n".join(deque((out + errors).splitlines(), TOLD_LINES))
         raise Failed(f"exit code {child.returncode} of: {' '.join(words)}\n{tail}")
     return out

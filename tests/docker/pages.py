@@ -23,9 +23,10 @@ def python_snippet(markdown: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a Dockerfile's last stage makes of a container."""
+    """What a Dockerfile's last stage makes of a container. `bases`: what all stages begin from."""
 
     base: str
+    bases: tuple[str, ...]
     env: Mapping[str, str]
     entrypoint: tuple[str, ...]
     health_command: tuple[str, ...]
@@ -37,17 +38,20 @@ def read_dockerfile(text: str) -> Image:
     there."""
     found: dict[str, str] = {}
     env: dict[str, str] = {}
+    bases: list[str] = []
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
         word, _, rest = line.partition(" ")
         if word == "FROM":
             found, env = {}, {}
+            bases.append(rest.split()[0])
         if word == "ENV":
             env |= dict(pair.split("=", 1) for pair in rest.split())
         elif word.isupper():
             found[word] = rest
     health = found["HEALTHCHECK"].partition("CMD ")[2]
     return Image(
-        base=found["FROM"].split()[0],
+        base=bases[-1],
+        bases=tuple(dict.fromkeys(bases)),
         env=env,
         entrypoint=tuple(json.loads(found["ENTRYPOINT"])),
         health_command=tuple(json.loads(health)),
@@ -56,29 +60,46 @@ def read_dockerfile(text: str) -> Image:
 
 
 @dataclass(frozen=True, slots=True)
-class Compose:
-    """A compose file of one service. `ports`: where on the host, by the container's port."""
+class Service:
+    """`ports`: where on the host, by the container's port. `volumes`: what is mounted, and where.
+    `waits_for`: services, and what has to be true of each."""
 
-    service: str
     ports: Mapping[int, tuple[str, int]]
     env: Mapping[str, str]
-    volumes: tuple[str, ...]
+    command: tuple[str, ...]
+    volumes: tuple[tuple[str, str], ...]
+    waits_for: Mapping[str, str]
+    restart: str
     grace_s: int
+    profiles: tuple[str, ...]
+
+    def address(self, port: int) -> str:
+        host, outer = self.ports[port]
+        return f"{host}:{outer}"
 
 
-def read_compose(text: str) -> Compose:
-    """Ports in their form ADDRESS:PORT:PORT, the environment as a mapping, the time to stop in seconds.
-    Raises ValueError for others."""
+def read_compose(text: str) -> dict[str, Service]:
+    """By name. Ports in their form ADDRESS:PORT:PORT, the environment as a mapping, the command as one text,
+    the time to stop in seconds. Raises ValueError for others."""
     whole: dict[str, Any] = yaml.safe_load(text)
-    ((name, service),) = whole["services"].items()
-    ports = {}
-    for mapping in service["ports"]:
-        address, port, inner = mapping.split(":")
-        ports[int(inner)] = address, int(port)
-    env = {key: str(value) for key, value in service["environment"].items()}
-    return Compose(
-        name, ports, env, tuple(whole["volumes"]), int(service["stop_grace_period"].removesuffix("s"))
-    )
+    found = {}
+    for name, service in whole["services"].items():
+        ports = {}
+        for mapping in service.get("ports", ()):
+            address, port, inner = mapping.split(":")
+            ports[int(inner)] = address, int(port)
+        mounts = (mount.split(":") for mount in service.get("volumes", ()))
+        found[name] = Service(
+            ports=ports,
+            env={key: str(value) for key, value in service.get("environment", {}).items()},
+            command=tuple(service.get("command", "").split()),
+            volumes=tuple((source, target) for source, target, *_ in mounts),
+            waits_for={one: said["condition"] for one, said in service.get("depends_on", {}).items()},
+            restart=service["restart"],
+            grace_s=int(service.get("stop_grace_period", "10s").removesuffix("s")),
+            profiles=tuple(service.get("profiles", ())),
+        )
+    return found
 
 
 def pinned_names(requirements: str) -> set[str]:

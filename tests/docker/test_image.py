@@ -22,7 +22,9 @@ from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
-COMPOSE = (ROOT / "docker-compose.yml").read_text()
+COMPOSE = (ROOT / "docker-compose.single.yml").read_text()
+SPARK_DOCKERFILE = (ROOT / "spark_jobs/Dockerfile").read_text()
+DOCKERFILES = ("Dockerfile", "spark_jobs/Dockerfile", "tests/s3server/Dockerfile")
 
 
 def loaded(env: dict[str, str]) -> Loaded:
@@ -40,6 +42,7 @@ def test_a_dockerfile_is_read_by_its_last_stage() -> None:
         'HEALTHCHECK --interval=5s CMD ["python", "-c", "1"]\nENTRYPOINT ["a", "b"]\n'
     )
     assert (found.base, found.env, found.user) == ("second", {"B": "2", "C": "x=y"}, "7:7")
+    assert found.bases == ("first", "second")
     assert (found.entrypoint, found.health_command) == (("a", "b"), ("python", "-c", "1"))
 
 
@@ -47,7 +50,7 @@ def test_the_images_environment_is_obeyed() -> None:
     """Every variable that Dockerfile and compose file set, the one behind a comment too, is a setting's; both
     listeners are reached from outside the container, at the ports that the compose file publishes to this
     machine alone."""
-    compose = read_compose(COMPOSE)
+    (compose,) = read_compose(COMPOSE).values()
     commented = dict(re.findall(r"# (KAFKA_\w+): (\S+)", COMPOSE))
     assert commented
     found = loaded({**compose.env, **commented})
@@ -79,9 +82,10 @@ def test_the_images_listeners_give_way_to_a_containers(
     assert listeners.admin == admin
 
 
-def test_the_image_has_a_user_that_is_seen_not_to_be_root() -> None:
+@pytest.mark.parametrize("path", DOCKERFILES)
+def test_an_image_has_a_user_that_is_seen_not_to_be_root(path: str) -> None:
     """By its number: an orchestrator that refuses root refuses a name as well."""
-    user, _, group = read_dockerfile(DOCKERFILE).user.partition(":")
+    user, _, group = read_dockerfile((ROOT / path).read_text()).user.partition(":")
     assert int(user) > 0
     assert int(group) > 0
 
@@ -112,12 +116,13 @@ def test_the_health_check_asks_where_the_environment_says(status: int, code: int
 def test_a_container_may_end_in_order() -> None:
     """The compose file's grace is longer than draining clients, closing the log and backing up the metadata
     may take."""
-    assert read_compose(COMPOSE).grace_s * 1000 > DRAIN_MS + CLOSE_MS + BACKUP_CLOSE_MS
+    (compose,) = read_compose(COMPOSE).values()
+    assert compose.grace_s * 1000 > DRAIN_MS + CLOSE_MS + BACKUP_CLOSE_MS
 
 
 def test_the_build_is_given_what_a_wheel_is_made_of() -> None:
-    """Every package and file that pyproject.toml names, and no checkout's data, environment, tests or
-    compiled files."""
+    """Every package and file that pyproject.toml and Spark's image name, and no checkout's data, environment,
+    tests or compiled files."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = {name.split(".")[1] for name in project["tool"]["setuptools"]["packages"] if "." in name}
     files = {"pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]}
@@ -126,6 +131,7 @@ def test_the_build_is_given_what_a_wheel_is_made_of() -> None:
         "__main__.py",
         *project["tool"]["setuptools"]["package-data"]["millrace"],
         "requirements/run.txt",
+        *re.findall(r"^COPY (requirements\S+|tests\S+)", SPARK_DOCKERFILE, re.MULTILINE),
     }
     first, *rest = [
         line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.docker.__main__ import snippet_lines
 from tests.docker.commands import Failed, run
 from tests.docker.pages import KAFKA_PORT, image_name, pinned_names, python_snippet, read_compose
+from tests.docker.single import snippet_lines
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,8 +32,8 @@ def test_the_readmes_snippet_is_a_program() -> None:
     prints what the page says."""
     snippet = python_snippet(README)
     compile(snippet, "README.md", "exec")
-    host, port = read_compose((ROOT / "docker-compose.yml").read_text()).ports[KAFKA_PORT]
-    assert f'"{host}:{port}"' in snippet
+    (single,) = read_compose((ROOT / "docker-compose.single.yml").read_text()).values()
+    assert f'"{single.address(KAFKA_PORT)}"' in snippet
     assert f"It prints `{snippet_lines(0)[0]}` to `{snippet_lines(0)[-1]}`" in README
 
 
@@ -58,6 +58,7 @@ def test_a_command_that_fails_is_told_with_its_last_words(capfd: pytest.CaptureF
         run(("sh", "-c", script), shown=re.compile("^Step"))
     assert capfd.readouterr().out == "  Step 1\n"
     assert run(("sh", "-c", "echo out; echo err >&2")) == "out\n"
+    assert run(("sh", "-c", "echo out; exit 1"), codes=(0, 1)) == "out\n"
 
 
 def test_without_an_engine_it_says_what_to_install(tmp_path: Path) -> None:
