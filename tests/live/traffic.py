@@ -1,13 +1,11 @@
-"""Traffic: producers and a group at work on a real cluster while it is troubled, and a checker of what they
-were told.
+"""Traffic: producers and a group at work on a real cluster while it is troubled.
 
     traffic = Traffic(cluster.addresses, "topic", partitions=6)
     traffic.start(); ...; traffic.finish()      waits until the group has read all that was acknowledged
-    traffic.check()                             reads the topic anew, and compares
+    traffic.check()                             reads the topic anew, and judges (history.py)
 
-What must hold: what was acknowledged is in its partition once, each producer's in the order of sending; what
-was not acknowledged is there once at most; offsets have no gaps; the group read all of it; what the group was
-told is committed is no further back at the end. Not here: what is done to the cluster.
+Values are numbers of their producer, which their remainder tells; the last remainder is of who probes
+(probe.py). Not here: what is done to the cluster.
 """
 
 from __future__ import annotations
@@ -15,11 +13,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
+from tests.live.history import Found, Told, judge
 from tests.patience import PATIENCE_S, until
 
 GROUP = "traffic"
@@ -30,18 +28,6 @@ TOLD_TO_MEMBERS = ("CommitFailedError", "RebalanceInProgressError", "KafkaConnec
 IN_TIME_S = 120.0  # of a batch, by kafka-python's own bound
 
 
-@dataclass
-class Told:
-    """What clients were told. `errors`: of applications; a client's own retries are none."""
-
-    acknowledged: list[dict[int, int]]  # by partition: value and offset
-    errors: list[str] = field(default_factory=list)
-    read: dict[int, int] = field(default_factory=dict)  # value: how often the group has read it
-    committed: dict[int, int] = field(default_factory=dict)
-    send_s: list[float] = field(default_factory=list)
-    read_at_s: list[float] = field(default_factory=list)
-
-
 class Traffic:
     def __init__(
         self, addresses: Sequence[str], topic: str, partitions: int, producers: int = 2, members: int = 2
@@ -49,10 +35,11 @@ class Traffic:
         self._addresses = list(addresses)
         self._topic = topic
         self._partitions = partitions
-        self._producers = producers
+        self.prober = producers
+        self.lanes = producers + 1
         self._is_over = threading.Event()
         self._is_read = threading.Event()
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()  # of what clients were told
         self.told = Told([{} for _ in range(partitions)])
         self._sending = [
             threading.Thread(target=self._produce, args=(number,), name=f"producer {number}")
@@ -80,15 +67,14 @@ class Traffic:
                 thread.join(PATIENCE_S)
 
     def _has_read_all(self) -> bool:
-        with self._lock:
-            return all(value in self.told.read for one in self.told.acknowledged for value in one)
+        with self.lock:
+            return self.told.has_read_all()
 
     def _error(self, error: BaseException) -> None:
-        with self._lock:
+        with self.lock:
             self.told.errors.append(f"{threading.current_thread().name}: {error!r}")
 
     def _produce(self, number: int) -> None:
-        """Values are numbers: those of one producer rise, and tell it by their remainder."""
         producer = KafkaProducer(bootstrap_servers=self._addresses, enable_idempotence=True, linger_ms=0)
         value = number
         while not self._is_over.is_set():
@@ -97,14 +83,14 @@ class Traffic:
             for partition in range(self._partitions):
                 payload = b"%d" % value
                 sent.append((value, partition, producer.send(self._topic, payload, partition=partition)))
-                value += self._producers
+                value += self.lanes
             for one, partition, future in sent:
                 try:
                     offset = future.get(IN_TIME_S).offset
                 except Exception as error:  # whatever an application is told
                     self._error(error)
                     continue
-                with self._lock:
+                with self.lock:
                     self.told.acknowledged[partition][one] = offset
             self.told.send_s.append(time.monotonic() - began)
             time.sleep(PAUSE_S)
@@ -121,15 +107,14 @@ class Traffic:
                 if not polled:
                     continue
                 now_s = time.monotonic()
-                with self._lock:
+                with self.lock:
                     self.told.read_at_s.append(now_s)
-                    for records in polled.values():
+                    for place, records in polled.items():
                         for record in records:
-                            value = int(record.value)
-                            self.told.read[value] = self.told.read.get(value, 0) + 1
+                            self.told.show(place.partition, record.offset, int(record.value))
                 ends = {place: records[-1].offset + 1 for place, records in polled.items()}
                 consumer.commit({place: OffsetAndMetadata(end, "", -1) for place, end in ends.items()})
-                with self._lock:
+                with self.lock:
                     for place, end in ends.items():
                         at = place.partition
                         self.told.committed[at] = max(self.told.committed.get(at, 0), end)
@@ -139,31 +124,15 @@ class Traffic:
         consumer.close()
 
     def check(self) -> int:
-        """How many records were acknowledged."""
-        told, count = self.told, 0
+        """How many records were acknowledged. Raises AssertionError for what must not be."""
         consumer = KafkaConsumer(bootstrap_servers=self._addresses, group_id=GROUP, enable_auto_commit=False)
         try:
-            for partition, acknowledged in enumerate(told.acknowledged):
-                found = self._read(consumer, partition)
-                at = {value: offset for offset, value in found}
-                assert len(at) == len(found), f"partition {partition}: a record is there twice"
-                offsets = [offset for offset, _ in found]
-                assert offsets == list(range(len(found))), f"partition {partition}: offsets have a gap"
-                lost = [value for value, offset in acknowledged.items() if at.get(value) != offset]
-                assert not lost, f"partition {partition}: acknowledged, and not there: {lost[:5]}"
-                for number in range(self._producers):
-                    own = [value for _, value in found if value % self._producers == number]
-                    assert own == sorted(own), f"partition {partition}: producer {number} out of order"
-                place = TopicPartition(self._topic, partition)
-                committed = consumer.committed(place) or 0
-                assert committed >= told.committed.get(partition, 0), (
-                    f"partition {partition}: a commit is lost"
-                )
-                count += len(acknowledged)
+            places = [TopicPartition(self._topic, partition) for partition in range(self._partitions)]
+            records = [self._read(consumer, partition) for partition in range(self._partitions)]
+            found = Found(records, [consumer.committed(place) or 0 for place in places])
         finally:
             consumer.close()
-        assert count, "nothing was acknowledged"
-        return count
+        return judge(self.told, found, self.lanes, self.prober)
 
     def _read(self, consumer: KafkaConsumer, partition: int) -> list[tuple[int, int]]:
         """Offsets and values, from the beginning to the end."""
