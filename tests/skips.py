@@ -16,6 +16,8 @@ ALLOWED = (
     ("tests/live/test_wal_device.py", "root and losetup|losetup: "),
     ("tests/live/test_full_disk.py", "losetup|mkfs|mount"),  # so is a file system of one's own
     ("tests/live/test_first_start.py", "losetup|mkfs|mount"),
+    ("tests/live/test_network.py", "network namespaces: "),  # and networks of one's own
+    ("tests/live/test_network_chaos.py", "network namespaces: "),
     ("tests/runtime/disk/test_files.py", "a folder of another user"),
     ("tests/runtime/disk/test_block.py", "unshare|tmpfs|io_uring|direct I/O"),
     (

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +31,8 @@ STARTS = b"millrace.broker.cli.serve: millrace "  # the first line of a broker's
 class LiveBroker:
     """One `millrace serve` on loopback, with its data under `folder`. `wal`: the WAL's capacity; a broker
     takes that much of the disk for as long as its folder is kept, so tests that write little say so.
-    `is_warm`: forked from a process that has its code loaded (warm.py)."""
+    `is_warm`: forked from a process that has its code loaded (warm.py). `host`: its address, and `within`:
+    words before its command, where it has a network of its own (network.py)."""
 
     def __init__(
         self,
@@ -41,12 +42,16 @@ class LiveBroker:
         *,
         wal: str = "",
         is_warm: bool = False,
+        host: str = "127.0.0.1",
+        within: Sequence[str] = (),
     ) -> None:
         self.folder = folder
         self._is_warm = is_warm
+        self._within = list(within)
+        self.host = host
         self.port = free_port()
         self.admin_port = free_port()
-        self.address = f"127.0.0.1:{self.port}"
+        self.address = f"{host}:{self.port}"
         small = {"s3.wal.path": f"0@file://{folder}/data/wal?capacity={wal}"} if wal else {}
         self._overrides = {"group.initial.rebalance.delay.ms": "0", **small, **(overrides or {})}
         self._env = {**os.environ, **(env or {})}
@@ -60,10 +65,11 @@ class LiveBroker:
     def command(self) -> list[str]:
         settings = {
             "listeners": f"PLAINTEXT://{self.address}",
-            "admin.listener": f"127.0.0.1:{self.admin_port}",
+            "admin.listener": f"{self.host}:{self.admin_port}",
             **self._overrides,
         }
         words = [sys.executable, "-m", "millrace.broker", "serve", "--data-dir", str(self.folder / "data")]
+        words = [*self._within, *words]
         for key, value in settings.items():
             words += ["--override", f"{key}={value}"]
         return words
@@ -186,7 +192,7 @@ class LiveBroker:
     def metrics(self) -> dict[str, float]:
         """The admin listener's /metrics as name{labels} -> value."""
         with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.admin_port}/metrics", timeout=PATIENCE_S
+            f"http://{self.host}:{self.admin_port}/metrics", timeout=PATIENCE_S
         ) as answer:
             text = answer.read().decode()
         rows = (re.match(r"^([^#\s][^ ]*) ([-+0-9.eEinfNa]+)$", line) for line in text.splitlines())

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.live import LiveBroker, free_port
+from tests.live.network import Network
 from tests.patience import until
 
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -118,24 +119,32 @@ class LiveNodes:
 
 
 class LiveCombined(LiveNodes):
-    """Nodes 1 and up, each broker and controller in one."""
+    """Nodes 1 and up, each broker and controller in one; on loopback, or in a network's namespaces."""
 
-    def __init__(self, folder: Path, count: int, overrides: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        count: int,
+        overrides: dict[str, str] | None = None,
+        network: Network | None = None,
+    ) -> None:
         super().__init__()
         ports = {node_id: free_port() for node_id in range(1, count + 1)}
-        voters = ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in ports.items())
+        hosts = {node_id: network.address(node_id) if network else "127.0.0.1" for node_id in ports}
+        voters = ",".join(f"{node_id}@{hosts[node_id]}:{port}" for node_id, port in ports.items())
         for node_id, port in ports.items():
-            clients = free_port()
+            clients, host = free_port(), hosts[node_id]
             settings = {
                 "node.id": str(node_id),
                 "cluster.id": CLUSTER,
                 "controller.quorum.voters": voters,
-                "listeners": f"PLAINTEXT://127.0.0.1:{clients},CONTROLLER://127.0.0.1:{port}",
+                "listeners": f"PLAINTEXT://{host}:{clients},CONTROLLER://{host}:{port}",
                 "s3.data.buckets": f"0@file://{folder}/bucket",
                 **(overrides or {}),
             }
-            node = LiveBroker(folder / f"node{node_id}", settings, wal="64MiB")
-            node.port, node.address = clients, f"127.0.0.1:{clients}"
+            within = network.within(node_id) if network else ()
+            node = LiveBroker(folder / f"node{node_id}", settings, wal="64MiB", host=host, within=within)
+            node.port, node.address = clients, f"{host}:{clients}"
             self.brokers[node_id] = node
 
     def leader(self) -> int:

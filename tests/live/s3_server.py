@@ -27,11 +27,14 @@ class S3Server:
     `is_xattr`: as docker-compose.yml has it. The folder's file system has to know extended attributes.
     """
 
-    def __init__(self, folder: Path, *, is_xattr: bool = False, made: str = "") -> None:
+    def __init__(
+        self, folder: Path, host: str = "127.0.0.1", *, is_xattr: bool = False, made: str = ""
+    ) -> None:
         self.folder = folder
+        self.host = host
         self._more_words = [*["-xattr"] * is_xattr, "-make", made]
         self.port = free_port()
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.endpoint = f"http://{host}:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def address(self, bucket: str) -> str:
@@ -62,7 +65,7 @@ class S3Server:
             "-dir",
             str(self.folder),
             "-listen",
-            f"127.0.0.1:{self.port}",
+            f"{self.host}:{self.port}",
             *self._more_words,
         ]
         with (self.folder / "server.log").open("ab") as log:
@@ -70,7 +73,7 @@ class S3Server:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                socket.create_connection((self.host, self.port), 1).close()
                 return self
             except OSError:
                 assert self._process.poll() is None, (self.folder / "server.log").read_text()
