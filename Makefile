@@ -109,8 +109,8 @@ sim-cluster: $(DEV_READY) ## hunt through simulated clusters whose brokers fail 
 sim-cluster-bugs: $(DEV_READY) ## plant deliberate bugs, one at a time, between simulated nodes: each has to be found
 	@$(BIN)/python -m tests.sim.cluster.bugs
 
-chaos: $(DEV_READY) ## kill, stop, halt real nodes of a cluster while clients use it, ten minutes (MINUTES, SEED)
-	@$(BIN)/python -m tests.live.chaos --minutes $${MINUTES:-10} --seed $${SEED:-0}
+chaos: $(DEV_READY) s3-server ## kill, stop, halt real nodes of a cluster, cut and slow their network (root), while clients use it, ten minutes (MINUTES, SEED, FAULTS=nodes or network)
+	@$(BIN)/python -m tests.live.chaos --minutes $${MINUTES:-10} --seed $${SEED:-0} $(if $(FAULTS),--faults $(FAULTS))
 
 sim-bugs: $(DEV_READY) ## plant deliberate bugs, one at a time, in simulated nodes: each has to be found
 	@$(BIN)/python -m tests.sim bugs --workers $${WORKERS:-2}

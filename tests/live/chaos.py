@@ -1,9 +1,10 @@
 """Trouble for nodes of a real cluster while clients use it: killed, stopped, halted, their partitions moved.
 
-    python -m tests.live.chaos --minutes 10 [--seed 7] [--log object]
+    python -m tests.live.chaos --minutes 10 [--seed 7] [--log object] [--faults nodes]
 
-One node at a time, so that a majority of the controllers stays. What clients were told is compared with what
-is there at the end (traffic.py). Exit code 1 where that is not so.
+One node at a time, so that a majority of the controllers stays. Half of the time goes to faults of the
+network between nodes, and between them and the bucket (network_chaos.py). What clients were told is compared
+with what is there at the end (history.py). Exit code 1 where that is not so.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.live import LiveBroker
+from tests.live import LiveBroker, network_chaos
 from tests.live.client import Client
 from tests.live.cluster import LiveCombined
 from tests.live.test_brokers import leaders
@@ -101,19 +102,30 @@ def run(folder: Path, seconds: float, seed: int, log: str, settings: dict[str, s
     return f"{count} records acknowledged, longest send {max(traffic.told.send_s):.1f} s; {done}"
 
 
+FAULTS = {"nodes": run, "network": network_chaos.run}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         "python -m tests.live.chaos", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--minutes", type=float, default=10.0, help="in all (10)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--log", choices=sorted(LOGS), default="")
+    parser.add_argument("--log", choices=sorted(LOGS), default="", help="of this kind alone")
+    parser.add_argument(
+        "--faults", choices=sorted(FAULTS), default="", help="of nodes or of their network (for root) alone"
+    )
+    parser.add_argument("--keep", type=Path, help="a folder for data and logs of nodes, which stays")
     given = parser.parse_args()
     logs = [given.log] if given.log else sorted(LOGS)
-    for log in logs:
-        with tempfile.TemporaryDirectory(prefix="millrace-chaos-", dir="/var/tmp") as folder:
-            print(f"a log of kind {log}, seed {given.seed} ...", flush=True)
-            print(f"    {run(Path(folder), given.minutes * 60 / len(logs), given.seed, log, {})}", flush=True)
+    kinds = [given.faults] if given.faults else sorted(FAULTS)
+    seconds = given.minutes * 60 / len(logs) / len(kinds)
+    for kind in kinds:
+        for log in logs:
+            with tempfile.TemporaryDirectory(prefix="millrace-chaos-", dir="/var/tmp") as temporary:
+                folder = given.keep / f"{kind}-{log}" if given.keep else Path(temporary)
+                print(f"faults of the {kind}, a log of kind {log}, seed {given.seed} ...", flush=True)
+                print(f"    {FAULTS[kind](folder, seconds, given.seed, log, {})}", flush=True)
     return 0
 
 
