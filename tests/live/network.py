@@ -13,22 +13,26 @@ with this one: nothing is left behind by a test that is killed. Needs root, and 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from tests.live.switch import Link
+from tests.live.switch import Link as Link
 from tests.patience import next_line
 
 BUCKET, CLIENTS = 253, 254  # as sources and targets of links, beside the nodes' numbers
 MTU = 9000
+CLONE_NEWNET = 0x40000000
 NEEDED = ("ip", "unshare", "nsenter")
 Links = dict[tuple[int, int], Link]
 
@@ -69,11 +73,29 @@ class Network:
     def bucket(self) -> str:
         return self.address(BUCKET)
 
-    def namespace(self, node: int) -> str:
-        return f"/proc/{self._spaces[node].pid}/ns/net"
-
     def within(self, node: int) -> list[str]:
-        return ["nsenter", f"--net={self.namespace(node)}", "--"]
+        return ["nsenter", f"--net={self._namespace(node)}", "--"]
+
+    def open_socket(self, place: int, kind: socket.SocketKind, port: int) -> socket.socket:
+        """Bound to the address of a node, or of somebody outside, and used from here."""
+        found: list[socket.socket] = []
+
+        def enter() -> None:
+            """A thread of its own enters the namespace, and the socket stays there."""
+            if place in self._spaces:
+                with open(self._namespace(place), "rb") as file:
+                    failed = ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET)
+                assert not failed, os.strerror(ctypes.get_errno())
+            found.append(socket.socket(socket.AF_INET, kind))
+            found[0].bind((self.address(place), port))
+
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join()
+        return found[0]
+
+    def _namespace(self, node: int) -> str:
+        return f"/proc/{self._spaces[node].pid}/ns/net"
 
     def set(self, links: Mapping[tuple[int, int], Link]) -> None:
         """All links that are not good, from now on."""

@@ -44,13 +44,14 @@ class NetworkChaos:
         self.done: Counter[str] = Counter()
         self.longest = {"written": 0.0, "agreed": 0.0, "read": 0.0}
 
-    def act(self, name: str = "", away_s: float = 0.0) -> str:
-        """What was done, in a line."""
+    def act(self, name: str = "", away_s: float = 0.0) -> None:
+        """Says what it does, and how it went, in a line."""
         name = name or self._random.choice(list(FAULTS))
         node = self._cluster.leader() if name.startswith("leader") else self._one()
         away_s = away_s or self._away_s()
         self.done[name] += 1
-        clock, before = time.strftime("%H:%M:%S"), self._count()
+        print(f"    {time.strftime('%H:%M:%S')} {name}, node {node}, {away_s:.1f} s:", end=" ", flush=True)
+        before = self._count()
         try:
             FAULTS[name](self, node, away_s)
         finally:
@@ -60,9 +61,7 @@ class NetworkChaos:
         told = {"written": went_on.written_s, "agreed": went_on.agreed_s, "read": went_on.read_s}
         self.longest = {word: max(took_s, told[word]) for word, took_s in self.longest.items()}
         times = ", ".join(f"{word} {took_s:.1f} s" for word, took_s in told.items())
-        return (
-            f"{clock} {name}, node {node}, {away_s:.1f} s: {during} acknowledged meanwhile; after it {times}"
-        )
+        print(f"{during} acknowledged meanwhile; after it {times}", flush=True)
 
     def _count(self) -> int:
         with self._traffic.lock:
@@ -202,10 +201,10 @@ def trouble(cluster: LiveCombined, network: Network, seconds: float, seed: int, 
     try:
         probe.wait(BOUND_S)
         for name, away_s in plan:
-            print(chaos.act(name, away_s), flush=True)
+            chaos.act(name, away_s)
         ends_s = time.monotonic() + seconds
         while time.monotonic() < ends_s:
-            print(chaos.act(), flush=True)
+            chaos.act()
     finally:
         traffic.finish()
     count, errors = traffic.check(), traffic.told.errors

@@ -3,11 +3,8 @@ afterwards."""
 
 from __future__ import annotations
 
-import ctypes
-import os
 import random
 import socket
-import threading
 import time
 from collections.abc import Iterator
 
@@ -20,7 +17,6 @@ from tests.patience import PATIENCE_S, until
 in_namespaces = pytest.mark.skipif(bool(lacks()), reason=lacks())
 NODES = 2
 PORT = 9000
-CLONE_NEWNET = 0x40000000
 CUT = Link(is_cut=True)
 
 
@@ -29,26 +25,11 @@ class Places:
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        self.at = {place: self._open(place) for place in (*network.nodes, CLIENTS)}
-
-    def _open(self, place: int) -> socket.socket:
-        found: list[socket.socket] = []
-
-        def enter() -> None:
-            """A thread of its own enters the namespace, and the socket stays there."""
-            if place != CLIENTS:
-                file = os.open(self.network.namespace(place), os.O_RDONLY)
-                assert not ctypes.CDLL(None, use_errno=True).setns(file, CLONE_NEWNET), ctypes.get_errno()
-                os.close(file)
-            made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            made.settimeout(PATIENCE_S)
-            made.bind((self.network.address(place), PORT))
-            found.append(made)
-
-        thread = threading.Thread(target=enter)
-        thread.start()
-        thread.join()
-        return found[0]
+        self.at = {
+            place: network.open_socket(place, socket.SOCK_DGRAM, PORT) for place in (*network.nodes, CLIENTS)
+        }
+        for one in self.at.values():
+            one.settimeout(PATIENCE_S)
 
     def send(self, source: int, target: int, data: bytes = b"x") -> None:
         self.at[source].sendto(data, (self.network.address(target), PORT))
