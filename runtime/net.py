@@ -1,7 +1,8 @@
 """The network in terms of asyncio.Protocol factories: listen and connect. Nothing above sees a socket.
 
 `LoopNet` is the real one, on whatever loop runs. Sockets are made here so that what accepted connections
-inherit is set once: no delay, keep-alive, address reuse. An empty host listens on every IPv4 and IPv6
+inherit is set once: no delay, keep-alive, address reuse. A connection that was made here ends when its peer
+has not so much as acknowledged anything for `SILENT_S`. An empty host listens on every IPv4 and IPv6
 address, in two sockets, so that peers and local addresses never show in IPv6-mapped form. `tests/sim/net.py`
 implements the same in memory.
 """
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
-from typing import Protocol
+from typing import Final, Protocol
 
 from millrace.runtime.errors import MillraceError, Unavailable
 
@@ -25,6 +26,8 @@ ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 _SO_NWRITE = 0x1024  # macOS: what its socket holds of what was written
 _SO_MEMINFO = 55  # Linux: memory of a socket, by use
 _MEMINFO = struct.Struct("=2I")  # that received bytes lie in, and how much it may be
+SILENT_S: Final = 5.0
+_PROBE_AFTER_S, _PROBE_EVERY_S = 2, 1  # of a connection on which nothing comes
 _TCP_INFO_RECEIVED_SEGMENT = struct.Struct("=20xI")  # tcpi_rcv_mss
 
 
@@ -76,6 +79,24 @@ def reset(transport: asyncio.Transport) -> None:
         with contextlib.suppress(OSError):
             handle.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
+
+
+def _end_when_silent(transport: asyncio.BaseTransport) -> None:
+    """TCP sends again at intervals that double, so that it finds out as long after a cut that the network is
+    whole again as the cut was; meanwhile a new connection would be made at once. Where the system knows no
+    bound, keep-alive alone is set."""
+    handle = transport.get_extra_info("socket")
+    if handle is None or handle.fileno() < 0:
+        return
+    with contextlib.suppress(OSError):
+        handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (
+            ("TCP_KEEPIDLE", _PROBE_AFTER_S),
+            ("TCP_KEEPINTVL", _PROBE_EVERY_S),
+            ("TCP_USER_TIMEOUT", int(SILENT_S * 1000)),
+        ):
+            if (option := getattr(socket, name, None)) is not None:
+                handle.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _asked(handle: socket.socket | None, name: str) -> int:
@@ -241,9 +262,12 @@ class LoopNet:
         failure: OSError | None = None
         for address in addresses:
             try:
-                return await asyncio.get_running_loop().create_connection(factory, address, port)
+                made = await asyncio.get_running_loop().create_connection(factory, address, port)
             except OSError as error:
                 failure = error
+            else:
+                _end_when_silent(made[0])
+                return made
         why = "it has no address" if failure is None else failure.strerror or str(failure)
         raise ConnectFailed(host, port, why) from failure
 

@@ -18,6 +18,7 @@ ALLOWED = (
     ("tests/live/test_first_start.py", "losetup|mkfs|mount"),
     ("tests/live/test_network.py", "network namespaces: "),  # and networks of one's own
     ("tests/live/test_network_chaos.py", "network namespaces: "),
+    ("tests/runtime/test_silent_peers.py", "network namespaces: "),
     ("tests/runtime/disk/test_files.py", "a folder of another user"),
     ("tests/runtime/disk/test_block.py", "unshare|tmpfs|io_uring|direct I/O"),
     (
