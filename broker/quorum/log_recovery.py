@@ -206,9 +206,11 @@ class LogRecovery:
         return wal
 
     def _place_of(self, wal: NodeWal) -> WalPlace:
-        """Raises AddressError. Damage is not stepped over: that is an operator's word, given to the broker
-        itself."""
-        address = parse_address(wal.address)
+        """Raises AddressError. Metadata knows an address as it is shown: its keys are those that this broker
+        has for its own log, or else for its data. Damage is not stepped over: that is an operator's word,
+        given to the broker itself."""
+        shown, own = parse_address(wal.address), self._settings
+        address = shown.with_hidden_of(own.wal if own.wal.scheme == shown.scheme else own.data)
         kind = kind_of(address)
         if kind.name != wal.kind:
             raise AddressError(f"{wal.address} is no log of the kind {wal.kind}")

@@ -13,12 +13,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import unquote, urlsplit
 
 from millrace.runtime.clock import Clock
 from millrace.runtime.objectstore import ObjectStore
-from millrace.runtime.objectstore.address_words import shown_name, shown_server, shown_target, shown_value
+from millrace.runtime.objectstore.address_words import (
+    HIDDEN,
+    shown_name,
+    shown_server,
+    shown_target,
+    shown_value,
+)
 from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
@@ -88,6 +94,14 @@ class StoreAddress:
         if value not in ("", "true", "false"):
             raise AddressError(f"{name}={shown_value(name, value)} is neither true nor false, in {self}")
         return None if not value else value == "true"
+
+    def with_hidden_of(self, own: StoreAddress) -> StoreAddress:
+        """Of an address that was read from how another is shown: what is hidden there is as `own` has it, or
+        left out, so that what the environment gives is taken."""
+        options = {
+            name: own.options.get(name) if HIDDEN in value else value for name, value in self.options.items()
+        }
+        return replace(self, options={name: value for name, value in options.items() if value is not None})
 
     def unknown_options(self, more: Collection[str] = ()) -> list[str]:
         """As they are shown: those that neither the store of this scheme reads nor whoever asks, who reads

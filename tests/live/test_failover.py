@@ -14,6 +14,7 @@ import pytest
 from tests.live import warm
 from tests.live.client import Client
 from tests.live.cluster import FIRST_BROKER, LiveCluster, LiveNodes, logged
+from tests.live.s3_server import S3Server
 from tests.live.test_brokers import PARTITIONS, TOPIC, leaders, producer, read_all
 from tests.live.test_controllers import QUICK
 from tests.patience import until
@@ -187,6 +188,21 @@ def test_a_log_of_objects_is_recovered_by_another(over_objects: LiveCluster) -> 
     until(lambda: moved_from(over_objects, SECOND), "its partitions are not led by others")
     send(over_objects, values(300, 300))
     check_all(over_objects, values(0, 600))
+
+
+def test_a_log_in_a_store_with_keys_in_its_address_is_recovered_by_another(tmp_path: Path) -> None:
+    """Metadata keeps no keys: who recovers has its own."""
+    with S3Server(tmp_path / "s3") as server:
+        for bucket in ("lake", "logs"):
+            server.make(bucket)
+        settings = {"s3.data.buckets": server.address("lake"), "s3.wal.path": server.address("logs")}
+        with LiveCluster(tmp_path, 1, 3, {**QUICK, **settings}) as cluster:
+            with Client(cluster.addresses[0]) as client:
+                client.create(TOPIC, PARTITIONS)
+            send(cluster, values(0, 120))
+            cluster.brokers.pop(SECOND).kill()
+            until(lambda: moved_from(cluster, SECOND), "its partitions are not led by others")
+            check_all(cluster, values(0, 120))
 
 
 def test_one_that_stood_still_finds_its_log_taken(over_objects: LiveCluster) -> None:

@@ -236,3 +236,18 @@ def test_s3_is_imported_only_for_s3() -> None:
     )
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert output.splitlines() == ["('MemoryObjectStore', False)", "('S3ObjectStore', True)"]
+
+
+def test_what_an_address_hides_is_filled_in_from_an_own_one() -> None:
+    """Keys that nobody here has are left to the environment; what is shown stays as it is."""
+    theirs = parse_address("0@s3://b?region=r&accessKey=AKIATHEIRS&secretKey=x&sessionToken=t&capacity=64MiB")
+    own = parse_address("0@s3://other?region=q&accessKey=AKIAOWN&secretKey=y")
+    found = parse_address(str(theirs)).with_hidden_of(own)
+    assert (found.target, found.options) == (
+        "b",
+        {"region": "r", "accessKey": "AKIAOWN", "secretKey": "y", "capacity": "64MiB"},
+    )
+    assert parse_address(str(theirs)).with_hidden_of(parse_address("0@file:///d")).options == {
+        "region": "r",
+        "capacity": "64MiB",
+    }
