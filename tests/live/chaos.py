@@ -118,7 +118,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a folder for data and logs of nodes, which stays")
     given = parser.parse_args()
     logs = [given.log] if given.log else sorted(LOGS)
-    kinds = [given.faults] if given.faults else sorted(FAULTS)
+    kinds = [given.faults] if given.faults else list(FAULTS)
     seconds = given.minutes * 60 / len(logs) / len(kinds)
     for kind in kinds:
         for log in logs:
