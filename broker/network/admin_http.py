@@ -56,9 +56,26 @@ def health_pages(
     async def live() -> Answer:
         return Answer(200, b"live\n")
 
+    rendering: asyncio.Task[bytes] | None = None
+    waiting_count = 0
+
+    async def render() -> bytes:
+        return (await run_yielding(render_metrics(), yield_queue.yield_now)).encode()
+
     async def metrics() -> Answer:
-        page = await run_yielding(render_metrics(), yield_queue.yield_now)
-        return Answer(200, page.encode(), "text/plain; version=0.0.4; charset=utf-8")
+        """Who asks while a page is being made has the same one. When all have left, its making ends."""
+        nonlocal rendering, waiting_count
+        if rendering is None or rendering.done():
+            rendering = asyncio.get_running_loop().create_task(render(), name="metrics")
+        waiting_count += 1
+        try:
+            page = await asyncio.shield(rendering)
+        finally:
+            waiting_count -= 1
+            if not waiting_count and rendering is not None:
+                rendering.cancel()
+                rendering = None
+        return Answer(200, page, "text/plain; version=0.0.4; charset=utf-8")
 
     async def ready() -> Answer:
         reason, blocked, held = reason_unready(), reason_blocked(), reason_held()

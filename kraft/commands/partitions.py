@@ -55,11 +55,11 @@ def decide_elect_leaders_yielding(image: MetadataImage, request: ElectLeadersReq
     load = (yield from loads_yielding(image)) if is_unclean else {}
     response, election = ElectLeadersResponse(), Election(image, is_unclean, load)
     if request.topic_partitions is None:
-        asked: Iterable[tuple[str, Sequence[int]]] = [
+        asked: Iterable[tuple[str, Sequence[int]]] = (
             (topic.name, range(len(topic.partitions))) for topic in image.topics
-        ]
+        )
     else:
-        asked = [(one.topic, one.partitions) for one in request.topic_partitions]
+        asked = ((one.topic, one.partitions) for one in request.topic_partitions)
     place = 0
     for topics_count, (topic, indexes) in enumerate(asked, 1):
         result = ReplicaElectionResult(topic, [])

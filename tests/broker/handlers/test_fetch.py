@@ -506,6 +506,23 @@ def test_a_batch_that_does_not_fit_counts_for_its_partitions_limit() -> None:
     run(scenario())
 
 
+def test_a_fetch_that_waits_holds_no_records() -> None:
+    """What it has read is not charged to its client; it is read again when there is enough, or its time is
+    over."""
+
+    async def scenario() -> None:
+        fixture = await BrokerFixture().start()
+        await filled(fixture, batches=3)
+        outcome = begin(fixture, {("a", 0): 0}, max_wait_ms=200, min_bytes=10**6)
+        await asyncio.sleep(0.01)
+        (operation,) = fixture.connection.purgatory.values()
+        assert [answer.records for answer in operation.read_pass.answers.values()] == [b""]
+        (part,) = parts_of(await fixture.finish(outcome, 1, 12)).values()
+        assert offsets(part) == [0, 1, 2]
+
+    run(scenario())
+
+
 def test_a_minimum_above_the_maximum_is_the_maximum() -> None:
     """Who wants more than it takes is answered with what it takes."""
 

@@ -147,6 +147,22 @@ def test_a_request_may_come_in_pieces() -> None:
     asyncio.run(run())
 
 
+def test_those_who_ask_while_a_page_is_made_share_it() -> None:
+    """Forty scrapers at once cost about as much as one, and one who comes later has a page of his own."""
+
+    async def run() -> None:
+        async with Door() as door:
+            answers = await asyncio.gather(*(door.get("/metrics") for _ in range(40)))
+            assert {status for status, _, _ in answers} == {200}
+            assert {body for _, _, body in answers} == {b"millrace_up 1\n"}
+            assert door.render_turns < 20
+            before = door.render_turns
+            assert (await door.get("/metrics"))[0] == 200
+            assert door.render_turns == before + 1
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("is_reset", [True, False], ids=["reset", "time"])
 def test_who_leaves_while_a_page_is_made_ends_its_making(
     monkeypatch: pytest.MonkeyPatch, is_reset: bool
