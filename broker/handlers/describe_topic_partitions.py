@@ -9,7 +9,9 @@ Kafka. Many names are looked up in chunks, in one image.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Sequence
+from heapq import merge
+from itertools import groupby
 from typing import Any
 
 from millrace.broker.metadata_cache import INTERNAL_TOPICS, MetadataCache
@@ -30,6 +32,7 @@ from millrace.runtime.scheduling.chunks import in_chunks
 
 PARTITIONS_MAX = 2000
 NAMES_PER_CHUNK = 500
+NAMES_PER_RUN = 5_000
 PARTITIONS_PER_CHUNK = 500  # more are encoded in chunks
 
 
@@ -43,17 +46,22 @@ class DescribeTopicPartitions:
         partitions_count = min(request.response_partition_limit, self._cache.image.topics.partition_count)
         if len(request.topics) > NAMES_PER_CHUNK or partitions_count > PARTITIONS_PER_CHUNK:
             return self._answer_many(context, request)
-        page = _Page(self._cache.image.topics, request, self._cache.fenced_ids())
-        page.add(page.names)
+        topics = self._cache.image.topics
+        names = sorted({asked.name for asked in request.topics}) or [topic.name for topic in topics]
+        page = _Page(topics, request, self._cache.fenced_ids())
+        page.add([name for name in names if page.is_on(name)])
         return page.response
 
     async def _answer_many(
         self, context: RequestContext, request: DescribeTopicPartitionsRequest
     ) -> DescribeTopicPartitionsResponse:
+        """By one image, whatever changes meanwhile."""
         await context.work.yield_now()
-        page = _Page(self._cache.image.topics, request, self._cache.fenced_ids())
-        async for names in in_chunks(page.names, NAMES_PER_CHUNK, context.work):
-            page.add(names)
+        topics = self._cache.image.topics
+        page = _Page(topics, request, self._cache.fenced_ids())
+        sound = await _in_order(request, context) if request.topics else (topic.name for topic in topics)
+        async for names in in_chunks(sound, NAMES_PER_CHUNK, context.work):
+            page.add([name for name in names if page.is_on(name)])
             if page.response.next_cursor is not None:
                 break
         return page.response
@@ -63,30 +71,36 @@ class DescribeTopicPartitions:
         return DescribeTopicPartitionsResponse(topics=topics)
 
 
+async def _in_order(request: DescribeTopicPartitionsRequest, context: RequestContext) -> Iterator[str]:
+    """Each name once. Sorted in runs, which are merged as they are read."""
+    runs: list[list[str]] = []
+    async for part in in_chunks(request.topics, NAMES_PER_RUN, context.work):
+        runs.append(sorted({asked.name for asked in part}))
+    return (name for name, _ in groupby(merge(*runs)))
+
+
 class _Page:
-    """A page in the making. `names`: of the topics that may be on it, in order. Raises KafkaError for a
-    cursor that is nowhere."""
+    """A page in the making. Raises KafkaError for a cursor that is nowhere."""
 
     def __init__(
         self, topics: Topics, request: DescribeTopicPartitionsRequest, fenced: Collection[int]
     ) -> None:
         cursor = request.cursor
-        if request.topics:
-            names = sorted({asked.name for asked in request.topics})
-        else:
-            names = [topic.name for topic in topics]
         if cursor is not None:
-            _check_cursor(cursor, names if request.topics else None)
-            names = [name for name in names if name >= cursor.topic_name]
-        self.names: Sequence[str] = names
+            is_asked = not request.topics or any(asked.name == cursor.topic_name for asked in request.topics)
+            _check_cursor(cursor, is_asked=is_asked)
         self.response = DescribeTopicPartitionsResponse()
         self._topics = topics
         self._cursor = cursor
         self._fenced = fenced
         self._left = min(max(request.response_partition_limit, 1), PARTITIONS_MAX)
 
+    def is_on(self, name: str) -> bool:
+        """Not before the cursor."""
+        return self._cursor is None or name >= self._cursor.topic_name
+
     def add(self, names: Sequence[str]) -> None:
-        """The next of `names`, until the page is full: then its response has a cursor."""
+        """The next of these, in order, until the page is full: then its response has a cursor."""
         for name in names:
             if self._left == 0:
                 self.response.next_cursor = Cursor(name, 0)
@@ -119,11 +133,10 @@ def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
     return missing
 
 
-def _check_cursor(cursor: Cursor, names: list[str] | None) -> None:
-    """`names` None: all topics were asked for."""
+def _check_cursor(cursor: Cursor, *, is_asked: bool) -> None:
     if cursor.partition_index < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"the cursor's partition is {cursor.partition_index}")
-    if names is not None and cursor.topic_name not in names:
+    if not is_asked:
         text = f"the cursor is in topic {cursor.topic_name}, which was not asked for"
         raise KafkaError(ErrorCode.INVALID_REQUEST, text)
 

@@ -252,14 +252,14 @@ class LookupPermit(Asker):
             await self._acquire(self._slow_permits)
 
     async def _acquire(self, permits: Semaphore) -> None:
-        await permits.acquire(self._connection.id)
+        await permits.acquire(self._connection.id, address=self._connection.peer_host)
         self._held = permits
         await self.go_on()
 
     def _release(self) -> None:
         if self._held is not None:
             held, self._held = self._held, None
-            held.release(self._connection.id)
+            held.release(self._connection.id, address=self._connection.peer_host)
 
 
 def _places(

@@ -550,7 +550,8 @@ class Produce:
         try:
             if work.permit_bytes < 0:
                 needed_bytes = work.needed_bytes
-                await self._rewrites.acquire(work.context.connection.id, needed_bytes)
+                who = work.context.connection
+                await self._rewrites.acquire(who.id, needed_bytes, who.peer_host)
                 work.permit_bytes = needed_bytes
             done_bytes = 0
             for part in parts:
@@ -609,7 +610,8 @@ class Produce:
 
     def _end_rewrite(self, work: _Work) -> None:
         if work.permit_bytes >= 0:
-            self._rewrites.release(work.context.connection.id, work.permit_bytes)
+            who = work.context.connection
+            self._rewrites.release(who.id, work.permit_bytes, who.peer_host)
             work.permit_bytes = -1
 
     def _complete(self, work: _Work) -> None:

@@ -21,8 +21,9 @@ Not here: what a request means (dispatch.py and the handlers), who may connect a
     memory that its frame is charged.
   * A frame is charged to the budget before it is begun; what is here of one that is not, or waits, is charged
     too (arrival.py). Without room the connection joins the line of that part of the budget and stops reading.
-    At most FRAMES_PER_CHUNK frames are begun at once, or as many as take TURN_S (turns.py); with what is left
-    the connection is queued with all such (`frame_queue`), of which one goes on each iteration of the loop.
+    At most FRAMES_PER_CHUNK frames are begun at once, or as many as take TURN_S (loop_share.py); with what is
+    left the connection is queued with all such (`frame_queue`), of which one goes on each iteration of the
+    loop.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ from millrace.broker.network.connection_machine import (
     ConnectionEvent,
     ConnectionMachine,
 )
+from millrace.broker.network.loop_share import SMALL_TURN_BYTES, TURN_S, LoopShare
 from millrace.broker.network.memory import (
     BRIEF,
     BRIEFLY_ANSWERED,
@@ -70,7 +72,6 @@ from millrace.broker.network.memory import (
 )
 from millrace.broker.network.receiver import Receiver
 from millrace.broker.network.reply_writer import ReplyWriter
-from millrace.broker.network.turns import SMALL_TURN_BYTES, TURN_S, Turns
 from millrace.broker.requests.api_traits import Answer, Order, Work, keys
 from millrace.broker.requests.dispatch import Dispatcher, Exchange
 from millrace.broker.requests.request import CLOSE, NO_REPLY, ConnectionInfo
@@ -115,7 +116,7 @@ class ConnectionParts:
     yield_queue: YieldQueue  # for what is large: others come between
     # of connections with more frames than they may begin at once: one of them an iteration of the loop
     frame_queue: YieldQueue
-    turns: Turns
+    loop_share: LoopShare
     request_bytes_max: int
     on_made: Callable[[Connection], None]  # a peer connected; `abort` refuses it
     on_ended: Callable[[Connection, str], None]  # we end it, for that reason
@@ -251,8 +252,8 @@ class Connection(asyncio.BufferedProtocol):
         """Begins what may be begun, sends what is ready, and reads on or stops reading. `is_queued`: its turn
         among those that were queued has come."""
         frames, exchanges, machine = self._frames, self._exchanges, self._machine
-        turns = self._parts.turns
-        began_s, is_any = turns.now_s(), False
+        share = self._parts.loop_share
+        began_s, is_any = share.now_s(), False
         left = FRAMES_PER_CHUNK if is_queued or self._may_begin_at_once() else int(is_turn)
         while (
             frames
@@ -271,10 +272,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._collect()
                 if self._ready_bytes >= GATHERED_BYTES:
                     self._write()  # here, so that a slow reader is known before more is begun for it
-            if turns.now_s() - began_s >= TURN_S:
+            if share.now_s() - began_s >= TURN_S:
                 left = 0
         if is_any:
-            self._is_light = not turns.note(turns.now_s() - began_s)
+            self._is_light = not share.note(share.now_s() - began_s)
         is_here = self._splitter.received_bytes or self.arrival.held_bytes
         if (
             is_here and machine.state < DRAINING and not (frames and not self._kept_bytes)
@@ -288,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
     def _may_begin_at_once(self) -> bool:
         """Not behind those that are queued for their long turns. Where many have taken this iteration of the
         loop, small requests alone of those that are known for short turns."""
-        if not self._parts.turns.is_spent:
+        if not self._parts.loop_share.is_spent:
             return self._is_light is not False
         return self._is_light is True and bool(self._frames) and len(self._frames[0]) <= SMALL_TURN_BYTES
 

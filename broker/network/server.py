@@ -23,10 +23,10 @@ from typing import NamedTuple
 
 from millrace.broker.network.connection import Connection, ConnectionParts
 from millrace.broker.network.connection_log import ConnectionLog
+from millrace.broker.network.loop_share import LoopShare
 from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.receiver import Receiver
 from millrace.broker.network.relief import Relief
-from millrace.broker.network.turns import Turns
 from millrace.broker.requests.dispatch import Dispatcher
 from millrace.broker.settings.addresses import Endpoint
 from millrace.broker.settings.connection_limits import NO_LIMITS, ConnectionLimits
@@ -108,7 +108,7 @@ class Server:
             receiver=receiver,
             yield_queue=yield_queue,
             frame_queue=YieldQueue(),
-            turns=Turns(step_clock, self._loop.call_soon),
+            loop_share=LoopShare(step_clock, self._loop.call_soon),
             request_bytes_max=settings.request_bytes_max,
             on_made=self._on_made,
             on_ended=self._on_ended,

@@ -25,7 +25,7 @@ budget until its reply was handed to the transport.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import field
 from enum import Enum
 from typing import Any, Final, Protocol
@@ -89,14 +89,14 @@ class RequestContext:
     correlation_id: int
     client_id: str
     connection: ConnectionInfo
-    new_work: Callable[[int], RequestWork]
+    new_work: Callable[[int, Hashable], RequestWork]
     _work: RequestWork | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def work(self) -> RequestWork:
         """Where the handler's coroutine yields."""
         if self._work is None:
-            self._work = self.new_work(self.connection.id)
+            self._work = self.new_work(self.connection.id, self.connection.peer_host)
         return self._work
 
 

@@ -8,6 +8,8 @@ once.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from millrace.runtime.scheduling.semaphore import Semaphore
 from millrace.runtime.scheduling.yield_queue import YieldQueue
 
@@ -16,12 +18,15 @@ LARGE_AT_ONCE = 2
 
 class RequestWork:
     """From its first yield on, or from `begin`, until `end` it has one of its API's permits, which owners
-    share: the connections. One coroutine's: what goes on beside that of the request yields in
-    `yield_queue`."""
+    share: the connections, by their clients' addresses. One coroutine's: what goes on beside that of the
+    request yields in `yield_queue`."""
 
-    __slots__ = ("_has_permit", "_owner", "_permits", "yield_queue")
+    __slots__ = ("_address", "_has_permit", "_owner", "_permits", "yield_queue")
 
-    def __init__(self, yield_queue: YieldQueue, permits: Semaphore, owner: int) -> None:
+    def __init__(
+        self, yield_queue: YieldQueue, permits: Semaphore, owner: int, address: Hashable = None
+    ) -> None:
+        self._address = address
         self.yield_queue = yield_queue
         self._permits = permits
         self._owner = owner
@@ -29,7 +34,7 @@ class RequestWork:
 
     async def begin(self) -> None:
         if not self._has_permit:
-            await self._permits.acquire(self._owner)
+            await self._permits.acquire(self._owner, address=self._address)
             self._has_permit = True
 
     async def yield_now(self) -> None:
@@ -42,4 +47,4 @@ class RequestWork:
         """What follows may wait for anything, and needs a permit only with its next yield."""
         if self._has_permit:
             self._has_permit = False
-            self._permits.release(self._owner)
+            self._permits.release(self._owner, address=self._address)

@@ -325,9 +325,15 @@ def decide_create_partitions_yielding(
 ) -> Yielding[Decision]:
     """A topic that is refused has its error in the response; none is raised."""
     decision = Decision(CreatePartitionsResponse())
-    counts = Counter(topic.name for topic in request.topics)
+    counts: Counter[str] = Counter()
+    named: dict[str, CreatePartitionsTopic] = {}
+    for place, topic in enumerate(request.topics, 1):
+        if place % NAMES_PER_CHUNK == 0:
+            yield
+        counts[topic.name] += 1
+        named[topic.name] = topic
     added = 0
-    for place, topic in enumerate({topic.name: topic for topic in request.topics}.values(), 1):
+    for place, topic in enumerate(named.values(), 1):
         if place % TOPICS_PER_CHUNK == 0:
             yield
         result = CreatePartitionsTopicResult(topic.name)

@@ -11,9 +11,9 @@ import pytest
 
 from millrace.broker.network.connection import Connection, ConnectionParts
 from millrace.broker.network.connection_machine import ConnectionState
+from millrace.broker.network.loop_share import LoopShare
 from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.receiver import Receiver
-from millrace.broker.network.turns import Turns
 from millrace.broker.requests.dispatch import Dispatcher
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.apis import API
@@ -98,7 +98,7 @@ class Crowd:
             self.receiver,
             YieldQueue(),
             YieldQueue(),
-            Turns(self.step_clock, loop.call_soon),
+            LoopShare(self.step_clock, loop.call_soon),
             1 << 20,
             on_made=lambda connection: None,
             on_ended=lambda connection, reason: self.reasons.append(reason),

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 
 from millrace.runtime.scheduling.semaphore import Semaphore
+from tests.patience import PATIENCE_S
 
 
 async def settled() -> None:
@@ -197,3 +198,42 @@ def test_a_permit_costs_the_same_among_any_number_of_owners() -> None:
         assert watched.looks_count < 20 * len(order)
 
     asyncio.run(scenario())
+
+
+def test_addresses_take_turns_before_their_owners() -> None:
+    """However many owners one address has, another waits for as many permits as are held."""
+
+    async def run() -> None:
+        semaphore, order = Semaphore(2), list[str]()
+
+        async def work(owner: int, address: str) -> None:
+            await semaphore.acquire(owner, address=address)
+            order.append(address)
+            await asyncio.sleep(0)
+            semaphore.release(owner, address=address)
+
+        many = [asyncio.create_task(work(owner, "many")) for owner in range(20)]
+        await asyncio.sleep(0)
+        few = [asyncio.create_task(work(100 + owner, "few")) for owner in range(3)]
+        await asyncio.gather(*many, *few)
+        assert [place for place, one in enumerate(order) if one == "few"][-1] <= 8
+        assert semaphore.held_count == semaphore.waiting_count == 0
+
+    asyncio.run(run())
+
+
+def test_an_address_whose_owners_have_their_part_holds_up_no_other() -> None:
+    async def run() -> None:
+        semaphore = Semaphore(4, each_max=1)
+        await semaphore.acquire(1, address="one")
+        for owner in (10, 11):
+            await semaphore.acquire(owner, address="other")
+        again = asyncio.create_task(semaphore.acquire(1, address="one"))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE_S):
+            await semaphore.acquire(12, address="other")
+        assert not again.done()
+        semaphore.release(1, address="one")
+        await again
+
+    asyncio.run(run())

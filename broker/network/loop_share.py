@@ -17,7 +17,7 @@ ITERATION_S: Final = 0.008
 SMALL_TURN_BYTES: Final = 4 << 10
 
 
-class Turns:
+class LoopShare:
     """A server has one. `now_s` goes on within a step of the loop; `defer` runs a call in the next."""
 
     def __init__(self, now_s: Callable[[], float], defer: Callable[[Callable[[], None]], object]) -> None:

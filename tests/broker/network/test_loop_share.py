@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from millrace.broker.network.turns import ITERATION_S, NOTED_S, SMALL_TURN_BYTES, TURN_S, Turns
+from millrace.broker.network.loop_share import ITERATION_S, NOTED_S, SMALL_TURN_BYTES, TURN_S, LoopShare
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tests.broker.shell import Shell
@@ -18,15 +18,15 @@ HEARTBEAT = 12
 
 def test_what_turns_take_is_added_up_until_the_next_iteration() -> None:
     deferred: list[Callable[[], None]] = []
-    turns = Turns(lambda: 0.0, deferred.append)
-    assert not turns.note(NOTED_S / 2)
+    share = LoopShare(lambda: 0.0, deferred.append)
+    assert not share.note(NOTED_S / 2)
     assert not deferred
-    assert not turns.note(TURN_S / 2)
-    assert turns.note(ITERATION_S)
-    assert turns.is_spent
+    assert not share.note(TURN_S / 2)
+    assert share.note(ITERATION_S)
+    assert share.is_spent
     assert len(deferred) == 1
     deferred.pop()()
-    assert not turns.is_spent
+    assert not share.is_spent
 
 
 class Slow:
