@@ -80,7 +80,7 @@ from millrace.broker.network.admin_http import AdminHttp, health_pages
 from millrace.broker.network.listeners import Listeners
 from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.server import BoundEndpoint, Server, bind_all, unbind
-from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.broker.partitions.directory import SAVE_MS, PartitionDirectory
 from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.partitions.validation import slow_validation
 from millrace.broker.quorum.remote_backup import RemoteBackup
@@ -131,7 +131,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 DRAIN_MS, DRAIN_FAILED_MS = 5_000, 500
-CLOSE_MS = 20_000
+CLOSE_MS, SAVE_FAILED_MS = 20_000, 500
 BACKUP_CLOSE_MS = 5_000
 
 
@@ -540,7 +540,9 @@ class Broker:
             settings.node_id, cache.image, client, *engine, is_skipping=is_skipping
         )
         node.publisher.subscribe(directory.on_image)
-        self._endings.add("partitions", directory.close)
+        self._endings.add(
+            "partitions", lambda: directory.close(SAVE_FAILED_MS if self.failed.done() else SAVE_MS)
+        )
         groups = GroupCoordinator(
             directory,
             storage,

@@ -70,9 +70,9 @@ class Replaced(Fenced):
         what = "the metadata log" if self.own.series < 0 else f"node {self.own.series}"
         return (
             f"{who} has taken {what} over from this one, incarnation {uuid_text(self.own.incarnation)}, by "
-            f"the claim {self.key}: it was "
-            "started on a copy of this node's log directory, or took over by an operator's word; nothing "
-            "more is committed or deleted "
+            f"the claim {self.key}: it is another broker, which recovers this node's write-ahead log while "
+            "the node is away (then nothing is lost), or was started on a copy of this node's log directory, "
+            "or took over by an operator's word; nothing more is committed or deleted "
             f"here{self.left}; let one process run with this node.id"
         )
 

@@ -51,10 +51,10 @@ SAVES_IN_FLIGHT = 64
 DROPS_PER_CHUNK = 50
 RETRY_MS = 1000
 OPENING_TIMEOUT_S = 30.0
+SAVE_MS = 10_000
 COOLED_AT_ONCE = 64
 COOL_AGAIN_S = 1.0
 FIRST_CLOSE_S = 20.0
-CLOSE_MS = 10_000
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 Key = tuple[bytes, int]
@@ -475,7 +475,7 @@ class PartitionDirectory:
         if self._closing.get(key) is task:
             del self._closing[key]
 
-    async def close(self, timeout_ms: int = CLOSE_MS) -> None:
+    async def close(self, timeout_ms: int = SAVE_MS) -> None:
         """Nothing is taken any more. On return every partition's checkpoint is at its log's end and durable,
         as far as that was possible within the bound: what a checkpoint lacks is read from the log by the next
         opening. The streams are still open: the engine closes them all, after one upload
