@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-TURN_S: Final = 0.002
+TURN_S: Final = 0.004
 NOTED_S: Final = 0.0005  # shorter turns are not added up
-ITERATION_S: Final = 0.008
+ITERATION_S: Final = 0.02
 SMALL_TURN_BYTES: Final = 4 << 10
 
 
