@@ -158,6 +158,10 @@ class _Work:
         self.rewrite: asyncio.Task[None] | None = None
         self.ticket: Ticket | None = None
 
+    def waits_for_more(self) -> bool:
+        """Than room, as it is found."""
+        return bool(self.openings) or self.is_slow or self.is_cold
+
     def drop_views(self) -> None:
         """Drops the request's views of its frame; parts that wait have copies."""
         if self.ticket is None:
@@ -272,8 +276,7 @@ class Produce:
                 or not self._room.has_room(work.needed_bytes)
                 or (self._queue and self._is_behind(work))
             ):
-                is_long = bool(work.openings) or work.is_slow or work.is_cold
-                if len(work.parts) > 1 and (is_long or self._long_count):
+                if len(work.parts) > 1 and (work.waits_for_more() or self._long_count):
                     return self._handle_apart(context, request)
                 return self._enqueue(work)
             self._append(work)
@@ -447,7 +450,7 @@ class Produce:
         work.future = loop.create_future()
         timeout_ms = max(work.request.timeout_ms, TIMEOUT_MS_MIN)
         work.timer = loop.call_later(timeout_ms / 1000, self._expire, work)
-        work.is_long = bool(work.openings) or work.is_slow or work.is_cold
+        work.is_long = work.waits_for_more()
         self._long_count += work.is_long
         keys = self._keys_of(work)
         openings = list(work.openings)

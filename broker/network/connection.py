@@ -253,7 +253,8 @@ class Connection(asyncio.BufferedProtocol):
         among those that were queued has come."""
         frames, exchanges, machine = self._frames, self._exchanges, self._machine
         share = self._parts.loop_share
-        began_s, is_any = share.now_s(), False
+        began_s = now_s = share.now_s()
+        is_any = False
         left = FRAMES_PER_CHUNK if is_queued or self._may_begin_at_once() else int(is_turn)
         while (
             frames
@@ -272,10 +273,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._collect()
                 if self._ready_bytes >= GATHERED_BYTES:
                     self._write()  # here, so that a slow reader is known before more is begun for it
-            if share.now_s() - began_s >= TURN_S:
+            now_s = share.now_s()
+            if now_s - began_s >= TURN_S:
                 left = 0
         if is_any:
-            self._is_light = not share.note(share.now_s() - began_s)
+            self._is_light = not share.note(now_s - began_s)
         is_here = self._splitter.received_bytes or self.arrival.held_bytes
         if (
             is_here and machine.state < DRAINING and not (frames and not self._kept_bytes)

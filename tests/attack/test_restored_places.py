@@ -39,6 +39,33 @@ def served(tmp_path: Path, numbers: range, *settings: dict[str, str], is_new: bo
         broker.kill()
 
 
+def written_last_and_damaged(
+    tmp_path: Path, settings: dict[str, str]
+) -> tuple[dict[Path, bytes], list[Path]]:
+    """30 records of which the last 20 were uploaded and saved apart: the pieces of metadata of these as they
+    were, damaged since, and their objects."""
+    objects = tmp_path / "data" / "objects"
+    with broker_on(tmp_path, settings) as broker:
+        with Client(broker.address) as client:
+            client.create("kept")
+        produce(broker, range(10))
+        wait_uploaded(broker)
+        wait_saved(broker)
+        before = set(objects.rglob("*"))
+        produce(broker, range(10, 30))
+        wait_uploaded(broker)
+        wait_saved(broker)
+        broker.kill()
+    made = [path for path in set(objects.rglob("*")) - before if path.is_file()]
+    pieces = {path: path.read_bytes() for path in made if "/metadata/" in str(path)}
+    data = [path for path in made if "/objects/" in str(path.relative_to(objects))]
+    assert pieces
+    assert data
+    for path, content in pieces.items():
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    return pieces, data
+
+
 @pytest.mark.parametrize("kind", ["block", "object"])
 def test_a_restore_from_an_older_bucket_names_what_the_log_was_trimmed_for(tmp_path: Path, kind: str) -> None:
     """The bucket is an older copy, and all that there is. The write-ahead log is the current one, and begins
@@ -77,22 +104,7 @@ def test_a_restore_that_cannot_read_metadata_names_partitions_and_the_start_wait
 ) -> None:
     """The last piece of metadata in the bucket rots, and names objects whose records nobody finds now."""
     settings = {**wal_at(tmp_path / "wal", "object"), **OFTEN}
-    objects = tmp_path / "data" / "objects"
-    with broker_on(tmp_path, settings) as broker:
-        with Client(broker.address) as client:
-            client.create("kept")
-        produce(broker, range(10))
-        wait_uploaded(broker)
-        wait_saved(broker)
-        before = set(objects.rglob("*"))
-        produce(broker, range(10, 30))
-        wait_uploaded(broker)
-        wait_saved(broker)
-        broker.kill()
-    rotten = [path for path in set(objects.rglob("*")) - before if "/metadata/" in str(path)]
-    whole = {path: path.read_bytes() for path in rotten}
-    for path, content in whole.items():
-        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    whole, _ = written_last_and_damaged(tmp_path, settings)
     broker = broker_on(tmp_path, settings)
     shutil.rmtree(tmp_path / "data" / "metadata")
     told = restore(tmp_path, broker, "--take-over")
@@ -135,27 +147,7 @@ def test_fsck_deletes_no_object_that_unreadable_metadata_may_name(tmp_path: Path
     that they name look like orphans to the restored directory, and are not: with the pieces put back from a
     copy all is there."""
     settings = {**wal_at(tmp_path / "wal", kind), **OFTEN}
-    objects = tmp_path / "data" / "objects"
-    with broker_on(tmp_path, settings) as broker:
-        with Client(broker.address) as client:
-            client.create("kept")
-        produce(broker, range(10))
-        wait_uploaded(broker)
-        wait_saved(broker)
-        before = set(objects.rglob("*"))
-        produce(broker, range(10, 30))
-        wait_uploaded(broker)
-        wait_saved(broker)
-        broker.kill()
-    pieces = {
-        path: path.read_bytes() for path in set(objects.rglob("*")) - before if "/metadata/" in str(path)
-    }
-    made = [path for path in set(objects.rglob("*")) - before if path.is_file()]
-    data = [path for path in made if "/objects/" in str(path.relative_to(objects))]
-    assert pieces
-    assert data
-    for path, content in pieces.items():
-        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    _, data = written_last_and_damaged(tmp_path, settings)
     shutil.rmtree(tmp_path / "data" / "metadata")
     broker = broker_on(tmp_path, settings)
     told = restore(tmp_path, broker, "--take-over")
