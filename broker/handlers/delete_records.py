@@ -29,13 +29,13 @@ from millrace.protocol.messages.delete_records import (
 )
 from millrace.runtime.clock import Clock
 from millrace.runtime.scheduling.chunks import in_chunks
+from millrace.runtime.scheduling.semaphore import Owner
 
 log = logging.getLogger(__name__)
 
 HIGH_WATERMARK = -1
 NO_LOW_WATERMARK = -1
 TIMEOUT_MS_MIN = 1000
-DELETIONS_AT_ONCE = 64
 PARTITIONS_PER_CHUNK = 100  # each is a task
 TOPICS_PER_CHUNK = 1_000  # that name no partition
 
@@ -44,7 +44,6 @@ class DeleteRecords:
     def __init__(self, directory: PartitionDirectory, clock: Clock) -> None:
         self._directory = directory
         self._clock = clock
-        self._deletions = asyncio.Semaphore(DELETIONS_AT_ONCE)
 
     def handle(
         self, context: RequestContext, request: DeleteRecordsRequest
@@ -59,6 +58,7 @@ class DeleteRecords:
         return DeleteRecordsResponse(topics=topics)
 
     async def _answer(self, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        asker = context.connection.owner
         timeout_s = max(TIMEOUT_MS_MIN, request.timeout_ms) / 1000
         response = DeleteRecordsResponse()
         async for topics in in_chunks(request.topics, TOPICS_PER_CHUNK, context.work):
@@ -67,19 +67,19 @@ class DeleteRecords:
                 response.topics.append(answers)
                 async for part in in_chunks(topic.partitions, PARTITIONS_PER_CHUNK, context.work):
                     answers.partitions += await asyncio.gather(
-                        *(self._delete(topic.name, asked, timeout_s) for asked in part)
+                        *(self._delete(topic.name, asked, timeout_s, asker) for asked in part)
                     )
         return response
 
     async def _delete(
-        self, name: str, asked: DeleteRecordsPartition, timeout_s: float
+        self, name: str, asked: DeleteRecordsPartition, timeout_s: float, asker: Owner
     ) -> DeleteRecordsPartitionResult:
         """A timeout means unknown: the deletion may still come to be."""
         index = asked.partition_index
         try:
-            async with self._deletions, asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s):
                 self._check_topic(name)
-                partition = await self._directory.led(name, index)
+                partition = await self._directory.led(name, index, asker)
                 await self._raise_start(partition, asked.offset)
                 return DeleteRecordsPartitionResult(index, partition.log_start_offset)
         except Exception as error:

@@ -28,10 +28,10 @@ from millrace.protocol.messages.describe_producers import (
     TopicResponse,
 )
 from millrace.runtime.scheduling.chunks import in_chunks
+from millrace.runtime.scheduling.semaphore import Owner
 
 log = logging.getLogger(__name__)
 
-OPENINGS_AT_ONCE = 64
 PARTITIONS_PER_CHUNK = 100  # each is a task
 TOPICS_PER_CHUNK = 1_000  # that name no partition
 NO_TOPIC = "This server does not host this topic-partition."
@@ -40,7 +40,6 @@ NO_TOPIC = "This server does not host this topic-partition."
 class DescribeProducers:
     def __init__(self, directory: PartitionDirectory) -> None:
         self._directory = directory
-        self._openings = asyncio.Semaphore(OPENINGS_AT_ONCE)
 
     def handle(
         self, context: RequestContext, request: DescribeProducersRequest
@@ -67,20 +66,19 @@ class DescribeProducers:
                 async for part in in_chunks(topic.partition_indexes, PARTITIONS_PER_CHUNK, context.work):
                     named = unmet(part, met_of_topic, int)
                     answers.partitions += await asyncio.gather(
-                        *(self._describe(topic.name, index) for index in named)
+                        *(self._describe(topic.name, index, context.connection.owner) for index in named)
                     )
         return response
 
-    async def _describe(self, name: str, index: int) -> PartitionResponse:
-        async with self._openings:
-            try:
-                partition = await self._directory.led(name, index)
-            except Exception as error:
-                code = code_of(error)
-                if code is None:
-                    log.error("%s-%d: producers", name, index, exc_info=error)
-                text = NO_TOPIC if self._directory.topic_named(name) is None else None
-                return PartitionResponse(index, int(code or ErrorCode.UNKNOWN_SERVER_ERROR), text)
+    async def _describe(self, name: str, index: int, asker: Owner) -> PartitionResponse:
+        try:
+            partition = await self._directory.led(name, index, asker)
+        except Exception as error:
+            code = code_of(error)
+            if code is None:
+                log.error("%s-%d: producers", name, index, exc_info=error)
+            text = NO_TOPIC if self._directory.topic_named(name) is None else None
+            return PartitionResponse(index, int(code or ErrorCode.UNKNOWN_SERVER_ERROR), text)
         return PartitionResponse(index, active_producers=[_state_of(p) for p in partition.state.producers])
 
 

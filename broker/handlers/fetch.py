@@ -63,6 +63,7 @@ from millrace.protocol.messages.fetch import (
     PartitionData,
 )
 from millrace.runtime.disk import Buffer
+from millrace.runtime.scheduling.semaphore import Semaphore
 from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 T = TypeVar("T")
@@ -166,7 +167,7 @@ class Fetch:
         self._response_bytes_max = response_bytes_max
         self._share_bytes = share_bytes
         self._completions = CompletionQueue(lambda call: asyncio.get_running_loop().call_soon(call))
-        self._remote_reads = asyncio.Semaphore(REMOTE_READS_IN_FLIGHT)
+        self._remote_reads = Semaphore(REMOTE_READS_IN_FLIGHT)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._left: deque[list[FetchItem]] = deque()  # of wide requests that are over, subscribed yet
         sessions.on_leaving = lambda: self._repeat(sessions.leave_some)
@@ -236,6 +237,7 @@ class Fetch:
         read_pass = ReadPass(
             self._directory,
             subscriber,
+            context.connection,
             max_bytes=max_bytes,
             isolation=isolation_of(request.isolation_level),
             version=context.api_version,

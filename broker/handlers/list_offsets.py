@@ -181,7 +181,7 @@ class ListOffsets:
                 asyncio.timeout_at(due_s),
                 LookupPermit(self._permits, self._slow_permits, connection) as permit,
             ):
-                partition = await self._directory.led(name, asked.partition_index)
+                partition = await self._directory.led(name, asked.partition_index, connection.owner)
                 if asked.timestamp < 0 and asked.timestamp != MAX_TIMESTAMP:
                     _answer_edge(partition, asked, answer, isolation)
                 else:
@@ -252,14 +252,14 @@ class LookupPermit(Asker):
             await self._acquire(self._slow_permits)
 
     async def _acquire(self, permits: Semaphore) -> None:
-        await permits.acquire(self._connection.id, address=self._connection.peer_host)
+        await permits.acquire(self._connection.owner)
         self._held = permits
         await self.go_on()
 
     def _release(self) -> None:
         if self._held is not None:
             held, self._held = self._held, None
-            held.release(self._connection.id, address=self._connection.peer_host)
+            held.release(self._connection.owner)
 
 
 def _places(

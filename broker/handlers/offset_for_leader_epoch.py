@@ -26,10 +26,10 @@ from millrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from millrace.runtime.scheduling.chunks import in_chunks
+from millrace.runtime.scheduling.semaphore import Owner
 
 log = logging.getLogger(__name__)
 
-OPENINGS_AT_ONCE = 64
 PARTITIONS_PER_CHUNK = 100  # each is a task
 TOPICS_PER_CHUNK = 1_000  # that name no partition
 
@@ -37,7 +37,6 @@ TOPICS_PER_CHUNK = 1_000  # that name no partition
 class OffsetForLeaderEpoch:
     def __init__(self, directory: PartitionDirectory) -> None:
         self._directory = directory
-        self._openings = asyncio.Semaphore(OPENINGS_AT_ONCE)
 
     def handle(
         self, context: RequestContext, request: OffsetForLeaderEpochRequest
@@ -61,19 +60,18 @@ class OffsetForLeaderEpoch:
                 response.topics.append(answers)
                 async for part in in_chunks(topic.partitions, PARTITIONS_PER_CHUNK, context.work):
                     answers.partitions += await asyncio.gather(
-                        *(self._end_of(topic.topic, asked) for asked in part)
+                        *(self._end_of(topic.topic, asked, context.connection.owner) for asked in part)
                     )
         return response
 
-    async def _end_of(self, name: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
-        async with self._openings:
-            try:
-                return _end_in(await self._directory.led(name, asked.partition), asked)
-            except Exception as error:
-                code = code_of(error)
-                if code is None:
-                    log.error("%s-%d: epoch %d", name, asked.partition, asked.leader_epoch, exc_info=error)
-                return EpochEndOffset(int(code or ErrorCode.UNKNOWN_SERVER_ERROR), asked.partition)
+    async def _end_of(self, name: str, asked: OffsetForLeaderPartition, asker: Owner) -> EpochEndOffset:
+        try:
+            return _end_in(await self._directory.led(name, asked.partition, asker), asked)
+        except Exception as error:
+            code = code_of(error)
+            if code is None:
+                log.error("%s-%d: epoch %d", name, asked.partition, asked.leader_epoch, exc_info=error)
+            return EpochEndOffset(int(code or ErrorCode.UNKNOWN_SERVER_ERROR), asked.partition)
 
 
 def _end_in(partition: Partition, asked: OffsetForLeaderPartition) -> EpochEndOffset:

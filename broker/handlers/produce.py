@@ -349,7 +349,7 @@ class Produce:
     def _find(self, part: _Part) -> bool:
         """Looks for a partition that is not open; False when it is refused."""
         try:
-            found = self._directory.get(part.led.topic_id, part.index)
+            found = self._directory.get(part.led.topic_id, part.index, part.work.context.connection.owner)
         except KafkaError as error:
             error.__traceback__ = None  # it may be kept, and would keep what the callers' frames hold
             self._refuse_part(part, error.code, error.message)
@@ -554,7 +554,7 @@ class Produce:
             if work.permit_bytes < 0:
                 needed_bytes = work.needed_bytes
                 who = work.context.connection
-                await self._rewrites.acquire(who.id, needed_bytes, who.peer_host)
+                await self._rewrites.acquire(who.owner, needed_bytes)
                 work.permit_bytes = needed_bytes
             done_bytes = 0
             for part in parts:
@@ -614,7 +614,7 @@ class Produce:
     def _end_rewrite(self, work: _Work) -> None:
         if work.permit_bytes >= 0:
             who = work.context.connection
-            self._rewrites.release(who.id, work.permit_bytes, who.peer_host)
+            self._rewrites.release(who.owner, work.permit_bytes)
             work.permit_bytes = -1
 
     def _complete(self, work: _Work) -> None:

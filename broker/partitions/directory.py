@@ -11,8 +11,8 @@ Not here: what opening reads (opening.py), who leads what (the controller), whic
 
 Invariants
   * One handle a partition: a new one is opened after the former one's streams were closed.
-  * At most `OPENS_IN_FLIGHT` opens at once, none of which waits for a close; one that failed is not tried
-    again for `RETRY_MS`.
+  * At most `OPENS_IN_FLIGHT` opens at once, none of which waits for a close; those who asked take turns,
+    however many partitions one of them wants. One that failed is not tried again for `RETRY_MS`.
   * A close may wait for an upload as long as the store is away: so none is begun for retention's sake while
     uploads wait, and none holds a stop up.
   * A partition that is led no longer takes no batch from the moment the image says so.
@@ -41,12 +41,14 @@ from millrace.protocol.errors import KafkaError
 from millrace.protocol.ids import TopicId
 from millrace.runtime.clock import Clock
 from millrace.runtime.errors import Closed, Fenced, MillraceError, in_words
+from millrace.runtime.scheduling.semaphore import NOBODY, Owner, Semaphore
 from millrace.s3stream.ids import OpenedStream, StreamId, StreamRole
 from millrace.s3stream.storage import Storage
 
 log = logging.getLogger(__name__)
 
-OPENS_IN_FLIGHT = 64
+OPENS_IN_FLIGHT, OPENS_OF_ONE = 64, 48
+ASKERS_MAX = 64  # of one opening, that are remembered for its turn
 SAVES_IN_FLIGHT = 64
 DROPS_PER_CHUNK = 50
 RETRY_MS = 1000
@@ -90,6 +92,36 @@ class LedTopic:
         return [*self.partitions.values(), *self.retention_only.values()]
 
 
+class _Opening:
+    """Of a partition. Its turn is that of the first among those who asked for it (`ASKERS_MAX` of them)."""
+
+    __slots__ = ("_askers", "_permit", "_permits", "future")
+
+    def __init__(self, permits: Semaphore) -> None:
+        loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Partition] = loop.create_future()
+        # nobody may be waiting any more when it fails
+        self.future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._permits = permits
+        self._permit: asyncio.Future[Owner] | None = None  # once it is ready to open
+        self._askers: dict[Owner, None] = {}
+
+    def ask(self, asker: Owner) -> None:
+        if asker in self._askers or len(self._askers) >= ASKERS_MAX:
+            return
+        self._askers[asker] = None
+        if self._permit is not None and not self._permit.done():
+            self._permits.request(self._permit, asker)
+
+    async def turn(self) -> Owner:
+        """Whose permit it has, to be released."""
+        self._permit = asyncio.get_running_loop().create_future()
+        for asker in self._askers:
+            if not self._permit.done():
+                self._permits.request(self._permit, asker)
+        return await self._permit
+
+
 class PartitionDirectory:
     """`effective` gives every configuration value that holds for a topic. `on_image` is to be told of every
     image after `image`."""
@@ -121,12 +153,12 @@ class PartitionDirectory:
         self.traffic = Traffic()  # of all topics, also those that are gone
         self._by_name: dict[str, LedTopic] = {}
         self._by_id: dict[bytes, LedTopic] = {}
-        self._opening: dict[Key, asyncio.Future[Partition]] = {}
+        self._opening: dict[Key, _Opening] = {}
         self._closing: dict[Key, asyncio.Task[None]] = {}
         self._streams_changed: dict[Key, asyncio.Future[None]] = {}  # openings that wait for another node
         self._failed: dict[Key, tuple[float, KafkaError]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._opens = asyncio.Semaphore(OPENS_IN_FLIGHT)
+        self._opens = Semaphore(OPENS_IN_FLIGHT, each_max=OPENS_OF_ONE)
         self._is_closed = False
 
     # -- finding
@@ -157,11 +189,11 @@ class PartitionDirectory:
         return self._image.topics.partition(topic_id, index)
 
     def get(
-        self, topic_id: bytes, index: int, *, is_retention_only: bool = False
+        self, topic_id: bytes, index: int, asker: Owner = NOBODY, *, is_retention_only: bool = False
     ) -> Partition | asyncio.Future[Partition]:
         """The open partition, or a future of it, not to be cancelled. Raises KafkaError when it is not led
-        here or would not open. `is_retention_only`: not to be kept open for this caller's sake (see
-        `release_quiet`)."""
+        here or would not open. `asker`: in whose turn it opens. `is_retention_only`: not to be kept open for
+        this caller's sake (see `release_quiet`)."""
         led = self.topic_of(topic_id)
         if led is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
@@ -170,16 +202,17 @@ class PartitionDirectory:
         partition = led.partitions.get(index) or led.retention_only.get(index)
         if partition is not None:
             return partition
-        opening = self._opening.get((topic_id, index))
-        return opening if opening is not None else self._begin(led, index, is_retention_only)
+        opening = self._opening.get((topic_id, index)) or self._begin(led, index, is_retention_only)
+        opening.ask(asker)
+        return opening.future
 
-    async def led(self, name: str, index: int) -> Partition:
+    async def led(self, name: str, index: int, asker: Owner = NOBODY) -> Partition:
         """The partition, opened if it has to be; for APIs that may wait. Raises KafkaError, and TimeoutError
         after a while."""
         topic = self.topic_named(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        found = self.get(topic.topic_id, index)
+        found = self.get(topic.topic_id, index, asker)
         if isinstance(found, Partition):
             return found
         async with asyncio.timeout(OPENING_TIMEOUT_S):
@@ -211,20 +244,15 @@ class PartitionDirectory:
 
     # -- opening
 
-    def _begin(self, led: LedTopic, index: int, is_retention_only: bool) -> asyncio.Future[Partition]:
+    def _begin(self, led: LedTopic, index: int, is_retention_only: bool) -> _Opening:
         key = led.topic_id, index
         self._check_led(key)
-        loop = asyncio.get_running_loop()
         failed_at, error = self._failed.get(key, (0.0, None))
-        if error is not None and loop.time() - failed_at < RETRY_MS / 1000:
+        if error is not None and asyncio.get_running_loop().time() - failed_at < RETRY_MS / 1000:
             raise error
-        future: asyncio.Future[Partition] = loop.create_future()
-        future.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # nobody may be waiting any more
-        self._opening[key] = future
-        self.spawn(self._open(led, index, future, is_retention_only))
-        return future
+        opening = self._opening[key] = _Opening(self._opens)
+        self.spawn(self._open(led, index, opening, is_retention_only))
+        return opening
 
     def _check_led(self, key: Key) -> PartitionState:
         state = self._image.topics.partition(*key)
@@ -234,17 +262,18 @@ class PartitionDirectory:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return state
 
-    async def _open(
-        self, led: LedTopic, index: int, future: asyncio.Future[Partition], is_retention_only: bool
-    ) -> None:
+    async def _open(self, led: LedTopic, index: int, opening: _Opening, is_retention_only: bool) -> None:
         key = led.topic_id, index
         partition, error = None, None
         try:
             while (closing := self._closing.get(key)) is not None:
                 await asyncio.wait([closing])
             await self._until_closed_elsewhere(key)
-            async with self._opens:
+            asker = await opening.turn()
+            try:
                 partition = await self._open_streams(led, index)
+            finally:
+                self._opens.release(asker)
             partition.raise_epoch(self._check_led(key).leader_epoch)
             partition.settings = led.settings
         except Exception as escaped:
@@ -254,13 +283,13 @@ class PartitionDirectory:
             if partition is not None:
                 self._end(key, partition)
             self._failed[key] = asyncio.get_running_loop().time(), error
-            future.set_exception(error)
+            opening.future.set_exception(error)
             return
         assert partition is not None
         self._failed.pop(key, None)
         partition.on_readable = partial(self._reopen, led, partition)
         (led.retention_only if is_retention_only else led.partitions)[index] = partition
-        future.set_result(partition)
+        opening.future.set_result(partition)
 
     async def _until_closed_elsewhere(self, key: Key) -> None:
         """Who led the partition before closes its streams, or they are recovered from its log: until then

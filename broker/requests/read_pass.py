@@ -26,11 +26,13 @@ from millrace.broker.partitions.partition import Partition
 from millrace.broker.partitions.visibility import Isolation
 from millrace.broker.purgatory import Subscriber, Subscription
 from millrace.broker.requests.fetch_sessions import FetchItem
+from millrace.broker.requests.request import ConnectionInfo
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.fetch import EpochEndOffset, PartitionData
 from millrace.runtime.errors import MillraceError
 from millrace.runtime.scheduling.chunks import Yielder
+from millrace.runtime.scheduling.semaphore import Semaphore
 from millrace.s3stream.objects.format import Entry
 
 VERSION_WITH_STORAGE_ERROR = 6
@@ -63,6 +65,7 @@ class ReadPass:
     each item."""
 
     __slots__ = (
+        "_connection",
         "_directory",
         "_is_oversize_allowed",
         "_is_remote_over",
@@ -84,6 +87,7 @@ class ReadPass:
         self,
         directory: PartitionDirectory,
         subscriber: Subscriber,
+        connection: ConnectionInfo,
         *,
         max_bytes: int,
         isolation: Isolation,
@@ -91,6 +95,7 @@ class ReadPass:
     ) -> None:
         self._directory = directory
         self._subscriber = subscriber
+        self._connection = connection
         self.max_bytes = max_bytes
         self._isolation = isolation
         self._version = version
@@ -203,7 +208,7 @@ class ReadPass:
         partition = led.partitions.get(item.partition)
         if partition is not None:
             return partition
-        found = self._directory.get(led.topic_id, item.partition)
+        found = self._directory.get(led.topic_id, item.partition, self._connection.owner)
         if isinstance(found, Partition):
             return found
         self.openings.append(found)
@@ -286,7 +291,7 @@ class ReadPass:
                 self._fail(item, KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         self.openings = []
 
-    async def read_remote(self, gate: asyncio.Semaphore) -> None:
+    async def read_remote(self, gate: Semaphore) -> None:
         """Several partitions at once, in order, as far as the budget goes; those behind it have their turn
         next time. `gate` bounds the reads of all requests. A store that does not answer in time fails what
         was asked of it, unless there is something to tell."""
@@ -338,7 +343,7 @@ class ReadPass:
 
     async def _read_one_remote(
         self,
-        gate: asyncio.Semaphore,
+        gate: Semaphore,
         deadline: float,
         item: FetchItem,
         partition: Partition,
@@ -346,8 +351,13 @@ class ReadPass:
         share: int,
     ) -> list[Entry] | MillraceError | TimeoutError:
         try:
-            async with asyncio.timeout_at(deadline), gate:
-                return await partition.data.fetch(item.fetch_offset, end, max(1, share))
+            async with asyncio.timeout_at(deadline):
+                asker = self._connection.owner
+                await gate.acquire(asker)
+                try:
+                    return await partition.data.fetch(item.fetch_offset, end, max(1, share))
+                finally:
+                    gate.release(asker)
         except (MillraceError, TimeoutError) as error:
             return error
 

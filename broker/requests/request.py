@@ -25,7 +25,7 @@ budget until its reply was handed to the transport.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import field
 from enum import Enum
 from typing import Any, Final, Protocol
@@ -34,6 +34,7 @@ from millrace.broker.requests.sequence_gaps import SequenceGaps
 from millrace.broker.requests.work import RequestWork
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.disk import Buffer
+from millrace.runtime.scheduling.semaphore import Owner
 
 
 class Encoded(list[Buffer]):
@@ -78,6 +79,11 @@ class ConnectionInfo:
         default_factory=dict
     )  # by what their handlers gave back
 
+    @property
+    def owner(self) -> Owner:
+        """Of permits that connections share, by their clients' addresses."""
+        return Owner(self.id, self.peer_host)
+
 
 @dataclass(slots=True)
 class RequestContext:
@@ -89,14 +95,14 @@ class RequestContext:
     correlation_id: int
     client_id: str
     connection: ConnectionInfo
-    new_work: Callable[[int, Hashable], RequestWork]
+    new_work: Callable[[Owner], RequestWork]
     _work: RequestWork | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def work(self) -> RequestWork:
         """Where the handler's coroutine yields."""
         if self._work is None:
-            self._work = self.new_work(self.connection.id, self.connection.peer_host)
+            self._work = self.new_work(self.connection.owner)
         return self._work
 
 

@@ -8,9 +8,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
-from millrace.runtime.scheduling.semaphore import Semaphore
+from millrace.runtime.scheduling.semaphore import Owner, Semaphore
 from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 LARGE_AT_ONCE = 2
@@ -21,12 +19,9 @@ class RequestWork:
     share: the connections, by their clients' addresses. One coroutine's: what goes on beside that of the
     request yields in `yield_queue`."""
 
-    __slots__ = ("_address", "_has_permit", "_owner", "_permits", "yield_queue")
+    __slots__ = ("_has_permit", "_owner", "_permits", "yield_queue")
 
-    def __init__(
-        self, yield_queue: YieldQueue, permits: Semaphore, owner: int, address: Hashable = None
-    ) -> None:
-        self._address = address
+    def __init__(self, yield_queue: YieldQueue, permits: Semaphore, owner: Owner) -> None:
         self.yield_queue = yield_queue
         self._permits = permits
         self._owner = owner
@@ -34,7 +29,7 @@ class RequestWork:
 
     async def begin(self) -> None:
         if not self._has_permit:
-            await self._permits.acquire(self._owner, address=self._address)
+            await self._permits.acquire(self._owner)
             self._has_permit = True
 
     async def yield_now(self) -> None:
@@ -47,4 +42,4 @@ class RequestWork:
         """What follows may wait for anything, and needs a permit only with its next yield."""
         if self._has_permit:
             self._has_permit = False
-            self._permits.release(self._owner, address=self._address)
+            self._permits.release(self._owner)

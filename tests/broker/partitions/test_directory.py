@@ -18,6 +18,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.metadata_records import ConfigRecord, FeatureLevelRecord, PartitionRecord
 from millrace.runtime.objectstore import ObjectMissing, StoreFull
+from millrace.runtime.scheduling.semaphore import Owner
 from millrace.s3stream.errors import StreamFenced
 from tests.broker.broker_fixture import NODE, OTHER, BrokerFixture, parts_of, topic_id
 from tests.broker.partitions.build import START_MS, batch, run
@@ -372,6 +373,42 @@ def test_closes_that_wait_keep_no_opening_from_its_turn() -> None:
                 assert (await fixture.partition("a", index)).data.next_offset == 1
 
     run(scenario(), is_virtual=True)
+
+
+def test_one_who_wants_many_partitions_opened_keeps_nobody_waiting() -> None:
+    """Another's own partition opens with the next, and one that both want in the turn of whoever comes
+    first."""
+
+    async def scenario() -> None:
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", 10 * OPENS_IN_FLIGHT)
+        fixture.make_topic("b")
+        many, other = Owner(1, "10.0.0.1"), Owner(2, "10.0.0.1")
+        for index in range(10 * OPENS_IN_FLIGHT):
+            fixture.directory.get(topic_id("a"), index, many)
+        await asyncio.sleep(0)
+        last = 10 * OPENS_IN_FLIGHT - 1
+        wanted = [("b", 0), ("a", last)]
+        for name, index in wanted:
+            fixture.directory.get(topic_id(name), index, other)
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.wait(
+                [
+                    opening
+                    for name, index in wanted
+                    if isinstance(
+                        opening := fixture.directory.get(topic_id(name), index, other), asyncio.Future
+                    )
+                ]
+            )
+        assert all(fixture.directory.is_open(topic_id(name), index) for name, index in wanted)
+        assert len(fixture.directory.opened()) < 3 * OPENS_IN_FLIGHT
+        async with asyncio.timeout(PATIENCE_S):
+            for index in range(last):
+                await fixture.partition("a", index)
+        assert len(fixture.directory.opened()) == 10 * OPENS_IN_FLIGHT + 1
+
+    run(scenario())
 
 
 def test_closing_leaves_a_checkpoint_of_everything() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter
 
-from millrace.runtime.scheduling.semaphore import Semaphore
+from millrace.runtime.scheduling.semaphore import Owner, Semaphore
 from tests.patience import PATIENCE_S
 
 
@@ -82,7 +82,7 @@ def test_one_owner_never_has_all() -> None:
         semaphore, order = Semaphore(4, each_max=3), []
 
         async def work(owner: int) -> None:
-            await semaphore.acquire(owner)
+            await semaphore.acquire(Owner(owner))
             order.append(owner)
 
         tasks = [asyncio.ensure_future(work(1)) for _ in range(10)]
@@ -92,7 +92,7 @@ def test_one_owner_never_has_all() -> None:
         await settled()
         assert order == [1, 1, 1, 2]
         for owner in (1, 1, 2, 1):
-            semaphore.release(owner)
+            semaphore.release(Owner(owner))
             await settled()
         assert order == [1, 1, 1, 2, 3, 1, 2, 1]
         assert (semaphore.held_count, semaphore.waiting_count) == (4, 5)
@@ -114,7 +114,7 @@ def test_no_permit_is_lost_by_those_who_are_cancelled() -> None:
         sizes: list[int] = []
 
         async def work(owner: int, size_bytes: int) -> None:
-            await semaphore.acquire(owner, size_bytes)
+            await semaphore.acquire(Owner(owner), size_bytes)
             held[owner] += 1
             sizes.append(size_bytes)
             assert len(sizes) <= 3
@@ -126,7 +126,7 @@ def test_no_permit_is_lost_by_those_who_are_cancelled() -> None:
             finally:
                 held[owner] -= 1
                 sizes.remove(size_bytes)
-                semaphore.release(owner, size_bytes)
+                semaphore.release(Owner(owner), size_bytes)
 
         tasks: list[asyncio.Task[None]] = []
         for _ in range(600):
@@ -154,14 +154,14 @@ def test_who_needs_nothing_but_bytes_waits_behind_who_needs_more() -> None:
         semaphore, order = Semaphore(4, bytes_max=100, each_max=3), []
 
         async def work(owner: int, size_bytes: int) -> None:
-            await semaphore.acquire(owner, size_bytes)
+            await semaphore.acquire(Owner(owner), size_bytes)
             order.append(owner)
 
         for owner, size_bytes in ((1, 80), (2, 50), (3, 10)):
             tasks.append(asyncio.ensure_future(work(owner, size_bytes)))
         await settled()
         assert order == [1]
-        semaphore.release(1, 80)
+        semaphore.release(Owner(1), 80)
         await settled()
         assert order == [1, 2, 3]
 
@@ -172,10 +172,10 @@ def test_who_needs_nothing_but_bytes_waits_behind_who_needs_more() -> None:
 def test_a_permit_costs_the_same_among_any_number_of_owners() -> None:
     """After a restart all clients of a broker may wait at once."""
 
-    class Watched(Counter[int]):
+    class Watched(Counter[Owner]):
         looks_count = 0
 
-        def __getitem__(self, owner: int) -> int:
+        def __getitem__(self, owner: Owner) -> int:
             self.looks_count += 1
             return super().__getitem__(owner)
 
@@ -188,10 +188,10 @@ def test_a_permit_costs_the_same_among_any_number_of_owners() -> None:
         semaphore._held = watched = Watched()
 
         async def work(owner: int) -> None:
-            await semaphore.acquire(owner)
+            await semaphore.acquire(Owner(owner))
             order.append(owner)
             await asyncio.sleep(0)
-            semaphore.release(owner)
+            semaphore.release(Owner(owner))
 
         await asyncio.gather(*(work(owner) for owner in range(1000)))
         assert order == list(range(1000))
@@ -207,10 +207,10 @@ def test_addresses_take_turns_before_their_owners() -> None:
         semaphore, order = Semaphore(2), list[str]()
 
         async def work(owner: int, address: str) -> None:
-            await semaphore.acquire(owner, address=address)
+            await semaphore.acquire(Owner(owner, address))
             order.append(address)
             await asyncio.sleep(0)
-            semaphore.release(owner, address=address)
+            semaphore.release(Owner(owner, address))
 
         many = [asyncio.create_task(work(owner, "many")) for owner in range(20)]
         await asyncio.sleep(0)
@@ -225,15 +225,43 @@ def test_addresses_take_turns_before_their_owners() -> None:
 def test_an_address_whose_owners_have_their_part_holds_up_no_other() -> None:
     async def run() -> None:
         semaphore = Semaphore(4, each_max=1)
-        await semaphore.acquire(1, address="one")
+        await semaphore.acquire(Owner(1, "one"))
         for owner in (10, 11):
-            await semaphore.acquire(owner, address="other")
-        again = asyncio.create_task(semaphore.acquire(1, address="one"))
+            await semaphore.acquire(Owner(owner, "other"))
+        again = asyncio.create_task(semaphore.acquire(Owner(1, "one")))
         await asyncio.sleep(0)
         async with asyncio.timeout(PATIENCE_S):
-            await semaphore.acquire(12, address="other")
+            await semaphore.acquire(Owner(12, "other"))
         assert not again.done()
-        semaphore.release(1, address="one")
+        semaphore.release(Owner(1, "one"))
         await again
 
     asyncio.run(run())
+
+
+def test_several_owners_may_ask_for_one_permit() -> None:
+    """It is given in the turn of the first of them, who has it; the others' lines go on."""
+
+    async def scenario() -> None:
+        semaphore, loop = Semaphore(1), asyncio.get_running_loop()
+        await semaphore.acquire(Owner(1))
+        permits: list[asyncio.Future[Owner]] = [loop.create_future() for _ in range(10)]
+        for permit in permits:
+            semaphore.request(permit, Owner(1))
+        semaphore.request(permits[8], Owner(2))
+        own: asyncio.Future[Owner] = loop.create_future()
+        semaphore.request(own, Owner(2))
+        order = []
+        holder = Owner(1)
+        while any(not one.done() for one in permits) or not own.done():
+            semaphore.release(holder)
+            given = next(one for one in (*permits, own) if one.done() and one not in order)
+            order.append(given)
+            holder = given.result()
+        assert [permits.index(one) if one in permits else "own" for one in order[:4]] == [0, 8, 1, "own"]
+        assert permits[8].result() == own.result() == Owner(2)
+        assert len(order) == 11
+        semaphore.release(holder)
+        assert (semaphore.held_count, semaphore.waiting_count) == (0, 0)
+
+    asyncio.run(scenario())
