@@ -99,6 +99,8 @@ GATHERED_BYTES = 64 << 10
 # A partition of a Fetch is 33 bytes on the wire, and some 550 in memory while it waits: asked for, watched
 # and answered.
 WIDE_FETCH_BYTES, WIDE_FETCH_FACTOR = 8 << 10, 16
+# A Produce that waits holds about so much for each of its partitions, beside their batches.
+PART_BYTES, PARTS_FREE = 1 << 10, 8
 # Asked of a frame, by its API's key, before it is begun.
 AT_HEAD = keys(lambda traits: traits.order is Order.HEAD)
 WITH_RECORDS = keys(lambda traits: traits.work is Work.RECORDS)
@@ -368,6 +370,8 @@ class Connection(asyncio.BufferedProtocol):
         exchange.charged_bytes, exchange.part = charged_bytes, self._part
         self._exchanges.append(exchange)
         if exchange.is_pending:
+            if self._key in WITH_RECORDS:
+                self._charge_parts(exchange)
             if exchange.is_barrier:
                 self._watch(exchange)
                 if self._key in KEPT_BY_GROUPS:
@@ -376,6 +380,19 @@ class Connection(asyncio.BufferedProtocol):
                 self._uncharge(exchange)
             return False
         return True
+
+    def _charge_parts(self, exchange: Exchange) -> None:
+        """What a Produce waits with, where that is more than its bytes."""
+        if exchange.request is None:
+            exchange.on_begun = lambda: self._charge_parts(exchange)
+            return
+        topics = exchange.request.topic_data
+        if len(topics) == 1 and len(topics[0].partition_data) <= PARTS_FREE:
+            return
+        parts_bytes = PART_BYTES * sum(len(topic.partition_data) for topic in topics)
+        if exchange.charged_bytes:
+            exchange.charged_bytes += parts_bytes
+            self._budget.of_frames[exchange.part].charge(parts_bytes)
 
     def _watch(self, exchange: Exchange) -> None:
         if not exchange.is_watched:

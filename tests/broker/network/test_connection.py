@@ -12,10 +12,20 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.network.connection import FRAMES_PER_CHUNK, IN_FLIGHT_MAX, UNREAD_PLENTY_BYTES
+from millrace.broker.network.connection import (
+    FRAMES_PER_CHUNK,
+    IN_FLIGHT_MAX,
+    PART_BYTES,
+    UNREAD_PLENTY_BYTES,
+)
 from millrace.broker.requests.request import CLOSE, NO_REPLY, RequestContext
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from millrace.protocol.messages.produce import ProduceResponse
+from millrace.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from millrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tests.broker.shell import LOOPS, MIB, Shell
 from tests.patience import PATIENCE_S, eventually
@@ -477,6 +487,35 @@ def test_producers_do_not_wait_for_large_requests_of_other_kinds() -> None:
             await eventually(lambda: shell.memory.used_bytes == 0)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("parts_count", [9, 400, 2_000])
+def test_a_produce_that_waits_is_charged_for_its_partitions(parts_count: int) -> None:
+    """Also of one with so many that it is decoded in chunks; and all is given back with its answer, also
+    where its client is gone by then."""
+
+    async def scenario() -> None:
+        waiting: list[asyncio.Future[Any]] = []
+
+        def park(context: RequestContext, request: ProduceRequest) -> asyncio.Future[Any]:
+            waiting.append(asyncio.get_running_loop().create_future())
+            return waiting[-1]
+
+        parts = [PartitionProduceData(index, b"x") for index in range(parts_count)]
+        request = ProduceRequest(acks=-1, topic_data=[TopicProduceData("a", partition_data=parts)])
+        async with Shell({PRODUCE: park}) as shell:
+            client, gone = await shell.client(), await shell.client()
+            for one in (client, gone):
+                one.send(PRODUCE, 9, request)
+            await eventually(lambda: len(waiting) == 2)
+            await eventually(lambda: shell.memory.used_bytes > 2 * parts_count * PART_BYTES)
+            gone.close()
+            for future in waiting:
+                future.set_result(ProduceResponse())
+            await asyncio.wait_for(client.receive(PRODUCE, 9), PATIENCE_S)
+            await eventually(lambda: shell.memory.used_bytes == 0)
+
+    asyncio.run(scenario())
 
 
 def test_one_who_waits_for_memory_when_all_must_end_leaves_the_line() -> None:
