@@ -641,7 +641,10 @@ class Broker:
         handlers = self._changes.wrap(build_handlers(parts))
         if self._injection:
             handlers = self._injection.wrap(handlers)
-        dispatcher = Dispatcher(handlers, loop.create_task, runtime.yield_queue)
+        wide_bytes_max = parts.budget.wide_bytes_max
+        dispatcher = Dispatcher(
+            handlers, loop.create_task, runtime.yield_queue, wide_bytes_max=wide_bytes_max
+        )
         limits = DynamicLimits(settings.server.connections, parts.cache.broker_values)
         queue, clock = runtime.yield_queue, runtime.step_clock
         server = Server(runtime.net, dispatcher, parts.budget, settings.server, queue, clock, limits.now)

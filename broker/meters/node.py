@@ -312,6 +312,11 @@ def show_edge(registry: Registry, server: Server, budget: RequestBudget, dispatc
     registry.gauge(
         "millrace_request_memory_bytes", "Memory held by requests in flight", lambda: budget.used_bytes
     )
+    registry.gauge(
+        "millrace_request_wide_bytes",
+        "Memory of what is decoded and built of requests of many elements, roughly",
+        lambda: dispatcher.wide.used_bytes,
+    )
     for name, part in budget.parts.items():
         held = "Memory for requests and replies in use, by part (of queued.max.request.bytes)"
         registry.gauge("millrace_request_memory_part_bytes", held, _reader(part, "used_bytes"), part=name)

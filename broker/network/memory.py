@@ -189,7 +189,7 @@ class RequestMemory:
 
 
 class RequestBudget:
-    """The whole number in six parts, each with a line of its own.
+    """The whole number in seven parts, six of them each with a line of its own.
 
     bulk             five sixteenths: requests with records, when they are whole
     large            one: other requests in frames of SMALL_FRAME_BYTES or more, which producers do not wait
@@ -200,6 +200,8 @@ class RequestBudget:
     replies          three: what readers leave unsent. While it is used up no Fetch is begun, and while
                      anybody waits for it nothing else whose answer may be long. Who has read all that it was
                      sent before goes on, to OTHERS_FACTOR times as much
+    wide             one: what is decoded and built of requests of many elements (requests/work.py); not
+                     counted in `used_bytes`
     """
 
     def __init__(self, limit_bytes: int, defer: Callable[[Callable[[], None]], object]) -> None:
@@ -213,6 +215,7 @@ class RequestBudget:
         self.small_arrivals = part(1, has_overrun=True)
         self.large_arrivals = part(2, has_overrun=True)
         self.replies = part(3)
+        self.wide_bytes_max = max(1, limit_bytes // 16)
         self.parts = {
             "bulk": self.bulk,
             "large": self.large,

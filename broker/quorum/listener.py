@@ -115,5 +115,10 @@ def controller_server(
     """What is served at the addresses that it is started at."""
     voters, timeout_ms = settings.quorum.voters, settings.request_timeout_ms
     handlers = build_controller_handlers(node, transport, voters, timeout_ms)
-    dispatcher = Dispatcher(handlers, asyncio.get_running_loop().create_task, runtime.yield_queue)
+    dispatcher = Dispatcher(
+        handlers,
+        asyncio.get_running_loop().create_task,
+        runtime.yield_queue,
+        wide_bytes_max=budget.wide_bytes_max,
+    )
     return Server(runtime.net, dispatcher, budget, settings.server, runtime.yield_queue, runtime.step_clock)

@@ -37,7 +37,7 @@ from millrace.broker.requests.api_traits import TRAITS, Answer, Order, Work
 from millrace.broker.requests.gates import Gates
 from millrace.broker.requests.request import CLOSE, ConnectionInfo, Encoded, Handle, RequestContext, Verdict
 from millrace.broker.requests.wide_messages import freed_yielding
-from millrace.broker.requests.work import LARGE_AT_ONCE, RequestWork
+from millrace.broker.requests.work import LARGE_AT_ONCE, RequestWork, WideRequests
 from millrace.protocol.apis import API, Api
 from millrace.protocol.codec import (
     ELEMENTS_PER_CHUNK,
@@ -101,7 +101,9 @@ class Route:
         "traits",
     )
 
-    def __init__(self, api: Api, handle: Handle, gates: Gates, yield_queue: YieldQueue) -> None:
+    def __init__(
+        self, api: Api, handle: Handle, gates: Gates, yield_queue: YieldQueue, wide: WideRequests
+    ) -> None:
         self.api = api
         self.traits = traits = TRAITS[api.key]
         self.handle = gates.before(handle, traits)
@@ -112,7 +114,7 @@ class Route:
         self.has_records = traits.work is Work.RECORDS
         self.is_late_barrier = self.is_barrier or self.has_records or traits.answer is Answer.WIDE
         self.large_permits = Semaphore(LARGE_AT_ONCE)
-        self.new_work = partial(RequestWork, yield_queue, self.large_permits)
+        self.new_work = partial(RequestWork, yield_queue, self.large_permits, wide)
         self.min_version = api.min_version
         self.max_version = api.max_stable_version
         self.refuse: Callable[[Any, int], Any] | None = getattr(
@@ -211,7 +213,8 @@ class Exchange:
 
 class Dispatcher:
     """The handler table. `start_task` turns a cold handler's coroutine into a future (the loop's
-    create_task)."""
+    create_task). `wide_bytes_max`: of all that requests of many elements have decoded and built, beyond which
+    one of them at a time goes on."""
 
     def __init__(
         self,
@@ -219,12 +222,15 @@ class Dispatcher:
         start_task: Callable[[Any], asyncio.Future[Any]],
         yield_queue: YieldQueue,
         gates: Gates = NO_GATES,
+        *,
+        wide_bytes_max: int = 16 << 20,
     ) -> None:
         self._handlers = handlers
         self._gates = gates
         self._routes: dict[int, Route] = {}
         self._start_task = start_task
         self._yield_queue = yield_queue
+        self.wide = WideRequests(wide_bytes_max)
         # told of each API that is asked for the first time
         self.on_route: Callable[[Route], None] | None = None
 
@@ -238,7 +244,7 @@ class Dispatcher:
         if handle is None:
             return None
         made = handle.make() if isinstance(handle, Late) else handle
-        route = Route(API[key], made, self._gates, self._yield_queue)
+        route = Route(API[key], made, self._gates, self._yield_queue, self.wide)
         self._routes[key] = route
         if self.on_route is not None:
             self.on_route(route)

@@ -25,7 +25,7 @@ from millrace.broker.requests.dispatch import (
 )
 from millrace.broker.requests.gates import Gates
 from millrace.broker.requests.request import CLOSE, NO_REPLY, ConnectionInfo, RequestContext
-from millrace.broker.requests.work import LARGE_AT_ONCE
+from millrace.broker.requests.work import CHUNK_BYTES, FREE_CHUNKS, LARGE_AT_ONCE, WideRequests
 from millrace.protocol.apis import API, NAMED
 from millrace.protocol.codec import decode_response, encode_request, encode_response
 from millrace.protocol.error_codes import ErrorCode
@@ -53,6 +53,7 @@ from tests.broker.work import new_work
 
 PRODUCE, FETCH, METADATA, JOIN_GROUP, HEARTBEAT = 0, 1, 3, 11, 12
 CONNECTION = ConnectionInfo(1, "PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1")
+LIMIT_CHUNKS = 8
 
 
 def frame(key: int, version: int, request: Any = None, client_id: str | None = "c") -> bytes:
@@ -385,6 +386,62 @@ def test_a_connection_that_asks_for_much_lets_others_pass() -> None:
     asyncio.run(run())
 
 
+def test_of_requests_that_hold_much_one_goes_on_at_a_time() -> None:
+    """Of whatever APIs; and a small one waits for none of them. What they hold is given back with the answer,
+    and with their cancellation."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        at_work: set[int] = set()
+        at_most = 0
+
+        async def work(context: RequestContext, chunks_count: int) -> None:
+            nonlocal at_most
+            try:
+                for number in range(chunks_count):
+                    await context.work.yield_now()
+                    if number == FREE_CHUNKS + LIMIT_CHUNKS:
+                        at_work.add(context.connection.id)
+                        at_most = max(at_most, len(at_work))
+            finally:
+                at_work.discard(context.connection.id)
+
+        async def metadata(context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+            await work(context, FREE_CHUNKS if request.topics else 200)
+            return MetadataResponse()
+
+        async def heartbeat(context: RequestContext) -> HeartbeatResponse:
+            await work(context, 200)
+            return HeartbeatResponse()
+
+        dispatcher = Dispatcher(
+            {METADATA: metadata, HEARTBEAT: lambda context, request: heartbeat(context)},
+            loop.create_task,
+            YieldQueue(),
+            wide_bytes_max=LIMIT_CHUNKS * CHUNK_BYTES,
+        )
+        wide = [
+            dispatcher.begin(raw, replace(CONNECTION, id=number))
+            for number, raw in enumerate([frame(METADATA, 12), frame(HEARTBEAT, 4)] * LARGE_AT_ONCE)
+        ]
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert dispatcher.wide.used_bytes > dispatcher.wide.limit_bytes
+        wide[0].outcome.cancel()
+        await asyncio.wait([wide[0].outcome])
+        small = dispatcher.begin(
+            frame(METADATA, 12, MetadataRequest([MetadataRequestTopic(name="a")])), CONNECTION
+        )
+        await asyncio.wait([small.outcome])
+        assert sum(not exchange.outcome.done() for exchange in wide) == 2 * LARGE_AT_ONCE - 1
+        await asyncio.wait([exchange.outcome for exchange in wide])
+        assert at_most == 1
+        assert dispatcher.wide.used_bytes == 0
+        assert dispatcher.wide.turns.held_count == 0
+
+    asyncio.run(run())
+
+
 def test_an_answer_that_a_test_delays_has_no_permit() -> None:
     """Whether it was made or failed: nobody waits for who is only late."""
 
@@ -602,7 +659,7 @@ def test_every_top_level_code_can_be_encoded() -> None:
             if not has_error_code(api.response_type, version):
                 continue
             dispatcher = Dispatcher({}, never, YieldQueue())
-            route = Route(api, never, Gates(), YieldQueue())
+            route = Route(api, never, Gates(), YieldQueue(), WideRequests(1))
             context = RequestContext(api.key, version, 7, "", CONNECTION, new_work)
             exchange = Exchange(route, context, None, None, version, 0.0)
             assert reply(dispatcher, exchange, api.response_type(error_code=-1)).error_code == -1, (
