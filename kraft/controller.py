@@ -3,10 +3,11 @@
 A command is decided at once, in order of arrival, on the image that holds everything committed and everything
 pending, so that two commands that follow each other see each other. One that names thousands of topics or
 partitions is decided, encoded and applied in steps between which others have the loop (folding.py); commands
-that come meanwhile stand in line behind it, so that nobody sees the half of it. A compaction of thousands of
-streams is decided in steps beside others, and takes its place in the order when it is decided. What is
-proposed while a group is being written shares one delta, and is published as one (applier.py). Images are
-immutable: giving up what is pending is going back to the last that stands. Readers (the publisher) see
+that come meanwhile stand in line behind it, so that nobody sees the half of it: first those that take no
+steps, which are the nodes' own, so that no heartbeat waits for more than one such command. A compaction of
+thousands of streams is decided in steps beside others, and takes its place in the order when it is decided.
+What is proposed while a group is being written shares one delta, and is published as one (applier.py). Images
+are immutable: giving up what is pending is going back to the last that stands. Readers (the publisher) see
 committed images only.
 
 Not here: deciding (tables/), durability (driver.py). Kept true: a reply says nothing that is not committed,
@@ -111,7 +112,9 @@ class Controller:
         self._deciding: dict[asyncio.Task[None], None] = {}
         # one command in steps: the head is its own until it is done
         self._stepping: asyncio.Task[None] | None = None
-        self._queued: deque[Callable[[], None]] = deque()  # behind it
+        # Behind it: those that take no steps, and after them those that may.
+        self._queued: deque[Callable[[], None]] = deque()
+        self._queued_wide: deque[Callable[[], None]] = deque()
         self._head = publisher.image
         self._epoch = -1  # that this node leads; -1: none
         self._end: Exception | None = None  # why nothing is taken any more
@@ -153,11 +156,16 @@ class Controller:
             )
             self._deciding[task] = None
             task.add_done_callback(self._deciding.pop)
-        elif self._is_busy:
-            self._queued.append(partial(self._decide_late, command, request, reply))
+        else:
+            self._decide_or_queue(command, request, reply)
+        return reply
+
+    def _decide_or_queue(self, command: Command, request: Any, reply: asyncio.Future[Any]) -> None:
+        if self._is_busy:
+            queue = self._queued if command.steps is None else self._queued_wide
+            queue.append(partial(self._decide_late, command, request, reply))
         else:
             self._decide(command, request, reply)
-        return reply
 
     def expire(self) -> asyncio.Future[Any] | None:
         """Marks for deletion prepared objects past their deadline; None when there is none, or nobody asks
@@ -230,7 +238,7 @@ class Controller:
         reason = self._why_not_now()
         if reason is not None:
             return reason
-        waiting_count = self._pending_count + len(self._queued)
+        waiting_count = self._pending_count + len(self._queued) + len(self._queued_wide)
         return TooManyCommands(waiting_count) if waiting_count >= PENDING_MAX else None
 
     def _why_not_now(self) -> Exception | None:
@@ -242,26 +250,23 @@ class Controller:
         return None
 
     async def _decide_long(self, command: Command, request: Any, reply: asyncio.Future[Any]) -> None:
-        """In steps between which others run, on the image that is there at the end: when one of them has
+        """In steps between which others run, on the image that is there in its turn: when one of them has
         changed what was looked at, from the beginning, and after a few times at once."""
         try:
             for _ in range(LONG_TRIES_MAX):
-                decision = await self._decided_yielding(command, request)
-                if decision is not None or reply.done():
-                    break
-            else:
-                decision = None
+                head = self._head
+                decision = await self._decided_yielding(command, request, head)
+                if decision is not None and await self._in_turn(
+                    partial(self._propose_decided, head, decision, reply)
+                ):
+                    return
+                if reply.done():
+                    return
             reason = self._why_not()
-            if reply.done():
-                return
             if reason is not None:
                 reply.set_exception(reason)
-            elif decision is not None:
-                self._propose(decision, reply)
-            elif self._is_busy:
-                self._queued.append(partial(self._decide_late, command, request, reply))
             else:
-                self._decide(command, request, reply)
+                self._decide_or_queue(command, request, reply)
         except KafkaError as error:
             if not reply.done():
                 self._answer(command.refuse(request, error), reply)
@@ -269,34 +274,60 @@ class Controller:
             if not reply.done():
                 reply.set_exception(error)
 
-    async def _decided_yielding(self, command: Command, request: Any) -> Decision | None:
-        """None when the image that it was decided on has gone; a refusal on the image that is there."""
+    async def _decided_yielding(self, command: Command, request: Any, head: MetadataImage) -> Decision | None:
+        """On `head`; None once it has gone."""
         assert command.long is not None
-        head = self._head
         steps = command.long.decide(self._context(), request)
         while True:
             try:
                 next(steps)
             except StopIteration as end:
                 decision: Decision = end.value
-                if not self._is_busy:
-                    return decision
-                await self._not_busy()
-                return decision if self._head is head or is_same_for_objects(self._head, head) else None
+                return decision
             await asyncio.sleep(0)
-            if self._head is not head and not is_same_for_objects(self._head, head):
+            if not self._is_still(head):
                 return None
+
+    def _is_still(self, head: MetadataImage) -> bool:
+        """Decisions about objects come out the same as on `head`."""
+        return self._head is head or is_same_for_objects(self._head, head)
+
+    def _propose_decided(self, head: MetadataImage, decision: Decision, reply: asyncio.Future[Any]) -> bool:
+        """False where it was outrun: nothing is decided then."""
+        if reply.done():
+            return True
+        reason = self._why_not_now()
+        if reason is not None:
+            reply.set_exception(reason)
+        elif not self._is_still(head):
+            return False
+        else:
+            self._propose(decision, reply)
+        return True
+
+    async def _in_turn(self, call: Callable[[], bool]) -> bool:
+        """Calls it when what comes meanwhile no longer stands behind a command in steps."""
+        if not self._is_busy:
+            return call()
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def run() -> None:
+            if done.done():  # cancelled
+                return
+            try:
+                found = call()
+            except Exception as error:
+                done.set_exception(error)
+            else:
+                done.set_result(found)
+
+        self._queued.append(run)
+        return await done
 
     @property
     def _is_busy(self) -> bool:
         """A command is decided in steps, or others still stand behind one."""
-        return self._stepping is not None or bool(self._queued)
-
-    async def _not_busy(self) -> None:
-        while self._is_busy:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._queued.append(partial(_wake, waiter))
-            await waiter
+        return self._stepping is not None or bool(self._queued or self._queued_wide)
 
     def _decide(self, command: Command, request: Any, reply: asyncio.Future[Any]) -> None:
         """At once, but for a command that names much: what comes next stands behind it until it is done."""
@@ -364,9 +395,10 @@ class Controller:
         """Those who stood behind a command in steps, some an iteration of the loop, until one of them takes
         steps itself."""
         for _ in range(QUEUED_PER_CHUNK):
-            if self._stepping is not None or not self._queued:
+            queue = self._queued or self._queued_wide
+            if self._stepping is not None or not queue:
                 return
-            self._queued.popleft()()
+            queue.popleft()()
         asyncio.get_running_loop().call_soon(self._advance_queue)
 
     def _take(self, command: Command, found: Decision | Folded, reply: asyncio.Future[Any]) -> None:
@@ -452,11 +484,6 @@ class Controller:
         passes none."""
         elapsed_ms = int((asyncio.get_running_loop().time() - self._loop_start_s) * 1000)
         return min(self._clock.wall_ms(), self._wall_start_ms + elapsed_ms + self._wall_jump_max_ms)
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 def is_same_for_objects(one: MetadataImage, other: MetadataImage) -> bool:

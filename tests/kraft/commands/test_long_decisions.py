@@ -17,6 +17,7 @@ from millrace.protocol.messages.commit_compaction import (
     CompactedObject,
     CompactedRange,
 )
+from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millrace.protocol.messages.prepare_objects import PrepareObjectsRequest
 from millrace.runtime.errors import Closed
@@ -104,6 +105,26 @@ def test_others_run_between_the_steps() -> None:
         assert (await reply).error_code == 0
         assert turns >= steps > len(request.ranges) // 32
         assert [fixture.state(one) for one in fixture.sources] == [ObjectState.PENDING_DELETION] * 2
+        await fixture.check_restart()
+
+    run(main())
+
+
+def test_wide_commands_without_end_do_not_keep_it_out() -> None:
+    """There is always another behind the one that is decided: a compaction has its turn between them."""
+
+    async def main() -> None:
+        fixture = await Fixture.open()
+        reply = fixture.node.controller.submit(await fixture.request())
+        wide: list[asyncio.Future[object]] = []
+        while not reply.done() and len(wide) < 100:
+            if sum(not one.done() for one in wide) < 3:
+                request = CreateTopicsRequest([CreatableTopic("wide", 2_000, 1)], validate_only=True)
+                wide.append(fixture.node.controller.submit(request))
+            await asyncio.sleep(0)
+        assert reply.done()
+        assert (await reply).error_code == 0
+        await asyncio.gather(*wide)
         await fixture.check_restart()
 
     run(main())

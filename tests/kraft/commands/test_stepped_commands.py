@@ -179,6 +179,22 @@ def test_many_stand_behind_one() -> None:
     run(main())
 
 
+def test_what_takes_no_steps_waits_for_one_that_does() -> None:
+    """However many wide commands came before it: a heartbeat behind all of them would come too late."""
+
+    async def main() -> None:
+        node = await open_node(sim_disk())
+        broker = await Broker.register(node)
+        wide = [node.controller.submit(wide_request(f"w{number}")) for number in range(6)]
+        assert await broker.prepare() >= 0
+        assert [reply.done() for reply in wide] == [True] + [False] * 5
+        for reply in wide:
+            assert (await reply).topics[0].error_code == 0
+        await node.close()
+
+    run(main())
+
+
 @pytest.mark.parametrize("turns", [1, 3, 9, 15])
 def test_a_node_that_is_closed_meanwhile_answers(turns: int) -> None:
     """Who is decided in steps, and who stands behind, is told of the end; a restart finds all of the topic or
