@@ -641,10 +641,8 @@ class Broker:
         handlers = self._changes.wrap(build_handlers(parts))
         if self._injection:
             handlers = self._injection.wrap(handlers)
-        wide_bytes_max = parts.budget.wide_bytes_max
-        dispatcher = Dispatcher(
-            handlers, loop.create_task, runtime.yield_queue, wide_bytes_max=wide_bytes_max
-        )
+        wide = parts.budget.wide
+        dispatcher = Dispatcher(handlers, loop.create_task, runtime.yield_queue, wide=wide)
         limits = DynamicLimits(settings.server.connections, parts.cache.broker_values)
         queue, clock = runtime.yield_queue, runtime.step_clock
         server = Server(runtime.net, dispatcher, parts.budget, settings.server, queue, clock, limits.now)

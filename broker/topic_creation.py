@@ -26,11 +26,13 @@ from millrace.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from millrace.runtime.errors import Exhausted, Unavailable, in_words
+from millrace.runtime.scheduling.semaphore import Semaphore
 from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 log = logging.getLogger(__name__)
 CREATION_TIMEOUT_MS = 30_000
 NAMES_A_REQUEST = 100
+CREATIONS_AT_ONCE = 4  # requests under way, in which those who asked take turns
 IS_THERE = ErrorCode.TOPIC_ALREADY_EXISTS
 REFUSAL_PERIOD_S = 60.0  # one line a topic and period
 
@@ -46,6 +48,7 @@ class TopicCreation:
         self._channel = channel
         self._internal = internal
         self._yield_queue = yield_queue
+        self._permits = Semaphore(CREATIONS_AT_ONCE)
         self._in_flight: dict[str, asyncio.Task[dict[str, int]]] = {}
         self._told: dict[str, float] = {}  # internal topics alone
         self.on_created: Callable[[RequestContext, Sequence[str]], None] = lambda context, names: (
@@ -79,11 +82,15 @@ class TopicCreation:
         request = CreateTopicsRequest(
             topics=[self._topic(name) for name in names], timeout_ms=CREATION_TIMEOUT_MS
         )
+        asker = context.connection.owner
+        await self._permits.acquire(asker)
         try:
             response: CreateTopicsResponse = await self._channel.send(request)
         except (Unavailable, Exhausted) as error:
             log.warning("%d topics could not be created on the way: %s", len(names), in_words(error))
             return dict.fromkeys(names, int(ErrorCode.LEADER_NOT_AVAILABLE))
+        finally:
+            self._permits.release(asker)
         self.on_created(context, [topic.name for topic in response.topics if not topic.error_code])
         found = {
             topic.name: 0 if topic.error_code == IS_THERE else topic.error_code for topic in response.topics

@@ -122,12 +122,13 @@ class AlterConfigs:
     async def _pass_on(self, context: RequestContext, request: Any, answers: Answers) -> Any:
         """All but what is answered here, whose answers are put in their places."""
         if not answers:
-            return await self._forwarding.ask(request)
+            return await self._forwarding.ask(request, context)
         rest: list[Any] = []
         async for places in in_chunks(enumerate(request.resources), RESOURCES_PER_CHUNK, context.work):
             rest += [resource for place, resource in places if place not in answers]
         if rest:
-            response = await self._forwarding.ask(replace(request, resources=rest))
+            wanted = replace(request, resources=rest)
+            response = await self._forwarding.ask(wanted, context)
         else:
             response = RESPONSES[type(request)]()
         told: dict[Hashable, Any] = {}

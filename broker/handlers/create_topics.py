@@ -28,7 +28,7 @@ class CreateTopics:
 
     async def handle(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
         wanted = [topic for topic in request.topics if topic.name != METADATA_TOPIC]
-        response: CreateTopicsResponse = await self._forwarding.ask(replace(request, topics=wanted))
+        response: CreateTopicsResponse = await self._forwarding.ask(replace(request, topics=wanted), context)
         if len(wanted) < len(request.topics):
             text = "the metadata log is no topic that could be created"
             code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)

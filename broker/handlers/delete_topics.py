@@ -27,4 +27,4 @@ class DeleteTopics:
             return self.refuse(
                 request, ErrorCode.TOPIC_DELETION_DISABLED if is_told else ErrorCode.INVALID_REQUEST
             )
-        return await self._forwarding.ask(request)
+        return await self._forwarding.ask(request, context)

@@ -24,4 +24,4 @@ class Forward:
         self.refuse = forwarding.refuse
 
     def handle(self, context: RequestContext, request: Any) -> Coroutine[Any, Any, Any]:
-        return self._forwarding.ask(request)
+        return self._forwarding.ask(request, context)

@@ -119,6 +119,6 @@ def controller_server(
         handlers,
         asyncio.get_running_loop().create_task,
         runtime.yield_queue,
-        wide_bytes_max=budget.wide_bytes_max,
+        wide=budget.wide,
     )
     return Server(runtime.net, dispatcher, budget, settings.server, runtime.yield_queue, runtime.step_clock)

@@ -213,8 +213,7 @@ class Exchange:
 
 class Dispatcher:
     """The handler table. `start_task` turns a cold handler's coroutine into a future (the loop's
-    create_task). `wide_bytes_max`: of all that requests of many elements have decoded and built, beyond which
-    one of them at a time goes on."""
+    create_task)."""
 
     def __init__(
         self,
@@ -222,15 +221,14 @@ class Dispatcher:
         start_task: Callable[[Any], asyncio.Future[Any]],
         yield_queue: YieldQueue,
         gates: Gates = NO_GATES,
-        *,
-        wide_bytes_max: int = 16 << 20,
+        wide: WideRequests | None = None,
     ) -> None:
         self._handlers = handlers
         self._gates = gates
         self._routes: dict[int, Route] = {}
         self._start_task = start_task
         self._yield_queue = yield_queue
-        self.wide = WideRequests(wide_bytes_max)
+        self.wide = WideRequests(16 << 20) if wide is None else wide
         # told of each API that is asked for the first time
         self.on_route: Callable[[Route], None] | None = None
 

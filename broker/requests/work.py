@@ -5,6 +5,9 @@ grow at once: of one API's large requests LARGE_AT_ONCE are at work, and the oth
 more than a chunk. A request of one chunk never waits here, and a handler that answers at once answers it at
 once.
 
+Nor is more built while readers leave all unsent that they may (`wait_for_readers`): a request may have begun
+before the answers of others filled that.
+
 A decoded element takes up to a hundred times its bytes in a frame, so the frame that a request is charged
 says little of it. Requests at work are therefore counted by their chunks, those of all APIs together
 (`WideRequests`).
@@ -12,22 +15,31 @@ says little of it. Requests at work are therefore counted by their chunks, those
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
 from millrace.runtime.scheduling.semaphore import Owner, Semaphore
 from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 LARGE_AT_ONCE = 2
+WaitForReaders: TypeAlias = Callable[[Owner], Awaitable[None]]
 CHUNK_BYTES = 128 << 10  # of decoded elements, or of an answer, between two yields; roughly
 FREE_CHUNKS = 4
+
+
+async def nobody_waits(owner: Owner) -> None:
+    """Where there are no readers."""
 
 
 class WideRequests:
     """What all requests at work have decoded and built. Above `limit_bytes` one of them at a time goes on,
     but for the first chunks of each: a small one waits for nobody who asks for much."""
 
-    __slots__ = ("limit_bytes", "turns", "used_bytes")
+    __slots__ = ("limit_bytes", "turns", "used_bytes", "wait_for_readers")
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, wait_for_readers: WaitForReaders = nobody_waits) -> None:
         self.limit_bytes = limit_bytes
+        self.wait_for_readers = wait_for_readers
         self.used_bytes = 0
         self.turns = Semaphore(1)
 
@@ -52,6 +64,7 @@ class RequestWork:
         if not self._has_permit:
             await self._permits.acquire(self._owner)
             self._has_permit = True
+            await self._wide.wait_for_readers(self._owner)
 
     async def yield_now(self) -> None:
         """The caller yields, one large piece of work an iteration of the loop; at first it waits for a

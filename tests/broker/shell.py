@@ -80,7 +80,7 @@ class Shell:
     async def __aenter__(self) -> Shell:
         loop = asyncio.get_running_loop()
         self.memory = RequestBudget(self._memory_bytes, loop.call_soon)
-        self.dispatcher = Dispatcher(self._handlers, loop.create_task, YieldQueue())
+        self.dispatcher = Dispatcher(self._handlers, loop.create_task, YieldQueue(), wide=self.memory.wide)
         self.server = Server(
             LoopNet(), self.dispatcher, self.memory, self._settings, YieldQueue(), self._step_clock
         )

@@ -418,7 +418,7 @@ def test_of_requests_that_hold_much_one_goes_on_at_a_time() -> None:
             {METADATA: metadata, HEARTBEAT: lambda context, request: heartbeat(context)},
             loop.create_task,
             YieldQueue(),
-            wide_bytes_max=LIMIT_CHUNKS * CHUNK_BYTES,
+            wide=WideRequests(LIMIT_CHUNKS * CHUNK_BYTES),
         )
         wide = [
             dispatcher.begin(raw, replace(CONNECTION, id=number))

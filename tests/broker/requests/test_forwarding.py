@@ -4,6 +4,7 @@ passed on."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from millrace.broker.handlers.create_topics import CreateTopics
 from millrace.broker.handlers.delete_topics import DeleteTopics
 from millrace.broker.handlers.forward import Forward
 from millrace.broker.requests.dispatch import Dispatcher
-from millrace.broker.requests.forwarding import TIMED_OUT, Forwarding
-from millrace.broker.requests.request import ConnectionInfo, Handle, Verdict
+from millrace.broker.requests.forwarding import COMMANDS_AT_ONCE, NAMES_AT_ONCE, TIMED_OUT, Forwarding
+from millrace.broker.requests.request import ConnectionInfo, Handle, RequestContext, Verdict
 from millrace.kraft.errors import NotLeader
 from millrace.protocol.apis import API
 from millrace.protocol.codec import decode_response, encode_request
@@ -22,6 +23,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millrace.runtime.scheduling.yield_queue import YieldQueue
+from tests.broker.work import new_work
 from tests.patience import PATIENCE_S
 
 CONNECTION = ConnectionInfo(1, "PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1")
@@ -110,5 +112,56 @@ def test_the_metadata_log_is_held_back_alone() -> None:
         assert seen == [["a", "b"]]
         (held,) = response.topics
         assert (held.name, held.error_code) == ("__cluster_metadata", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    asyncio.run(scenario())
+
+
+def test_one_who_asks_for_much_lets_others_pass() -> None:
+    """The controller is given some commands at once; of those that wait another address's is next."""
+    waiting: list[tuple[str, asyncio.Future[CreateTopicsResponse]]] = []
+
+    class Slow:
+        async def send(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+            waiting.append((request.topics[0].name, asyncio.get_running_loop().create_future()))
+            return await waiting[-1][1]
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        handler = CreateTopics(Forwarding(Slow(), 60_000))
+        for number in range(3 * COMMANDS_AT_ONCE):
+            name, address = ("other", "10.0.0.2") if number == 2 * COMMANDS_AT_ONCE else ("much", "10.0.0.1")
+            connection = replace(CONNECTION, id=number, peer_host=address)
+            context = RequestContext(19, 7, number, "", connection, new_work)
+            request = CreateTopicsRequest(topics=[CreatableTopic(name, 1, 1)])
+            tasks.append(loop.create_task(handler.handle(context, request)))
+        await asyncio.sleep(0.01)
+        assert [name for name, _ in waiting] == ["much"] * COMMANDS_AT_ONCE
+        waiting[0][1].set_result(CreateTopicsResponse())
+        await asyncio.sleep(0.01)
+        assert [name for name, _ in waiting][COMMANDS_AT_ONCE:] == ["other"]
+        for task in tasks:
+            task.cancel()
+
+    tasks: list[asyncio.Task[CreateTopicsResponse]] = []
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("count", [NAMES_AT_ONCE, NAMES_AT_ONCE + 1])
+def test_what_names_much_has_a_permit_before_its_answer_is_built(count: int) -> None:
+    """Answers that wait to be encoded would be held by all who asked; a small one waits for nothing."""
+    asked: list[bool] = []
+
+    async def scenario() -> None:
+        work = new_work()
+        context = RequestContext(19, 7, 1, "", CONNECTION, lambda _: work)
+
+        class Channel:
+            async def send(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+                asked.append(work._has_permit)
+                return CreateTopicsResponse()
+
+        request = CreateTopicsRequest(topics=[CreatableTopic(f"t{number}", 1, 1) for number in range(count)])
+        await CreateTopics(Forwarding(Channel(), 60_000)).handle(context, request)
+        assert asked == [count > NAMES_AT_ONCE]
 
     asyncio.run(scenario())
