@@ -77,6 +77,7 @@ from millrace.broker.meters.node import (
 from millrace.broker.meters.process import show_process
 from millrace.broker.meters.topics import show_topics
 from millrace.broker.network.admin_http import AdminHttp, health_pages
+from millrace.broker.network.large_answers import wide_requests
 from millrace.broker.network.listeners import Listeners
 from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.server import BoundEndpoint, Server, bind_all, unbind
@@ -641,7 +642,7 @@ class Broker:
         handlers = self._changes.wrap(build_handlers(parts))
         if self._injection:
             handlers = self._injection.wrap(handlers)
-        wide = parts.budget.wide
+        wide = wide_requests(parts.budget)
         dispatcher = Dispatcher(handlers, loop.create_task, runtime.yield_queue, wide=wide)
         limits = DynamicLimits(settings.server.connections, parts.cache.broker_values)
         queue, clock = runtime.yield_queue, runtime.step_clock

@@ -1,6 +1,6 @@
 """The one number that bounds requests in flight: who holds how much of it, and who waits for it, in order.
 
-It counts and keeps the lines; connections pause and resume themselves. Charged are half-received frames
+Pure: it counts and keeps the lines; connections pause and resume themselves. Charged are half-received frames
 (arrival.py), frames from their admission until their reply was handed to the transport, and what a reader
 leaves unsent.
 
@@ -20,14 +20,10 @@ that would make room.
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from functools import partial
 
 from millrace.broker.requests.api_traits import Answer, keys
-from millrace.broker.requests.work import WideRequests
-from millrace.runtime.scheduling.semaphore import Owner
 
 BRIEFLY_ANSWERED = keys(lambda traits: traits.answer is Answer.BRIEF)
 ANSWERED_BY_SHARE = keys(lambda traits: traits.answer is Answer.SHARED)
@@ -219,7 +215,7 @@ class RequestBudget:
         self.small_arrivals = part(1, has_overrun=True)
         self.large_arrivals = part(2, has_overrun=True)
         self.replies = part(3)
-        self.wide = WideRequests(max(1, limit_bytes // 16), self._wait_for_readers)
+        self.wide_bytes_max = max(1, limit_bytes // 16)
         self.parts = {
             "bulk": self.bulk,
             "large": self.large,
@@ -263,16 +259,6 @@ class RequestBudget:
         replies = self.replies
         return max(REPLY_SHARE_BYTES_MIN, (replies.limit_bytes - replies.used_bytes) // REPLY_SHARES)
 
-    async def _wait_for_readers(self, owner: Owner) -> None:
-        """Until they leave less unsent than they may, those who ask taking turns by their addresses."""
-        while self.replies.used_bytes >= self.replies.limit_bytes:
-            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.replies.wait(room, partial(_wake, room), owner.address)
-            try:
-                await room
-            finally:
-                self.replies.forget(room)
-
     def is_held_by_readers(self, key: int, is_known: Callable[[], bool], *, is_turn: bool) -> bool:
         """Whether a request of this API has to wait until readers have read. `is_known`: its own client has
         read all that it was sent before."""
@@ -288,8 +274,3 @@ class RequestBudget:
     def forget(self, who: Hashable) -> None:
         for part in self.parts.values():
             part.forget(who)
-
-
-def _wake(room: asyncio.Future[None]) -> None:
-    if not room.done():  # cancelled in the same iteration
-        room.set_result(None)

@@ -20,6 +20,7 @@ from millrace.broker.config import BrokerSettings
 from millrace.broker.handlers import FORWARDED
 from millrace.broker.handlers.api_versions import ApiVersions
 from millrace.broker.handlers.forward import Forward
+from millrace.broker.network.large_answers import wide_requests
 from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.server import Server
 from millrace.broker.requests.dispatch import Dispatcher
@@ -119,6 +120,6 @@ def controller_server(
         handlers,
         asyncio.get_running_loop().create_task,
         runtime.yield_queue,
-        wide=budget.wide,
+        wide=wide_requests(budget),
     )
     return Server(runtime.net, dispatcher, budget, settings.server, runtime.yield_queue, runtime.step_clock)

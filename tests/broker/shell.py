@@ -10,6 +10,7 @@ from typing import Any
 
 import uvloop
 
+from millrace.broker.network.large_answers import wide_requests
 from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.server import Server, ServerSettings, bind_all
 from millrace.broker.requests.dispatch import Dispatcher
@@ -80,7 +81,9 @@ class Shell:
     async def __aenter__(self) -> Shell:
         loop = asyncio.get_running_loop()
         self.memory = RequestBudget(self._memory_bytes, loop.call_soon)
-        self.dispatcher = Dispatcher(self._handlers, loop.create_task, YieldQueue(), wide=self.memory.wide)
+        self.dispatcher = Dispatcher(
+            self._handlers, loop.create_task, YieldQueue(), wide=wide_requests(self.memory)
+        )
         self.server = Server(
             LoopNet(), self.dispatcher, self.memory, self._settings, YieldQueue(), self._step_clock
         )
