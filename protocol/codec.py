@@ -26,14 +26,26 @@ from millrace.protocol.compile import (
 )
 from millrace.protocol.frame import joined_small
 from millrace.protocol.header import decode_response_header, has_tagged_response_header, request_header
-from millrace.protocol.primitives import DATA_ELEMENTS_MAX, ELEMENTS_AT_ONCE, REQUEST_ELEMENTS_MAX, Buffer
+from millrace.protocol.primitives import (
+    DATA_ELEMENTS_MAX,
+    ELEMENTS_AT_ONCE,
+    GROUP_ELEMENTS_MAX,
+    REQUEST_ELEMENTS_MAX,
+    Buffer,
+)
 
 DecodeRequest: TypeAlias = Callable[[Buffer, int], Any]
 EncodeResponse: TypeAlias = Callable[[int, Any], list[Buffer]]
 YieldingDecode: TypeAlias = Callable[[Buffer, int], Generator[None, None, Any]]
 YieldingEncode: TypeAlias = Callable[[int, Any], Generator[None, None, list[Buffer]]]
 
-PRODUCE, FETCH = 0, 1
+PRODUCE, FETCH, JOIN_GROUP, SYNC_GROUP = 0, 1, 11, 14
+ELEMENTS_MAX = {
+    PRODUCE: DATA_ELEMENTS_MAX,
+    FETCH: DATA_ELEMENTS_MAX,
+    JOIN_GROUP: GROUP_ELEMENTS_MAX,
+    SYNC_GROUP: GROUP_ELEMENTS_MAX,
+}
 ELEMENTS_PER_CHUNK = 1_000
 PIECES_PER_CHUNK = 5_000  # a millisecond or two
 
@@ -54,7 +66,7 @@ def decode_request_yielding(api: Api, version: int, frame: Buffer, pos: int) -> 
     """The value of `decode_request`, of any size, with stops on the way: a small request has none. `frame`
     must not change meanwhile."""
     if (api.key, version) not in _yielding_decoders:
-        elements_max = DATA_ELEMENTS_MAX if api.key in (PRODUCE, FETCH) else REQUEST_ELEMENTS_MAX
+        elements_max = ELEMENTS_MAX.get(api.key, REQUEST_ELEMENTS_MAX)
         made = build_yielding_decoder(api.request_type, version, ELEMENTS_PER_CHUNK, elements_max)
         _yielding_decoders[api.key, version] = made
     decode = _yielding_decoders[api.key, version]

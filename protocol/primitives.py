@@ -34,6 +34,8 @@ REQUEST_ELEMENTS_MAX = 250_000
 # Of a Produce or a Fetch, whose elements are the dearest: to free what twice as many came to is tens of
 # milliseconds in one piece.
 DATA_ELEMENTS_MAX = 120_000
+# What a group is given it looks at in one piece: 25,000 assignments are some four milliseconds.
+GROUP_ELEMENTS_MAX = 25_000
 # Of those, as many are decoded in one go, about a millisecond; who holds more is decoded in steps (codec.py).
 ELEMENTS_AT_ONCE = 500
 UNBOUNDED = 1 << 62

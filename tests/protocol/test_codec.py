@@ -34,7 +34,8 @@ from millrace.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from millrace.protocol.primitives import REQUEST_ELEMENTS_MAX
+from millrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from millrace.protocol.primitives import GROUP_ELEMENTS_MAX, REQUEST_ELEMENTS_MAX
 from tests.protocol.values import build
 
 T = TypeVar("T")
@@ -158,6 +159,19 @@ def test_large_requests_are_decoded_in_small_steps_side_by_side() -> None:
     many = MetadataRequest([MetadataRequestTopic()] * (REQUEST_ELEMENTS_MAX + 1))
     with pytest.raises(WireError, match="more elements than a request may hold"):
         whole(decode_request_yielding(API[3], 12, encoder(MetadataRequest, 12)(many), 0))
+
+
+def test_what_a_group_looks_at_in_one_piece_is_bounded_further() -> None:
+    """Assignments beyond the bound end the connection, and are not decoded."""
+    for count in (GROUP_ELEMENTS_MAX, GROUP_ELEMENTS_MAX + 1):
+        assignments = [SyncGroupRequestAssignment("m", b"")] * count
+        request = SyncGroupRequest("g", 1, "m", None, None, None, assignments)
+        decoding = decode_request_yielding(API[14], 3, encoder(SyncGroupRequest, 3)(request), 0)
+        if count <= GROUP_ELEMENTS_MAX:
+            assert whole(decoding)[0] == request
+        else:
+            with pytest.raises(WireError, match="more elements than a request may hold"):
+                whole(decoding)
 
 
 def whole(steps: Generator[None, None, T]) -> tuple[T, int]:

@@ -531,10 +531,7 @@ class Group:
         )
         answer.leader = self.leader or ""
         if member.member_id == self.leader:
-            answer.members = [
-                (each.member_id, each.instance_id, each.metadata(self.protocol))
-                for each in self.members.values()
-            ]
+            answer.members = self.membership.described(self.protocol)
         return answer
 
     def _sync_answer(self, member: Member) -> SyncAnswer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 from millrace.broker.coordinators.runtime.state_machine import Reply
 from millrace.protocol.dataclass import dataclass
@@ -73,6 +73,10 @@ class JoinRequest:
     supports_skipping_assignment: bool = False
 
 
+Described: TypeAlias = tuple[str, str | None, bytes]
+"""Of a member its id, its instance id, its metadata for the group's protocol."""
+
+
 @dataclass(slots=True)
 class JoinAnswer:
     error: int
@@ -82,9 +86,7 @@ class JoinAnswer:
     protocol: str | None = None
     leader: str = ""
     skip_assignment: bool = False
-    members: list[tuple[str, str | None, bytes]] = field(
-        default_factory=list
-    )  # (member id, instance id, metadata)
+    members: list[Described] = field(default_factory=list)
     is_short_of_memory: bool = False  # memory for states is short: its client is throttled
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from millrace.broker.coordinators.groups.members import Member
+from millrace.broker.coordinators.groups.members import Described, Member
 from millrace.protocol.coordinator_records import subscribed_topics
 from millrace.protocol.error_codes import ErrorCode
 
@@ -26,7 +26,7 @@ def protocols_bytes(protocols: Sequence[tuple[str, bytes]]) -> int:
 class Membership:
     """In order of joining. `size_bytes`: what the members take in memory, more or less."""
 
-    __slots__ = ("_static", "_support", "leader", "members", "size_bytes")
+    __slots__ = ("_described", "_static", "_support", "leader", "members", "size_bytes")
 
     def __init__(self) -> None:
         self.size_bytes = 0
@@ -34,6 +34,7 @@ class Membership:
         self.leader: str | None = None
         self._static: dict[str, str] = {}  # instance id -> member id
         self._support: dict[str, int] = {}  # protocol -> how many members have it
+        self._described: tuple[str | None, list[Described]] | None = None  # until somebody changes
 
     def insert(self, member: Member) -> None:
         """The first one leads."""
@@ -69,6 +70,7 @@ class Membership:
         self._count(protocols, 1)
 
     def _count(self, protocols: Sequence[tuple[str, bytes]], change: int) -> None:
+        self._described = None
         for name in dict.fromkeys(name for name, _ in protocols):
             self._support[name] = self._support.get(name, 0) + change
             if not self._support[name]:
@@ -109,6 +111,17 @@ class Membership:
             vote = next(name for name, _ in member.protocols if self._support[name] == len(self.members))
             votes[vote] = votes.get(vote, 0) + 1
         return min(votes, key=lambda name: (-votes[name], name))
+
+    def described(self, protocol: str | None) -> list[Described]:
+        """What the leader is told of each. The same list as long as nobody changes: however often it asks,
+        and however many of its answers wait."""
+        if self._described is None or self._described[0] != protocol:
+            members = self.members.values()
+            self._described = (
+                protocol,
+                [(each.member_id, each.instance_id, each.metadata(protocol)) for each in members],
+            )
+        return self._described[1]
 
     def subscriptions(self, protocol: str | None) -> frozenset[str] | None:
         """The topics that consumers ask for under `protocol`; None when one of them cannot be read."""

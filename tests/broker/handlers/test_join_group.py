@@ -7,10 +7,15 @@ import asyncio
 
 import pytest
 
+from millrace.broker.coordinators.groups.members import JoinAnswer
+from millrace.broker.handlers.join_group import MEMBERS_AT_ONCE, DeferredJoin
+from millrace.broker.requests.request import Encoded, RequestContext
+from millrace.broker.requests.work import LARGE_AT_ONCE
 from millrace.protocol.error_codes import ErrorCode
-from millrace.protocol.messages.join_group import JoinGroupRequestProtocol
+from millrace.protocol.messages.join_group import JoinGroupRequestProtocol, JoinGroupResponse
 from millrace.protocol.messages.sync_group import SyncGroupRequest
 from tests.broker.coordinators.build import SETTINGS, GroupFixture, join_request, run, subscription
+from tests.broker.work import new_work
 
 
 @pytest.mark.parametrize("version", range(10))
@@ -184,3 +189,65 @@ def test_metadata_is_opaque() -> None:
         assert (joined.protocol_name, joined.members[0].metadata) == ("v1", b"\x00\xff")
 
     run(scenario())
+
+
+def test_the_leader_of_many_is_told_them_in_chunks() -> None:
+    """When there is room for a large answer: until then nothing of it is made, and it is what a small one
+    would be."""
+
+    async def scenario() -> None:
+        fixture = await GroupFixture().start()
+        await fixture.loaded()
+        members = MEMBERS_AT_ONCE + 1
+        first = await fixture.ask_for(11, 2, join_request("g"), "c")
+        joining = [fixture.later(11, 2, join_request("g"), f"c{number}") for number in range(1, members)]
+        await asyncio.sleep(1)
+        again = await fixture.ask_for(11, 2, join_request("g", first.member_id), "c")
+        others = [await one for one in joining]
+        assert [member.member_id for member in again.members] == [
+            first.member_id,
+            *(other.member_id for other in others),
+        ]
+        assert {member.metadata for member in again.members} == {subscription(["t"])}
+        assert not any(other.members for other in others)
+
+        context = RequestContext(11, 2, 7, "", fixture.connection, new_work)
+        deferred = DeferredJoin(
+            context := RequestContext(11, 2, 7, "", fixture.connection, new_work), refused
+        )
+        outcome = deferred.outcome()
+        assert asyncio.isfuture(outcome)
+        held = [new_work() for _ in range(LARGE_AT_ONCE)]
+        for one in held:
+            one._permits = context.work._permits
+            await one.begin()
+        described = [(f"m{number}", None, b"x") for number in range(members)]
+        deferred.complete(JoinAnswer(0, "m0", 1, "consumer", "range", "m0", members=described))
+        await asyncio.sleep(1)
+        assert not outcome.done()
+        held[0].end()
+        await outcome
+        assert isinstance(outcome.result(), Encoded)
+        assert context.work._permits.held_count == LARGE_AT_ONCE - 1
+
+    run(scenario())
+
+
+def test_members_that_cannot_be_told_are_an_error() -> None:
+    """Of an answer that is made in chunks, too: nobody waits for ever."""
+
+    async def scenario() -> None:
+        fixture = await GroupFixture().start()
+        deferred = DeferredJoin(RequestContext(11, 2, 7, "", fixture.connection, new_work), refused)
+        outcome = deferred.outcome()
+        assert asyncio.isfuture(outcome)
+        described = [("m" * 40_000, None, b"x")] * (MEMBERS_AT_ONCE + 1)
+        deferred.complete(JoinAnswer(0, "m", 1, "consumer", "range", "m", members=described))
+        with pytest.raises(ValueError, match="string of 40000 bytes"):
+            await outcome
+
+    run(scenario())
+
+
+def refused(code: int) -> JoinGroupResponse:
+    return JoinGroupResponse(error_code=code)
