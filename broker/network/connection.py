@@ -146,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         self._ready: list[Buffer] = []  # replies, encoded, not yet with the transport
         self._ready_bytes = 0
         self._done_bytes = [0, 0, 0]  # charged for frames that are answered, not yet released, by part
-        self._part = BRIEF  # what the frame that is begun was charged to
+        self._part, self._charge_bytes = BRIEF, 0  # what the frame that is begun was charged to; how much
         self._key = -1  # of the frame that is next
         self._is_light: bool | None = None  # its last turn was short; None: it had none yet
         self._kept_bytes = 0  # of `_frames`, in memory of their own
@@ -309,8 +309,8 @@ class Connection(asyncio.BufferedProtocol):
             self._join(memory)
 
     def _may_begin(self, frame: Buffer, is_turn: bool) -> bool:
-        """Whether its turn among the requests of its connection has come, and its memory is charged. Else it
-        waits for what ends, or in line."""
+        """Whether its turn among the requests of its connection has come, and its memory is charged: its
+        bytes, or what a wide Fetch remembers while it waits. Else it waits for what ends, or in line."""
         key = self._key = frame[0] << 8 | frame[1] if len(frame) > 1 else -1
         if self._exchanges:
             if key in AT_HEAD:
@@ -318,12 +318,14 @@ class Connection(asyncio.BufferedProtocol):
             last = self._exchanges[-1]
             if last.is_pending and last.is_barrier and not last.outcome.done():
                 return False
-        size_bytes = self._charge_of(frame)
+        size_bytes = len(frame)
         if key in WITH_RECORDS:
             part = BULK
         else:
-            part = LARGE if len(frame) >= SMALL_FRAME_BYTES else BRIEF
-        self._part = part
+            part = LARGE if size_bytes >= SMALL_FRAME_BYTES else BRIEF
+            if size_bytes >= WIDE_FETCH_BYTES and key in FETCHES:
+                size_bytes *= WIDE_FETCH_FACTOR
+        self._part, self._charge_bytes = part, size_bytes
         budget = self._budget
         if budget.take_at_once(size_bytes, part):
             return True
@@ -335,13 +337,6 @@ class Connection(asyncio.BufferedProtocol):
             return True
         self._join(memory)
         return False
-
-    def _charge_of(self, frame: Buffer) -> int:
-        """What is charged for the frame that is next: its bytes, or what a wide Fetch remembers while it
-        waits."""
-        size_bytes = len(frame)
-        is_wide_fetch = self._key in FETCHES and size_bytes >= WIDE_FETCH_BYTES
-        return size_bytes * WIDE_FETCH_FACTOR if is_wide_fetch else size_bytes
 
     def _join(self, memory: RequestMemory) -> None:
         self._take(NO_MEMORY)
@@ -356,7 +351,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self, frame: Buffer) -> bool:
         """Whether a reply may be there already."""
-        charged_bytes = self._charge_of(frame)
+        charged_bytes = self._charge_bytes
         if self._kept_bytes:
             self._kept_bytes -= len(frame)
         if self._key not in WITH_RECORDS:

@@ -132,7 +132,8 @@ class Route:
         if self.scan is not None:
             found: list[int] = []
             self.scan(response, found)
-            self._count_all(found)
+            if found:
+                self._count_all(found)
 
     def count_errors_yielding(self, response: Any) -> Generator[None, None, None]:
         """The same, with stops on the way."""
