@@ -604,6 +604,7 @@ class Broker:
         compaction = CompactionTask(
             stores.compaction,
             client,
+            settings.node_id,
             settings.compaction,
             node.cluster_id,
             clock,
@@ -613,6 +614,7 @@ class Broker:
             lambda: storage.uploader.is_full or backup.is_full,
         )
         node.publisher.subscribe(lambda delta, image: compaction.on_image(image))
+        compaction.on_image(node.publisher.image)
         show_compaction(self._registry, compaction)
         makers = RoomMakers(cleaner, compaction)
         storage.uploader.on_full = backup.on_full = makers.on_full

@@ -125,7 +125,7 @@ class StreamBounds:
 
 @dataclass(frozen=True, slots=True)
 class StreamSetInfo:
-    """A committed stream-set object of this node. `order_id`: newer data has a higher one; `data_time_ms`:
+    """A committed stream-set object. `order_id`: newer data has a higher one; `data_time_ms`:
     when its oldest data was committed."""
 
     object_id: ObjectId

@@ -74,7 +74,8 @@ class CompactionCatalog(Protocol):
         ...
 
     def stream_set_objects(self) -> Sequence[StreamSetInfo]:
-        """This node's, newest data last."""
+        """Those that this node may compact, newest data last: its own, and those of nodes that are gone whose
+        heir it is."""
         ...
 
     def stream_objects(self, stream_id: StreamId) -> Sequence[StreamObjectInfo]:

@@ -136,6 +136,7 @@ PURE = (
     "kraft/commands/create_topics.py",
     "kraft/commands/delete_topics.py",
     "kraft/commands/features.py",
+    "kraft/commands/heirs.py",
     "kraft/tables/features.py",
     "kraft/commands/objects.py",
     "kraft/tables/objects.py",

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from millrace.broker.background.inherited_sets import InheritingCatalog
 from millrace.broker.controller_client import ControllerClient
 from millrace.kraft.image.image import MetadataImage
 from millrace.runtime.clock import Clock
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
 
 
 class CompactionTask:
-    """`store` is the one that compaction's traffic goes through."""
+    """`store` is the one that compaction's traffic goes through. `client` speaks for broker `node_id`."""
 
     def __init__(
         self,
         store: ObjectStore,
         client: ControllerClient,
+        node_id: int,
         settings: CompactionSettings,
         cluster_id: str,
         clock: Clock,
@@ -47,7 +49,7 @@ class CompactionTask:
         self._on_failed = on_failed
         self._ownership = ownership
         self._store = store
-        self._client = client
+        self._catalog = InheritingCatalog(client, node_id, settings.inherit_after_ms, self._on_change)
         self._settings = settings
         self._cluster_id = cluster_id
         self._clock = clock
@@ -61,11 +63,16 @@ class CompactionTask:
         return 0 if self._compactor is None else self._compactor.quarantined_count
 
     def on_image(self, image: MetadataImage) -> None:
-        """Other changes than of objects and streams concern nobody here."""
+        """To be told of each, the first one included. Other changes than of objects, streams and brokers
+        concern nobody here."""
+        self._catalog.on_image(image)
         seen = (image.objects, image.streams)
         if self._seen is not None and seen[0] is self._seen[0] and seen[1] is self._seen[1]:
             return
         self._seen = seen
+        self._on_change()
+
+    def _on_change(self) -> None:
         if self._compactor is not None:
             self._compactor.on_change()
 
@@ -84,7 +91,7 @@ class CompactionTask:
 
         work = Work(
             self._store,
-            self._client,
+            self._catalog,
             self._settings,
             self._cluster_id,
             self._clock,
@@ -96,6 +103,8 @@ class CompactionTask:
             await self._compactor.run()
         except Fenced as error:
             self._on_failed(error)
+        finally:
+            self._catalog.close()
 
     async def _until_begun(self, begin_at_s: float) -> None:
         """A full store does not wait."""

@@ -7,13 +7,14 @@ passed over. A commit may have thousands of ranges: it is decided in steps, and 
 tables comes with the decision, so that it need not be applied once more.
 
 Kept true: no stream's end moves; a commit sent twice changes nothing the second time, by its new objects, or,
-when it has none, by its sources; an object is a source only while it is committed, and for the node that
-wrote it or, if it is of one stream, for that stream's owner.
+when it has none, by its sources; an object is a source only while it is committed, and for one node: the one
+that wrote it, or its heir while that one is gone (heirs.py); if it is of one stream, that stream's owner.
 """
 
 from __future__ import annotations
 
 from millrace.kraft.commands.decision import Decision, check_broker, check_incarnation
+from millrace.kraft.commands.heirs import Compactors
 from millrace.kraft.commands.objects import is_settled, next_place
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState, StoredObject
@@ -59,7 +60,10 @@ def decide_yielding(
     check_ids(request, made_ids, source_ids)
     if is_done(image, made_ids, source_ids):
         return Decision(CommitCompactionResponse())
-    found = {object_id: committed_source(image, object_id, request.node_id) for object_id in source_ids}
+    compactors = Compactors(image)
+    found = {
+        object_id: committed_source(image, object_id, request.node_id, compactors) for object_id in source_ids
+    }
     sources = {object_id: source for object_id, source in found.items() if source is not None}
     if not sources or any(one not in sources for one in (*request.superseded_ids, *request.linked_ids)):
         refuse(f"of objects {source_ids[:9]} those that would be linked, or all, hold nothing any more")
@@ -103,7 +107,9 @@ def is_done(image: MetadataImage, made_ids: list[int], source_ids: list[int]) ->
     return all(one is None or one.state is ObjectState.PENDING_DELETION for one in found)
 
 
-def committed_source(image: MetadataImage, object_id: int, node_id: int) -> StoredObject | None:
+def committed_source(
+    image: MetadataImage, object_id: int, node_id: int, compactors: Compactors
+) -> StoredObject | None:
     """None for one that was emptied since the plan was made: what it held is wanted no more, or another
     compaction has it. Only what the sources still hold changes hands, so passing it over harms nothing.
     Raises KafkaError INVALID_RECORD_STATE for one that is not committed, or another node's."""
@@ -114,7 +120,7 @@ def committed_source(image: MetadataImage, object_id: int, node_id: int) -> Stor
         state = "unknown" if found is None else found.state.name.lower()
         raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f"object {object_id} is {state}, not committed")
     if found.kind is ObjectKind.STREAM_SET:
-        owner = found.node_id
+        owner = compactors.of(found.node_id)
     else:
         owner = image.streams.by_id[StreamId(found.stream_id)].node_id
     if owner != node_id:

@@ -112,6 +112,13 @@ class Objects:
             found.append(StreamSetInfo(object_id, stored.size_bytes, order_id, stored.time_ms, stored.writer))
         return found
 
+    def nodes_with_sets(self) -> list[int]:
+        """Ids of nodes that wrote committed stream-set objects, in order; a search for each."""
+        found: list[int] = []
+        while (key := next((one for one, _ in self.sets.items(_beyond(found))), None)) is not None:
+            found.append(key[0])
+        return found
+
     def of_stream(self, stream: StreamState) -> list[StreamObjectInfo]:
         """Objects of this stream alone, in offset order."""
         ranges = self.ranges.get(stream.stream_id)
@@ -141,6 +148,10 @@ class Objects:
 NO_OBJECTS = Objects(
     SortedMap(), SortedMap(), SortedMap(), SortedMap(), SortedMap(), SortedMap(), SortedMap(), ObjectId(0), 0
 )
+
+
+def _beyond(nodes: list[int]) -> tuple[int, int, ObjectId] | None:
+    return (nodes[-1] + 1, 0, ObjectId(0)) if nodes else None
 
 
 def _ids_until(times: SortedMap[tuple[int, ObjectId], None], time_ms: int) -> Iterator[ObjectId]:

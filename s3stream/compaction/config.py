@@ -21,6 +21,9 @@ class CompactionSettings:
     # is looked at that did not change.
     set_interval_ms: int = 5 * 60_000
     stream_interval_ms: int = 30 * 60_000
+    # A broker that has been gone for so long does not come back soon: whoever is its heir compacts its
+    # stream-set objects from then on.
+    inherit_after_ms: int = 10 * 60_000
     # A stream with this much in the objects that are merged gets an object of its own.
     split_bytes: int = 24 * MIB
     # A stream-set object with data this old is looked into, and again after this long: written anew when half

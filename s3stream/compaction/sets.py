@@ -1,5 +1,5 @@
-"""Compaction of this node's stream-set objects: what is of a size is merged, until nothing is worth it; then
-what is old is looked into."""
+"""Compaction of the stream-set objects that are this node's to compact: what is of a size is merged, until
+nothing is worth it; then what is old is looked into."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Work:
         return self.quarantined.has(object_id, asyncio.get_running_loop().time())
 
     def stream_sets(self) -> list[StreamSetInfo]:
-        """This node's, newest data last; each once, whatever the metadata says."""
+        """Those that this node may compact, newest data last; each once, whatever the metadata says."""
         return list({one.object_id: one for one in self.catalog.stream_set_objects()}.values())
 
     def is_set_quarantined(self, one: StreamSetInfo) -> bool:

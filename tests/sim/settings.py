@@ -68,6 +68,7 @@ COMPACTION = {
     "stream_interval_ms": 350,
     "split_bytes": 8 * KIB,
     "force_split_ms": 1_500,
+    "inherit_after_ms": 800,
     "sources_max": 6,
     "object_bytes_max": 64 * KIB,
     "memory_bytes": 4 * MIB,

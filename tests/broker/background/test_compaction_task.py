@@ -26,6 +26,7 @@ def test_a_full_store_does_not_wait_for_the_first_round() -> None:
         task = CompactionTask(
             MemoryObjectStore(clock),
             client,
+            1,
             settings,
             node.cluster_id,
             clock,

@@ -28,6 +28,7 @@ MUST_HIT = (
     "failover: done",
     "failover: waits",
     "failover: the broker is back",
+    "sets of a broker that is gone were compacted",
     "ended, for it was replaced",
 )
 

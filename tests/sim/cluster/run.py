@@ -137,6 +137,11 @@ class Images:
             if after.failovers.get(gone.node_id) is None:
                 epochs = [image.brokers.by_id[gone.node_id].epoch for image in (before, after)]
                 self._hits["failover: the broker is back" if epochs[0] < epochs[1] else "failover: done"] += 1
+        if before.objects is not after.objects:
+            writers = {order_id: node_id for node_id, order_id, _ in before.objects.sets}
+            merged = (one for one in after.objects.sets if one not in before.objects.sets)
+            is_inherited = any(writers.get(order_id, node_id) != node_id for node_id, order_id, _ in merged)
+            self._hits["sets of a broker that is gone were compacted"] += is_inherited
         if before.streams is after.streams:
             return
         for stream_id, old in before.streams.by_id.items():
