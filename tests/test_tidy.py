@@ -137,6 +137,7 @@ PURE = (
     "kraft/commands/delete_topics.py",
     "kraft/commands/features.py",
     "kraft/commands/heirs.py",
+    "kraft/commands/takers.py",
     "kraft/tables/features.py",
     "kraft/commands/objects.py",
     "kraft/tables/objects.py",

@@ -31,7 +31,8 @@ A cluster of several nodes over one bucket: start one here, look at one anywhere
   millrace cluster start --nodes 3 --data-dir ./cluster      three nodes in this terminal; Ctrl-C stops them
   millrace cluster status --bootstrap-server 127.0.0.1:9092  who leads, who is gone, what waits
   millrace cluster move orders:3 --to 2                      one partition, or all of a topic: orders
-  millrace cluster drain 3                                   nothing is led by broker 3 any more
+  millrace cluster drain 3                                   broker 3 leads nothing, and is given nothing
+  millrace cluster undrain 3                                 broker 3 is given partitions again
   millrace cluster spread                                    every broker gets its share
   millrace cluster give-up 3 --accept-loss                   what only the log of broker 3 holds is lost
 
@@ -84,8 +85,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     moving = add("move", "give partitions to a broker")
     moving.add_argument("partitions", nargs="+", metavar="TOPIC[:PARTITION]")
     moving.add_argument("--to", type=int, required=True, metavar="ID", help="the broker")
-    draining = add("drain", "give all that a broker leads to the others")
+    draining = add("drain", "give all that a broker leads to the others, and nothing to it until undrain")
     draining.add_argument("node_id", type=int, metavar="ID")
+    letting_in = add("undrain", "let a broker be given partitions again; spread gives it its share")
+    letting_in.add_argument("node_id", type=int, metavar="ID")
     spreading = add("spread", "give every broker as many partitions as the others")
     losing = add("give-up", "give partitions of a broker that is gone for good to others, without its log")
     losing.add_argument("node_id", type=int, metavar="ID")
@@ -102,7 +105,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
             "--timeout", type=seconds, default=60.0, metavar="SECONDS", help="for so many moves; default 60"
         )
         one.add_argument("--dry-run", action="store_true", help="print the moves, and do nothing")
-    for one in (status, nodes, moving, draining, spreading, losing):
+    for one in (status, nodes, moving, draining, letting_in, spreading, losing):
         one.add_argument(
             "--bootstrap-server", default=BOOTSTRAP, metavar="HOST:PORT[,...]", help=f"default {BOOTSTRAP}"
         )
@@ -125,6 +128,7 @@ def seconds(word: str) -> float:
 
 async def ask(given: argparse.Namespace, bootstrap: Sequence[Address]) -> int:
     from millrace.broker.cluster.client import ClusterClient
+    from millrace.broker.cluster.draining import drained_of
     from millrace.broker.cluster.view import look
     from millrace.protocol.errors import KafkaError, WireError
     from millrace.runtime.errors import Unavailable, in_words
@@ -133,10 +137,15 @@ async def ask(given: argparse.Namespace, bootstrap: Sequence[Address]) -> int:
     async with ClusterClient(LoopNet(), bootstrap) as client:
         try:
             view = await look(client)
+            view = view.with_drained(await drained_of(client, view.serving))
             if given.command in ("status", "nodes"):
                 return tell(view, given)
             if given.command == "give-up":
                 return await lose(client, view, given)
+            if given.command == "undrain":
+                return await let_in(client, view, given.node_id)
+            if given.command == "drain":
+                view = await shut_out(client, view, given)
             code = await move(client, moves_of(view, given), given)
             return max(code, tell_waiting(view)) if given.command in ("drain", "spread") else code
         except ValueError as error:
@@ -182,6 +191,52 @@ def tell_waiting(view: ClusterView) -> int:
     return NOT_WELL
 
 
+def broker_of(view: ClusterView, node_id: int) -> NodeView:
+    """Raises ValueError with a sentence where it is none of the cluster's."""
+    broker = next((node for node in view.nodes if node.is_broker and node.node_id == node_id), None)
+    if broker is None:
+        raise ValueError(f"the cluster has no broker {node_id}")
+    return broker
+
+
+async def shut_out(client: ClusterClient, view: ClusterView, given: argparse.Namespace) -> ClusterView:
+    """What there is once the broker is given nothing more: what it got until then is moved, too. One that is
+    gone is asked for nothing. Raises ValueError with a sentence, KafkaError, Unavailable."""
+    from millrace.broker.cluster.draining import drained_of, set_drained
+    from millrace.broker.cluster.view import look
+
+    node_id: int = given.node_id
+    broker = broker_of(view, node_id)
+    if all(one == node_id for one in view.takers):
+        raise ValueError(f"no other broker serves that could take what broker {node_id} leads")
+    if given.dry_run:
+        return view
+    if broker.is_fenced:
+        print(
+            f"millrace: broker {node_id} is gone, or starts: drain it again once it serves", file=sys.stderr
+        )
+        return view
+    await set_drained(client, node_id, is_drained=True)
+    print(
+        f"millrace: broker {node_id} is given no partitions any more, also after a restart, until millrace "
+        f"cluster undrain {node_id}",
+        file=sys.stderr,
+    )
+    view = await look(client)
+    return view.with_drained(await drained_of(client, view.serving))
+
+
+async def let_in(client: ClusterClient, view: ClusterView, node_id: int) -> int:
+    """Raises ValueError with a sentence, KafkaError, Unavailable."""
+    from millrace.broker.cluster.draining import set_drained
+
+    if broker_of(view, node_id).is_fenced:
+        raise ValueError(f"broker {node_id} is gone, or starts: let it in once it serves")
+    await set_drained(client, node_id, is_drained=False)
+    print(f"broker {node_id} may be given partitions again; millrace cluster spread gives it its share")
+    return 0
+
+
 async def lose(client: ClusterClient, view: ClusterView, given: argparse.Namespace) -> int:
     """Raises ValueError with a sentence."""
     from millrace.broker.cluster.giving_up import give_up
@@ -223,6 +278,7 @@ def as_values(view: ClusterView) -> dict[str, Any]:
             "address": node.address,
             "rack": node.rack,
             "is_fenced": node.is_fenced,
+            "is_drained": node.is_drained,
             "partitions_led": node.led,
             "metadata_records_behind": node.behind,
         }
@@ -279,7 +335,9 @@ def node_lines(nodes: Sequence[NodeView]) -> list[str]:
 def _state(node: NodeView) -> str:
     if not node.is_broker:
         return "votes"
-    return "gone, or starts" if node.is_fenced else "serves"
+    if node.is_fenced:
+        return "gone, or starts"
+    return "serves, drained" if node.is_drained else "serves"
 
 
 def moves_of(view: ClusterView, given: argparse.Namespace) -> list[Move]:
@@ -287,11 +345,9 @@ def moves_of(view: ClusterView, given: argparse.Namespace) -> list[Move]:
     from millrace.broker.cluster.moves import Move, drain_moves, spread_moves
 
     if given.command == "spread":
-        return spread_moves(view.leaders, view.serving)
+        return spread_moves(view.leaders, view.serving, view.drained)
     if given.command == "drain":
-        if not any(node.node_id == given.node_id and node.is_broker for node in view.nodes):
-            raise ValueError(f"the cluster has no broker {given.node_id}")
-        return drain_moves(view.leaders, view.serving, given.node_id)
+        return drain_moves(view.leaders, view.takers, given.node_id)
     if given.to not in view.serving:
         raise ValueError(f"no broker {given.to} serves: there are {', '.join(map(str, view.serving))}")
     found = []

@@ -28,7 +28,7 @@ class NobodyAnswers(Unavailable):
 
 
 class ClusterClient:
-    """`bootstrap`: brokers that are known, one at least. One request at a time."""
+    """`bootstrap`: brokers that are known, one at least. One request at a time and broker."""
 
     def __init__(self, net: Net, bootstrap: Sequence[Address]) -> None:
         self._net = net
@@ -56,13 +56,13 @@ class ClusterClient:
                 reasons.append(in_words(error))
         raise NobodyAnswers("; ".join(reasons))
 
-    async def ask_node(self, node_id: int, request: Any) -> Any:
+    async def ask_node(self, node_id: int, request: Any, answer_s: float = ANSWER_S) -> Any:
         """The response of this broker. Raises Unavailable, WireError."""
         if node_id not in self._known:
             await self.describe()
         if node_id not in self._known:
             raise NobodyAnswers(f"the cluster knows no broker {node_id}")
-        return await self._ask_at(self._known[node_id], request)
+        return await self._ask_at(self._known[node_id], request, answer_s)
 
     async def describe(self) -> DescribeClusterResponse:
         """Every registered broker, also one that is fenced. Raises as `ask` does."""

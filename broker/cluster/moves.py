@@ -1,7 +1,8 @@
 """Decides which partitions go to which brokers. Pure.
 
     drain_moves     all that one leads go to the others, to whoever leads fewest
-    spread_moves    each leads as many as every other, or one more; as few go as that takes
+    spread_moves    each leads as many as every other, or one more; as few go as that takes. What a drained
+                    broker leads still goes to the others, too
 
 Not here: how a partition moves (mover.py), how busy one is.
 """
@@ -9,7 +10,7 @@ Not here: how a partition moves (mover.py), how busy one is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from heapq import heapify, heapreplace
 
 from millrace.broker.cluster.view import Partition
@@ -23,9 +24,9 @@ class Move:
     to: int
 
 
-def drain_moves(leaders: Mapping[Partition, int], serving: Sequence[int], node_id: int) -> list[Move]:
-    """`serving`: brokers that may be given partitions. Raises ValueError where there is no other."""
-    others = [one for one in serving if one != node_id]
+def drain_moves(leaders: Mapping[Partition, int], takers: Sequence[int], node_id: int) -> list[Move]:
+    """`takers`: brokers that may be given partitions. Raises ValueError where there is no other."""
+    others = [one for one in takers if one != node_id]
     going = sorted(partition for partition, leader in leaders.items() if leader == node_id)
     if going and not others:
         raise ValueError(f"no other broker serves that could take what broker {node_id} leads")
@@ -40,7 +41,9 @@ def drain_moves(leaders: Mapping[Partition, int], serving: Sequence[int], node_i
     return moves
 
 
-def spread_moves(leaders: Mapping[Partition, int], serving: Sequence[int]) -> list[Move]:
+def spread_moves(
+    leaders: Mapping[Partition, int], serving: Sequence[int], drained: Container[int] = ()
+) -> list[Move]:
     """Partitions without a leader, or whose leader does not serve, stay: they are being recovered. Of who
     leads too many those go first of whose topic it leads most, so that topics are spread too."""
     led: dict[int, dict[str, list[int]]] = {node_id: {} for node_id in serving}
@@ -51,9 +54,12 @@ def spread_moves(leaders: Mapping[Partition, int], serving: Sequence[int]) -> li
     moves: list[Move] = []
     if not counts:
         return moves
-    least, rest = divmod(sum(counts.values()), len(counts))
+    sharing = [node_id for node_id in counts if node_id not in drained] or list(counts)
+    least, rest = divmod(sum(counts.values()), len(sharing))
     fullest = sorted(counts, key=lambda node_id: (-counts[node_id], node_id))
-    share = {node_id: least + (place < rest) for place, node_id in enumerate(fullest)}
+    share = dict.fromkeys(fullest, 0)
+    for place, node_id in enumerate(one for one in fullest if one in sharing):
+        share[node_id] = least + (place < rest)
     takers = [node_id for node_id in fullest if counts[node_id] < share[node_id]]
     for giver in fullest:
         while counts[giver] > share[giver]:

@@ -1,9 +1,12 @@
 """ClusterView: who is in a cluster, who leads its quorum, and who leads which partition, as clients are told.
 
-`view_of` is pure; `look` asks. Not here: how it is shown (cli/cluster.py).
+`view_of` is pure; `look` asks. Not here: how it is shown (cli/cluster.py), who is drained (draining.py).
 """
 
 from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import replace
 
 from millrace.broker.cluster.client import ClusterClient
 from millrace.protocol.dataclass import dataclass
@@ -32,6 +35,7 @@ class NodeView:
     is_fenced: bool
     led: int  # partitions
     behind: int  # metadata records that it has not fetched yet; -1: unknown
+    is_drained: bool = False  # it is given nothing by itself (draining.py); False where it was not asked
 
     @property
     def roles(self) -> str:
@@ -56,6 +60,19 @@ class ClusterView:
     def serving(self) -> list[int]:
         """Brokers that clients are sent to."""
         return [node.node_id for node in self.nodes if node.is_broker and not node.is_fenced]
+
+    @property
+    def takers(self) -> list[int]:
+        """Of these, who is given partitions where nobody names one: all, where all are drained."""
+        return [node_id for node_id in self.serving if node_id not in self.drained] or self.serving
+
+    @property
+    def drained(self) -> list[int]:
+        return [node.node_id for node in self.nodes if node.is_drained]
+
+    def with_drained(self, drained: Container[int]) -> ClusterView:
+        nodes = tuple(replace(node, is_drained=node.node_id in drained) for node in self.nodes)
+        return replace(self, nodes=nodes)
 
 
 async def look(client: ClusterClient) -> ClusterView:

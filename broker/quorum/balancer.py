@@ -17,6 +17,7 @@ from millrace.broker.cluster.balancing import Transfer, balancing_transfers
 from millrace.broker.cluster.config import BalancerSettings
 from millrace.broker.cluster.loads import REST, Load, LoadTable
 from millrace.kraft.channel import ControllerChannel
+from millrace.kraft.commands.takers import is_drained
 from millrace.kraft.image.image import MetadataImage
 from millrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -95,11 +96,12 @@ class Balancer:
 
 
 def known_loads(image: MetadataImage, reported: dict[int, Load], excluded: frozenset[int]) -> dict[int, Load]:
-    """Of brokers that may be given partitions: what they report of what they lead, now."""
+    """Of brokers that may be given partitions, and are not drained: what they report of what they lead,
+    now."""
     found: dict[int, Load] = {}
     for who, load in reported.items():
         broker = image.brokers.get(who)
-        if broker is None or not broker.is_usable or who in excluded:
+        if broker is None or not broker.is_usable or who in excluded or is_drained(image, who):
             continue
         found[who] = {
             key: rates for key, rates in load.items() if key == REST or leader_of(image, *key) == who

@@ -25,8 +25,8 @@ from millrace.kraft.topic_configs import TOPIC_CONFIGS, validate
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 
-# Dynamic in Kafka, without effect here: pools, the cleaner, throttles, tiered storage, TLS and SASL but their
-# secrets, the newer groups.
+# Dynamic in Kafka, without effect on a broker here: pools, the cleaner, throttles, tiered storage, TLS and
+# SASL but their secrets, the newer groups; and directories that are cordoned, which controllers obey.
 STORED_DYNAMIC = (
     "background.threads",
     "cordoned.log.dirs",

@@ -21,7 +21,6 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         alter.log.dirs.replication.quota.window.num int 11 1..
         alter.log.dirs.replication.quota.window.size.seconds int 1 1..
         auto.leader.rebalance.enable boolean true
-        cordoned.log.dirs list ""
         follower.fetch.last.tiered.offset.enable boolean false
         leader.imbalance.check.interval.seconds long 300 1..
         min.insync.replicas int 1 1..
@@ -41,6 +40,13 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         replication.quota.window.size.seconds int 1 1..
         unclean.leader.election.enable boolean false
         unclean.leader.election.interval.ms long 300000 1..
+        """,
+    ),
+    (
+        "Obeyed where it is set dynamically, for one broker or for all: who has it not empty is given no "
+        "partitions where nobody names a broker (KIP-1066; millrace cluster drain). Here it changes nothing.",
+        """
+        cordoned.log.dirs list ""
         """,
     ),
     (

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from millrace.kraft.commands.decision import CreationRules, Decision
+from millrace.kraft.commands.takers import takers_of
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.brokers import Broker
 from millrace.kraft.tables.configs import ResourceType
@@ -122,7 +123,7 @@ class Creation:
     def __init__(self, image: MetadataImage, rules: CreationRules) -> None:
         self._image = image
         self._rules = rules
-        self._brokers = [broker for broker in image.brokers if broker.is_usable]
+        self._brokers = takers_of(image)
         self._taken: dict[str, str] = {}  # collision key -> name
         # what holds for a topic that says nothing itself
         self._plain: list[CreatableTopicConfigs] | None = None
@@ -169,8 +170,8 @@ class Creation:
             )
 
     def _chosen(self, topic: CreatableTopic) -> list[Broker]:
-        """The leaders of automatic placement: the usable brokers in turn, beginning somewhere else for each
-        topic."""
+        """The leaders of automatic placement: the brokers that take partitions in turn, beginning somewhere
+        else for each topic."""
         factor, count = topic.replication_factor, topic.num_partitions
         if factor == 0 or factor < -1:
             raise KafkaError(
@@ -388,8 +389,7 @@ def new_leaders(image: MetadataImage, topic: Topic, asked: CreatePartitionsTopic
     """Raises KafkaError INVALID_REPLICA_ASSIGNMENT where the assignments do not fit,
     INVALID_REPLICATION_FACTOR where no broker is usable."""
     if asked.assignments is None:
-        usable = [broker for broker in image.brokers if broker.is_usable]
-        return place(usable, count, len(topic.partitions))
+        return place(takers_of(image), count, len(topic.partitions))
     if len(asked.assignments) != count:
         text = (
             f"Attempted to add {count} additional partition(s), "

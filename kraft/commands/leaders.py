@@ -8,9 +8,9 @@
     is there, or starts                                  stay
 
 A broker is gone that is fenced and has no session: one that starts is fenced and has. Partitions go to who
-leads fewest. From millrace.version 2 on there are failovers; before, partitions with open streams wait for
-their broker. Not here: when this is looked at (broker_watch.py), the recovery itself
-(broker/quorum/log_recovery.py).
+leads fewest of those that are not drained (takers.py). From millrace.version 2 on there are failovers;
+before, partitions with open streams wait for their broker. Not here: when this is looked at
+(broker_watch.py), the recovery itself (broker/quorum/log_recovery.py).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from millrace.kraft.commands.decision import Decision
 from millrace.kraft.commands.failovers import is_at_work
+from millrace.kraft.commands.takers import count_led, takers_of
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.brokers import Broker
 from millrace.kraft.tables.failovers import NOBODY, Failover
@@ -28,7 +29,6 @@ from millrace.protocol.metadata_records import PartitionChangeRecord
 from millrace.protocol.stream_records import EndFailoverRecord
 from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 
-PARTITIONS_PER_CHUNK: Final = 3_000  # looked at; a millisecond
 MOVES_PER_CHUNK: Final = 300
 
 
@@ -43,7 +43,7 @@ def decide_settle_yielding(image: MetadataImage, alive: Container[int]) -> Yield
     changed, ended = assigned_failovers(image, usable, gone)
     records: list[Any] = [failover.record() for failover in changed]
     records += [EndFailoverRecord(node_id) for node_id in ended]
-    moves = yield from moves_from_absent(image, usable, alive)
+    moves = yield from moves_from_absent(image, alive)
     return Decision(len(moves), [*records, *moves])
 
 
@@ -77,32 +77,17 @@ def is_to_recover(image: MetadataImage, broker: Broker) -> bool:
     return image.features.has_failovers and any(image.streams.open_on(broker.broker_id))
 
 
-def moves_from_absent(
-    image: MetadataImage, usable: Sequence[Broker], alive: Container[int]
-) -> Yielding[list[PartitionChangeRecord]]:
+def moves_from_absent(image: MetadataImage, alive: Container[int]) -> Yielding[list[PartitionChangeRecord]]:
     """Of all partitions whose leader is absent and has nothing to recover; none where nobody is there."""
-    if not usable:
+    takers = takers_of(image)
+    if not takers:
         return []
-    is_left: dict[int, bool] = {}
-    load = {broker.broker_id: 0 for broker in usable}
-    leaving: list[tuple[bytes, int]] = []
-    looked_count = 0
-    for topic in image.topics:
-        for index, state in enumerate(topic.partitions):
-            leader = state.leader
-            if leader in load:
-                load[leader] += 1
-                continue
-            if leader not in is_left:
-                is_left[leader] = may_leave(image, leader, alive)
-            if is_left[leader]:
-                leaving.append((topic.topic_id, index))
-        looked_count += len(topic.partitions)
-        if looked_count >= PARTITIONS_PER_CHUNK:
-            looked_count = 0
-            yield
+    able = [broker.broker_id for broker in image.brokers if broker.is_usable]
+    load, leaving = yield from count_led(
+        image, takers, lambda leader: leader not in able and may_leave(image, leader, alive)
+    )
     moves = []
-    by_id = {broker.broker_id: broker for broker in usable}
+    by_id = {broker.broker_id: broker for broker in takers}
     least = [(count, broker_id) for broker_id, count in load.items()]
     heapify(least)
     for topic_id, index in leaving:

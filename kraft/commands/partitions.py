@@ -16,6 +16,7 @@ from millrace.kraft.commands.create_topics import REPLICAS_SHOWN_MAX
 from millrace.kraft.commands.decision import Decision
 from millrace.kraft.commands.failovers import is_at_work
 from millrace.kraft.commands.leaders import leader_change
+from millrace.kraft.commands.takers import LOOKED_PER_CHUNK, count_led, takers_of
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.brokers import Broker
 from millrace.kraft.tables.streams import StreamState, stream_record
@@ -38,7 +39,6 @@ from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 from millrace.s3stream.ids import StreamRole
 
 PREFERRED, UNCLEAN = 0, 1  # ElectLeadersRequest.election_type
-LOOKED_PER_CHUNK: Final = 3_000  # partitions; a millisecond
 PARTITIONS_PER_CHUNK: Final = 300  # two or three milliseconds
 
 
@@ -52,7 +52,7 @@ def decide_elect_leaders_yielding(image: MetadataImage, request: ElectLeadersReq
     if request.election_type not in (PREFERRED, UNCLEAN):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
     is_unclean = request.election_type == UNCLEAN
-    load = (yield from loads_yielding(image)) if is_unclean else {}
+    load, _ = (yield from count_led(image, takers_of(image))) if is_unclean else ({}, [])
     response, election = ElectLeadersResponse(), Election(image, is_unclean, load)
     if request.topic_partitions is None:
         asked: Iterable[tuple[str, Sequence[int]]] = (
@@ -134,21 +134,6 @@ class Election:
         end = next((stream.end for stream in streams if stream.role is StreamRole.DATA), 0)
         gone = streams[0].node_id if streams else state.leader
         return f"records from offset {end} on that only the log of broker {gone} holds are given up"
-
-
-def loads_yielding(image: MetadataImage) -> Yielding[dict[int, int]]:
-    """Partitions by broker that may lead."""
-    load = {broker.broker_id: 0 for broker in image.brokers if broker.is_usable}
-    looked_count = 0
-    for topic in image.topics:
-        for state in topic.partitions:
-            if state.leader in load:
-                load[state.leader] += 1
-        looked_count += len(topic.partitions)
-        if looked_count >= LOOKED_PER_CHUNK:
-            looked_count = 0
-            yield
-    return load
 
 
 def decide_alter_partition_reassignments(

@@ -121,8 +121,14 @@ def test_nodes_are_started_moved_between_killed_and_stopped(cluster: Started) ->
     drained = cluster.ask("drain", "3", "--at-once", "2")
     assert drained.returncode == 0, drained
     assert cluster.led()[3] == 0
+    with Client(f"127.0.0.1:{cluster.port}") as client:
+        client.create("later", 6)
     assert cluster.ask("spread").returncode == 0
-    assert cluster.led() == {1: 4, 2: 4, 3: 4}
+    assert cluster.led() == {1: 9, 2: 9, 3: 0}, "a drained broker is given nothing"
+    assert re.search(r"3 +broker,controller .* serves, drained +0 ", cluster.ask("status").stdout)
+    assert cluster.ask("undrain", "3").returncode == 0
+    assert cluster.ask("spread").returncode == 0
+    assert cluster.led() == {1: 6, 2: 6, 3: 6}
     assert cluster.ask("spread").stdout == "nothing has to move\n"
 
     os.kill(cluster.pid_of(3), signal.SIGKILL)
@@ -161,6 +167,7 @@ def test_what_is_refused(cluster: Started, tmp_path: Path) -> None:
         (("move", "orders", "--to", "1"), 2, "the cluster has no orders"),
         (("move", "orders", "--to", "9"), 2, "no broker 9 serves: there are 1, 2, 3"),
         (("drain", "9"), 2, "the cluster has no broker 9"),
+        (("undrain", "9"), 2, "the cluster has no broker 9"),
     ):
         refused = cluster.ask(*words)
         assert (refused.returncode, said in refused.stderr) == (code, True), refused

@@ -61,3 +61,11 @@ def test_a_drain_gives_to_whoever_leads_fewest() -> None:
 def test_the_last_broker_is_not_drained() -> None:
     with pytest.raises(ValueError, match="no other broker"):
         drain_moves({("a", 0): 1}, [1], 1)
+
+
+def test_a_spread_takes_all_from_a_drained_broker() -> None:
+    """And gives it nothing; where all are drained they are as good as each other."""
+    leaders: dict[Partition, int] = {("t", index): 1 + index % 2 for index in range(8)}
+    moves = spread_moves(leaders, [1, 2, 3], [2])
+    assert Counter(after(leaders, moves).values()) == {1: 4, 3: 4}
+    assert not spread_moves(leaders, [1, 2], [1, 2])

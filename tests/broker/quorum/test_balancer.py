@@ -15,6 +15,7 @@ from millrace.kraft.errors import LogFull, TooManyCommands
 from millrace.protocol.messages.report_load import LoadedPartition, LoadedTopic, ReportLoadRequest
 from millrace.runtime.errors import Unavailable
 from tests.kraft.commands.test_leaders import Cluster
+from tests.kraft.commands.test_takers import drain
 from tests.kraft.tables.build import topic_id
 from tests.patience import PATIENCE_S
 
@@ -123,3 +124,16 @@ def test_a_move_that_is_refused_is_not_counted(monkeypatch: pytest.MonkeyPatch) 
 def test_one_that_is_turned_off_ends_at_once() -> None:
     table = Table(replace(SETTINGS, is_enabled=False))
     asyncio.run(asyncio.wait_for(table.balancer.run(), PATIENCE_S))
+
+
+def test_a_drained_broker_is_given_nothing() -> None:
+    """Of two idle brokers the one that was drained takes no part."""
+    table = Table()
+    drain(table.cluster, 2)
+    before = table.cluster.led()
+    table.report(1, **{f"_{index}": 4 for index in before[1]})
+    table.report(2)
+    table.report(3)
+    after = table.balance()
+    assert after[2] == before[2]
+    assert len(after[3]) == len(before[3]) + 1
