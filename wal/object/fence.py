@@ -33,15 +33,21 @@ condition. Then it may read. The argument:
      arrive). Nothing above counts puts: they are one owner's, of the same bytes, and what is known is known
      of the slot. If either succeeds, or is answered by "exists" with our own bytes read back, the slot holds
      them, or held them until somebody trimmed it who had them: it is acknowledged once. If either finds
-     another's, or, told "exists", finds nothing there any more, while no put of this slot has been answered
-     by success, then a newer owner sealed the slot (2), or has taken the log with it and trimmed it: for we
-     delete only below what we confirmed. Either way we are fenced, and whether the other put says success
+     another's, then a newer owner sealed the slot (2): we are fenced, and whether the other put says success
      before that makes no difference to what the new owner has read. What a loser says after the first answer
      is not listened to: by then the slot may be trimmed, deleted, and by (3) hold a late seal. A duplicate
      that arrives behind all that finds its slot (a) with its own bytes: nothing happens; (b) sealed: it is
      refused; (c) deleted: as in 7. (c) is a slot below the head or void, never the tip or beyond it: the
      tip's seal stays (6), an owner that said CLOSING has no slot under way but those up to its closing, and
      these are all its own; and a void one that comes back is void by the same links.
+
+  9. A put that is told "exists", of a slot in which a read finds nothing, says one of two things. A newer
+     owner has taken the log, with our bytes in the slot, and trimmed them: for we delete only below what we
+     confirmed. Or the store shows a moment late what it took, as one that keeps an object's attributes
+     beside it may. So it is put again a few times; an object of a later epoch says the first; and where
+     there is none, the upload waits and goes on as with any store that does not answer. Should its put
+     succeed after all, the slot had no seal, which stays while we live (6): so its bytes were ours, the new
+     owner has them, and the acknowledgement is true. The seal that shuts us out lies further on.
 
 Without conditional writes (`fence=reservation`): each owner puts a claim under its epoch before it lists the
 log, and acknowledges a group of slots when a listing that began after their puts shows nothing of a higher
@@ -90,6 +96,8 @@ from millrace.wal.object.recovery import Extent, Listing, Tip, find_extent, find
 
 SEALS_MAX = 1024
 SEALS_GROWTH = 8
+# Before each put of a slot that the store says is taken, and shows nothing of; the first goes at once.
+VANISHED_WAITS_MS = (0, 50, 100, 200, 400)
 NO_STAMP = Stamp(0, 0, Place(0, 0), 0)
 WAS_PUT, IS_LISTED = "a put succeeded", "a list names it"
 
@@ -119,8 +127,8 @@ class Fence(Protocol):
         ...
 
     async def put(self, place: Place, parts: Sequence[Buffer]) -> None:
-        """One attempt. Raises WalFenced when the slot is another's, and what the store raises when it does
-        not answer."""
+        """One attempt, of a few puts where the store contradicts itself. Raises WalFenced when the slot is
+        another's, and what the store raises when it does not answer."""
         ...
 
     async def verify(self) -> None:
@@ -290,13 +298,25 @@ class ConditionalFence(_Names):
             )
 
     async def put(self, place: Place, parts: Sequence[Buffer]) -> None:
-        """Raises WalFenced where another owner's object is in the place."""
+        """Raises WalFenced where another owner's object is in the place, StoreContradicts where the store
+        says time after time that there is one, and shows none, and nobody has taken the log."""
         key = object_key(self._reader.prefix, place)
-        try:
-            await self._store.put_if_absent(key, parts)
-        except PreconditionFailed:
-            found = await self._epoch_in(key)
-            raise WalFenced(self.epoch, NO_EPOCH if found is None else found) from None
+        for wait_ms in VANISHED_WAITS_MS:
+            if wait_ms:
+                await asyncio.sleep(wait_ms / 1000)
+            try:
+                await self._store.put_if_absent(key, parts)
+            except PreconditionFailed:
+                found = await self._epoch_in(key)
+            else:
+                return
+            if found is not None:
+                raise WalFenced(self.epoch, found)
+        async for epoch in self._reader.epochs_after(self.epoch):
+            raise WalFenced(self.epoch, epoch)
+        error = contradiction(key, EXISTS, NOT_THERE, len(VANISHED_WAITS_MS))
+        error.store = WAL_STORE
+        raise error
 
     async def verify(self) -> None:
         """A put that succeeded is proof enough."""

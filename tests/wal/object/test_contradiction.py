@@ -3,6 +3,7 @@ and is named with the key."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 
 import pytest
@@ -11,6 +12,7 @@ from millrace.runtime.objectstore import StoreContradicts
 from millrace.runtime.objectstore.rounds import AT_ONCE, LONGEST_WAIT_MS, ROUNDS_MAX
 from millrace.runtime.objectstore.watched import WAL_STORE
 from millrace.runtime.rand import Rand
+from millrace.wal.errors import WalFenced
 from millrace.wal.log import WalOwner
 from millrace.wal.object.layout import FenceKind, parse_claim, root_key
 from millrace.wal.object.log import ObjectWal
@@ -99,5 +101,54 @@ def test_an_object_that_is_listed_and_cannot_be_read(fence: FenceKind) -> None:
         store.is_hidden, store.is_listed = lambda key: key == newest, True
         told = await refused(store, name)
         assert told.startswith(f"{newest}: a list names it, a read that there is no such object")
+
+    run_simulation(lambda loop: main())
+
+
+@pytest.mark.parametrize("away_s", [0.2, 20.0])
+def test_a_slot_that_is_shown_late_is_put_again(away_s: float) -> None:
+    """The store says "exists" of the slot of an owner that nobody replaced, and shows nothing there, for a
+    moment or for long: the log waits, names what it waits for, and goes on."""
+
+    async def main() -> None:
+        store = Contradicting(StillClock())
+        wal, journal = await opened(store, owner(1), "conditional"), Journal()
+        assert [record async for record in wal.recover()] == []
+        wal.start(journal.on_confirmed, journal.on_failed)
+        await journal.reach(wal.append(b"before").end)
+        store.is_refused = store.is_hidden = lambda key: key.startswith(EPOCH_1)
+        record = wal.append(b"meanwhile")
+        await asyncio.sleep(away_s)
+        assert journal.end < record.end
+        if away_s > 1:
+            assert "a put is told that it exists" in wal.blocked_reason
+        store.is_refused = store.is_hidden = lambda key: False
+        await journal.reach(record.end)
+        assert not journal.failures
+        assert not wal.blocked_reason
+
+    run_simulation(lambda loop: main())
+
+
+def test_a_slot_that_vanished_with_the_log_ends_the_owner() -> None:
+    """A newer owner has the log, and what it left of the old one's slot is a refusal and nothing to read: the
+    old owner is fenced by what lies in the later epoch."""
+
+    async def main() -> None:
+        store = Contradicting(StillClock())
+        wal, journal = await opened(store, owner(1), "conditional"), Journal()
+        assert [record async for record in wal.recover()] == []
+        wal.start(journal.on_confirmed, journal.on_failed)
+        await journal.reach(wal.append(b"before").end)
+        newer, known = await opened(store, owner(2), "conditional"), Journal()
+        assert [bytes(record.payload) async for record in newer.recover()] == [b"before"]
+        newer.start(known.on_confirmed, known.on_failed)
+        await known.reach(newer.append(b"newer").end)
+        store.is_refused = store.is_hidden = lambda key: key.startswith(EPOCH_1)
+        wal.append(b"late")
+        await asyncio.sleep(5)
+        (error,) = journal.failures
+        assert isinstance(error, WalFenced)
+        assert error.args[-1] == 2
 
     run_simulation(lambda loop: main())
