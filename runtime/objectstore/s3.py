@@ -50,6 +50,7 @@ from millrace.runtime.scheduling.yield_queue import YieldQueue
 log = logging.getLogger(__name__)
 
 _SINGLE_DELETES = 16
+_MISSING_TRUSTED_S = 30.0
 # Keeps what it read of the library's description of S3, a megabyte of JSON: a second store opens without it.
 _LOADER = create_loader()
 _CRC_HEADER = "x-amz-checksum-crc32c"
@@ -89,6 +90,7 @@ class S3ObjectStore:
         if not self.has_checksums:
             self.bulk_delete.leave_out_checksums()
         self._is_closed = False
+        self._missing_trusted_until_s = 0.0  # by the loop's clock
 
     @staticmethod
     async def open(
@@ -187,11 +189,12 @@ class S3ObjectStore:
 
     async def head(self, key: str) -> ObjectEntry | None:
         """None where there is no object. Raises StoreUnavailable for an answer without a date, StoreDenied
-        where rights are missing."""
+        where rights are missing, BucketMissing."""
         try:
             with self._call(key):
                 found = await self._client.head_object(**self._at(key))
         except ObjectMissing:
+            await self._confirm_missing(key)
             return None
         except StoreDenied as refusal:
             await self._say_why(key, refusal)
@@ -362,6 +365,17 @@ class S3ObjectStore:
         if len(status) == 2 and str(status[0]) == str(status[1]):
             with suppress(ObjectMissing):
                 await self.get_range(key, 0, 1)
+
+    async def _confirm_missing(self, key: str) -> None:
+        """A HEAD is told 404 of a bucket that is gone, and by some stores of keys that nobody has, as it is
+        of an object: the store looks empty then. What answers with a body says which, and that it was the
+        object is believed of the HEADs that follow for `_MISSING_TRUSTED_S`. An object that was put meanwhile
+        was not there when the HEAD asked."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._missing_trusted_until_s:
+            with suppress(ObjectMissing):
+                await self.get_range(key, 0, 1)
+            self._missing_trusted_until_s = now_s + _MISSING_TRUSTED_S
 
     async def _is_content(self, key: str, content: bytes) -> bool:
         try:

@@ -2,7 +2,7 @@
 tested whole.
 
 status or code                                         raised as
-NoSuchKey, NoSuchUpload, any other 404                 ObjectMissing
+NoSuchKey, NoSuchUpload, a 404 without a code          ObjectMissing
 412                                                    PreconditionFailed
 507, XMinioStorageFull                                 StoreFull
 409                                                    StoreConflict, a StoreUnavailable
@@ -13,7 +13,10 @@ NoSuchKey, NoSuchUpload, any other 404                 ObjectMissing
 no answer: connection, timeout, answer cut off         StoreUnavailable
 200 from somebody else, such as a proxy's own page     StoreUnavailable: nothing is known of what was asked
 NoSuchBucket                                           BucketMissing, a StoreDenied
-everything else (401, 403, 501, ...)                   StoreDenied: asking again would not help
+everything else (401, 403, 501, ...)                   StoreDenied: asking again would not help; so is a 404
+                                                       with a code of its own, as for keys that nobody has:
+                                                       taken for a missing object it would look like an empty
+                                                       store
 """
 
 from __future__ import annotations
@@ -84,6 +87,8 @@ _TO_DO = {
     "a start with new ones",
 }
 _AGAIN_STATUS = (408, 409, 429)
+# What a 404 has to say to be about the object or the upload. The last three: it has no body, or an empty one.
+_MISSING = ("NoSuchKey", "NoSuchUpload", "404", "NotFound", "")
 _NO_ANSWER = (
     EndpointError,
     HTTPClientError,
@@ -159,7 +164,7 @@ def s3_refusal(status: int, code: str, key: str, message: str = "") -> Exception
         return StoreUnavailable(key, code, status, *([_TO_DO[code]] if code in _TO_DO else []))
     if status == 412:
         return PreconditionFailed(key)
-    if status == 404 and code != "NoSuchBucket":
+    if status == 404 and code in _MISSING:
         return ObjectMissing(key)
     kind = BucketMissing if code == "NoSuchBucket" else StoreDenied
     return kind(key, code, status, message) if message else kind(key, code, status)

@@ -700,7 +700,31 @@ def test_a_completed_upload_whose_answer_was_lost() -> None:
     requests = _upload([CUT, gone, there], survives)
     assert [request.method for request in requests] == ["POST", "PUT", "POST", "POST", "HEAD"]
     assert b"<ChecksumCRC32C>" in requests[2].body
-    _upload([gone, answer(404)], is_gone)
+    _upload([gone, answer(404), refusal(404, "NoSuchKey")], is_gone)
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"), [("NoSuchBucket", BucketMissing), ("InvalidAccessKeyId", StoreDenied)]
+)
+def test_a_head_that_finds_nothing_asks_what_is_missing(code: str, remedy: type[Exception]) -> None:
+    """404 of a HEAD says of an object that is not there what it says of a bucket that is gone, and of keys
+    that nobody has: none of these is an empty store. With a store that has said that it was the object, no
+    more than one in 30 s asks."""
+
+    async def is_empty(store: S3ObjectStore) -> None:
+        for _ in range(3):
+            assert await store.head("c/a") is None
+
+    async def is_none(store: S3ObjectStore) -> None:
+        for _ in range(2):
+            with pytest.raises(StoreDenied) as denied:
+                await store.head("c/a")
+            assert type(denied.value) is remedy
+            assert code in str(denied.value)
+
+    requests = scripted([answer(404), refusal(404, "NoSuchKey"), answer(404), answer(404)], is_empty)
+    assert [request.method for request in requests] == ["HEAD", "GET", "HEAD", "HEAD"]
+    scripted([answer(404), refusal(404, code)] * 2, is_none)
 
 
 def test_a_completion_that_failed_within_a_200_is_unavailable() -> None:
@@ -787,6 +811,9 @@ def test_a_missing_bucket_is_denied(endpoint: str) -> None:
         (404, "NoSuchKey", ObjectMissing),
         (404, "NoSuchUpload", ObjectMissing),
         (404, "404", ObjectMissing),
+        (404, "", ObjectMissing),
+        (404, "InvalidAccessKeyId", StoreDenied),
+        (404, "XAdminUserNotFound", StoreDenied),
         (404, "NoSuchBucket", BucketMissing),
         (412, "PreconditionFailed", PreconditionFailed),
         (409, "ConditionalRequestConflict", StoreConflict),

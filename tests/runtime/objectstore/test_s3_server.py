@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -147,7 +148,7 @@ class TestS3ObjectStoreOnAServer(ObjectStoreContract):
 
 def test_who_loses_a_conditional_put_finds_what_won(tmp_path: Path) -> None:
     """As docker-compose.yml starts the server: an owner of a log of objects that is told "exists" and finds
-    nothing takes it that another has the log, and ends. The bucket is there from the start."""
+    nothing waits until it is told one thing. The bucket is there from the start."""
 
     async def put(store: ObjectStore, key: str, body: bytes) -> bytes:
         try:
@@ -166,3 +167,27 @@ def test_who_loses_a_conditional_put_finds_what_won(tmp_path: Path) -> None:
 
     with S3Server(tmp_path, is_xattr=True, made="raced") as server:
         asyncio.run(main(server))
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [({"access_key": "nobody"}, "XAdminUserNotFound"), ({"bucket": "nowhere"}, "NoSuchBucket")],
+)
+def test_a_store_that_does_not_know_us_is_no_empty_store(
+    server: S3Server, changed: dict[str, str], code: str
+) -> None:
+    """Keys that nobody has, and a bucket that is not there, are answered with 404, as an object that is not
+    there is: each verb tells them apart."""
+
+    bucket = f"bucket{next(bucket_numbers)}"
+
+    async def main() -> None:
+        store = await S3ObjectStore.open(replace(server.settings(bucket), **changed), shared_session())
+        calls = store.head("a"), store.get("a"), store.put("a", [b"x"]), store.put_if_absent("a", [b"x"])
+        for call in (*calls, anext(store.list(""))):
+            with pytest.raises(StoreDenied, match=code):
+                await call
+        await store.close()
+
+    server.make(bucket)
+    asyncio.run(main())
