@@ -410,7 +410,8 @@ class Broker:
         ends."""
         storage, image = self._engine, None if self.controller is None else self.controller.publisher.image
         if storage is not None and image is not None:
-            error.left = left_in_wal(*storage.not_uploaded(), image, str(self._settings.wal))
+            member_id = None if self._settings.is_alone else self._settings.node_id
+            error.left = left_in_wal(*storage.not_uploaded(), image, str(self._settings.wal), member_id)
             storage.end(error)
         self._on_failed(error)
 

@@ -287,33 +287,47 @@ class Owner:
         raise self._replaced
 
 
-def left_in_wal(ranges: Sequence[StreamRange], size_bytes: int, image: MetadataImage, wal: str) -> str:
-    """What only this process's WAL holds, in words that go on a sentence; also to the log, partition by
-    partition."""
+def left_in_wal(
+    ranges: Sequence[StreamRange],
+    size_bytes: int,
+    image: MetadataImage,
+    wal: str,
+    member_id: int | None = None,
+) -> str:
+    """What this process acknowledged and knows in its WAL alone, in words that go on a sentence; also to the
+    log, partition by partition. What `image` has as committed is left out. `member_id`: the broker that this
+    is of a cluster, where another one may recover its WAL, and have done so unseen; None: of none."""
     names = {bytes(topic.topic_id): topic.name for topic in image.topics}
-    rows: list[tuple[str, int, StreamRange]] = []
+    rows: list[tuple[str, int, int, int]] = []
     for one in ranges:
         stream = image.streams.get(one.stream_id)
         if stream is not None and stream.role is StreamRole.DATA and stream.topic_id in names:
-            rows.append((names[stream.topic_id], stream.partition, one))
-    rows.sort(key=lambda row: row[:2])
+            start = max(one.start, stream.end)
+            if start < one.end:
+                rows.append((names[stream.topic_id], stream.partition, start, one.end))
+    rows.sort()
     if not rows:
         return "; nothing was acknowledged here that is not in objects"
-    count = sum(one.end - one.start for _, _, one in rows)
-    for name, partition, one in rows[:TOLD_MAX]:
-        log.critical(
-            "ownership: acknowledged and in the WAL %s alone: %s-%d [%d, %d)",
-            wal,
-            name,
-            partition,
-            one.start,
-            one.end,
-        )
+    count = sum(end - start for _, _, start, end in rows)
+    where = f"in the WAL {wal} alone" if member_id is None else f"in the WAL {wal}, and seen in no object"
+    level = logging.CRITICAL if member_id is None else logging.WARNING
+    for name, partition, start, end in rows[:TOLD_MAX]:
+        log.log(level, "ownership: acknowledged and %s: %s-%d [%d, %d)", where, name, partition, start, end)
     first = ", ".join(
-        f"{name}-{partition} [{one.start}, {one.end})" for name, partition, one in rows[:NAMED_MAX]
+        f"{name}-{partition} [{start}, {end})" for name, partition, start, end in rows[:NAMED_MAX]
     )
     more = f" and {len(rows) - NAMED_MAX} more partitions, in the log" if len(rows) > NAMED_MAX else ""
+    told = f"; {count} records ({size_bytes} bytes) were acknowledged here and are {where}: {first}{more}"
+    return told if member_id is None else told + _recovered_by(image, member_id)
+
+
+def _recovered_by(image: MetadataImage, member_id: int) -> str:
+    """What becomes of the WAL of a member of a cluster, as far as is known here."""
+    failover = image.failovers.get(member_id)
+    if failover is not None and failover.by_node >= 0:
+        return f"; broker {failover.by_node} recovers that WAL, and them with it"
     return (
-        f"; {count} records ({size_bytes} bytes) were acknowledged here and are in the WAL {wal} alone: "
-        f"{first}{more}"
+        "; if another broker took over it recovers that WAL, or has, and them with it: millrace cluster "
+        "status tells whether partitions still wait; a process on a copy of this node's log directory does "
+        "not"
     )

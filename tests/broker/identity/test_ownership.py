@@ -4,6 +4,7 @@ late, or not at all."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -19,12 +20,15 @@ from millrace.broker.identity.ownership import (
     left_in_wal,
 )
 from millrace.kraft.tables.claims import METADATA_SERIES
+from millrace.protocol.messages.commit_upload import CommitUploadRequest, UploadedRange
+from millrace.protocol.messages.prepare_objects import PrepareObjectsRequest
 from millrace.runtime.objectstore import ObjectEntry, StoreUnavailable
 from millrace.runtime.objectstore.memory import MemoryObjectStore
 from millrace.runtime.objectstore.retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
 from millrace.s3stream.ids import StreamId, StreamRange
 from tests.kraft.build import HandClock
+from tests.kraft.commands.test_leaders import Cluster
 from tests.kraft.tables.build import create, open_streams, topic
 from tests.kraft.test_replay import Machine
 from tests.s3stream.build import run as run_in_virtual_time
@@ -200,3 +204,30 @@ def test_what_is_left_in_the_log_is_told_by_partition() -> None:
     )
     assert told.endswith("t-19 [5, 8) and 10 more partitions, in the log")
     assert left_in_wal([], 0, machine.image, "w") == "; nothing was acknowledged here that is not in objects"
+
+
+def test_a_member_of_a_cluster_does_not_call_lost_what_others_recover(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Who recovers its log is named where metadata says so; where this process cannot know, both that can be
+    are said; what the recovery has committed, as far as it is seen, is left out. Nothing of it is
+    critical."""
+    cluster = Cluster()
+    ids = open_streams(cluster, "t", cluster.led()[1][0], 0, 1)
+    ranges = [StreamRange(StreamId(one), 0, 8) for one in ids]
+    told = left_in_wal(ranges, 47, cluster.image, "0@s3://wal", 1)
+    assert told.startswith("; 8 records (47 bytes) were acknowledged here and are in the WAL 0@s3://wal, and")
+    assert "if another broker took over it recovers that WAL, or has" in told
+    cluster.fence(1)
+    cluster.settle()
+    began = cluster.begin(2, 1)
+    told = left_in_wal(ranges, 47, cluster.image, "0@s3://wal", 1)
+    assert told.endswith("; broker 2 recovers that WAL, and them with it")
+    assert "alone" not in told
+    first = cluster.do(PrepareObjectsRequest(1, began.node_epoch, 1, 60_000)).first_object_id
+    spans = [UploadedRange(ids[1], 0, 5)]
+    assert not cluster.do(CommitUploadRequest(1, began.node_epoch, first, 100, spans)).error_code
+    told = left_in_wal(ranges, 47, cluster.image, "0@s3://wal", 1)
+    assert told.startswith("; 3 records ")
+    assert " [5, 8)" in told
+    assert not [one for one in caplog.records if one.levelno >= logging.CRITICAL]
