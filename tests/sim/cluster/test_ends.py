@@ -1,0 +1,79 @@
+"""How a broker ends that finds itself replaced: at once, since nothing of its is to be saved any more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from millrace.broker import app
+from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.protocol.batch_build import build_batch
+from millrace.protocol.records import Record
+from millrace.runtime.errors import Fenced
+from tests.sim import asking
+from tests.sim.cluster.run import Plan, Run
+from tests.sim.loop import SimLoop, own_context, run_simulation
+from tests.sim.objectstore import StoreFaults
+from tests.sim.workload import ANY_TIME
+
+AWAY_S = 12.0
+ENDED_S = 3.0
+SLOW = StoreFaults(latency_ms=(300, 400))
+
+
+def test_a_replaced_broker_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands still, cut off from the controllers, while another recovers its log. It goes on with what its
+    partitions save, is told by the bucket that it was replaced, and what it saved is acknowledged by nobody
+    then: a broker that ends in order would wait ten seconds for it."""
+
+    made: list[PartitionDirectory] = []
+
+    class Noted(PartitionDirectory):
+        def __init__(self, *args: Any, **keys: Any) -> None:
+            made.append(self)
+            super().__init__(*args, **keys)
+
+    monkeypatch.setattr(app, "PartitionDirectory", Noted)
+
+    async def main(loop: SimLoop) -> None:
+        run = Run(loop, Plan(0, controllers=1, brokers=2, wal="object"))
+        cut, (controller,) = run.brokers[0], run.controllers
+        ends: list[BaseException | None] = []
+        cut._on_end = lambda life, error: ends.append(error)  # type: ignore[method-assign]
+        keeping = [asyncio.ensure_future(machine.keep_up()) for machine in run.machines]
+        await run.all_up()
+        client = run.client("client")
+        topic_id = await asking.create_topic(client, "t", 4, ANY_TIME)
+        for index in range(4):
+            batch = build_batch([Record(None, b"value", run.world.true_clock.wall_ms())])
+            while True:
+                answer = await client.ask(0, asking.produce_request((topic_id, index), batch))
+                if not answer.responses[0].partition_responses[0].error_code:
+                    break
+                await asyncio.sleep(0.1)
+        for pair in ((cut.host, controller.host), (controller.host, cut.host)):
+            run.world.net.sever(*pair)
+        assert cut.life is not None
+        loop.freeze(cut.life)
+        await asyncio.sleep(AWAY_S)
+        cut.set_faults(SLOW)
+        loop.thaw()
+        (directory,) = [one for one in made if one.node_id == cut.node_id]
+        partitions = directory.opened()
+        assert partitions
+        saves = [loop.create_task(one.save(), context=own_context(cut.life)) for one in partitions]
+        while not ends:  # noqa: ASYNC110  (of the process under test)
+            await asyncio.sleep(0.1)
+        (error,) = ends
+        assert isinstance(error, Fenced), error
+        assert not any(one.done() for one in saves), "nobody acknowledges what they wrote"
+        assert cut.process is not None
+        began_s = loop.time()
+        await loop.create_task(cut.process.stop(), context=own_context(cut.life))
+        assert loop.time() - began_s < ENDED_S
+        for task in keeping:
+            task.cancel()
+
+    run_simulation(main)
