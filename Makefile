@@ -109,6 +109,9 @@ sim-cluster: $(DEV_READY) ## hunt through simulated clusters whose brokers fail 
 sim-cluster-bugs: $(DEV_READY) ## plant deliberate bugs, one at a time, between simulated nodes: each has to be found
 	@$(BIN)/python -m tests.sim.cluster.bugs
 
+rolling-upgrade: $(DEV_READY) ## nodes of this version and of another checkout's in one cluster, upgraded and taken back while clients use it (BASE, a folder with its own .venv; LOG=object)
+	@$(BIN)/python -m tests.live.rolling_upgrade --base $(BASE) $(if $(LOG),--log $(LOG))
+
 chaos: $(DEV_READY) s3-server ## kill, stop, halt real nodes of a cluster, cut and slow their network (root), while clients use it, ten minutes (MINUTES, SEED, FAULTS=nodes or network)
 	@$(BIN)/python -m tests.live.chaos --minutes $${MINUTES:-10} --seed $${SEED:-0} $(if $(FAULTS),--faults $(FAULTS))
 
@@ -200,4 +203,4 @@ lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index
 clean: ## remove what make built, never data
 	@rm -rf $(VENV) build *.egg-info protocol/*.so tests/compat/java/libs tests/s3server/.build tests/spark_jobs/.build spark_jobs/jars tests/spark_jobs/s3/jars .mypy_cache .ruff_cache
 
-.PHONY: setup-dev docker-test test-wheel bench-testing attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs sim-quorum sim-cluster sim-cluster-bugs chaos cluster bench-cluster
+.PHONY: setup-dev docker-test test-wheel bench-testing attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs sim-quorum sim-cluster sim-cluster-bugs chaos rolling-upgrade cluster bench-cluster

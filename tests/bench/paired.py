@@ -31,6 +31,7 @@ from tests.bench.produce_load import ProduceLoad, batch_of, make_topic, produce_
 from tests.bench.report import Row, exit_code, table
 from tests.bench.rest import wait_rest
 from tests.live import LiveBroker
+from tests.live.rolling_upgrade import python_of
 
 WAL = "1GiB"
 WARM_S = 4.0
@@ -43,10 +44,7 @@ class VersionBroker(LiveBroker):
 
     def __init__(self, checkout: Path, folder: Path, wal: str) -> None:
         super().__init__(folder, {"num.partitions": "8"}, wal=wal)
-        self._python = checkout / ".venv" / "bin" / "python"
-
-    def command(self) -> list[str]:
-        return [str(self._python), *super().command()[1:]]
+        self.python = python_of(checkout)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ class LiveBroker:
         within: Sequence[str] = (),
     ) -> None:
         self.folder = folder
+        self.python = sys.executable  # of another checkout: that version is started
         self._is_warm = is_warm
         self._within = list(within)
         self.host = host
@@ -68,7 +69,7 @@ class LiveBroker:
             "admin.listener": f"{self.host}:{self.admin_port}",
             **self._overrides,
         }
-        words = [sys.executable, "-m", "millrace.broker", "serve", "--data-dir", str(self.folder / "data")]
+        words = [self.python, "-m", "millrace.broker", "serve", "--data-dir", str(self.folder / "data")]
         words = [*self._within, *words]
         for key, value in settings.items():
             words += ["--override", f"{key}={value}"]
