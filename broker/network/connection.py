@@ -6,9 +6,11 @@ Not here: what a request means (dispatch.py and the handlers), who may connect a
 (server.py). Kept true:
 
   * Requests begin in the order of their frames; replies leave in that order whatever order they finish in.
-    Behind one that changes what others see (Order.BARRIER) nothing begins before it is done. What may have a
-    large answer (AT_HEAD) begins when nothing ahead of it waits: its answer could not leave before, and one
-    that waits for its turn is charged to nobody.
+    Behind one that changes what others see (Order.BARRIER) nothing begins before it is done, nor behind one
+    that waits for the members of a group (KEPT_BY_GROUPS): that takes up to half an hour, which nobody cuts
+    short, and what were done behind it could not leave. What may have a large answer (AT_HEAD) begins when
+    nothing ahead of it waits: its answer could not leave before, and one that waits for its turn is charged
+    to nobody.
   * At most IN_FLIGHT_MAX requests of a connection are unfinished. Java clients pipeline 5, librdkafka as many
     as it likes; the depth only has to cover the WAL's latency, and beyond 64 a deeper line buys nothing but
     memory.
@@ -367,12 +369,14 @@ class Connection(asyncio.BufferedProtocol):
         if exchange.is_pending:
             if self._key in WITH_RECORDS:
                 self._charge_parts(exchange)
+            is_kept = self._key in KEPT_BY_GROUPS
+            if is_kept and exchange.is_barrier:  # it is decoded in chunks
+                exchange.on_begun = lambda: self._give_back(exchange)
+            elif is_kept:
+                exchange.is_barrier = True
+                self._uncharge(exchange)
             if exchange.is_barrier:
                 self._watch(exchange)
-                if self._key in KEPT_BY_GROUPS:
-                    exchange.on_begun = lambda: self._give_back(exchange)
-            elif self._key in KEPT_BY_GROUPS:
-                self._uncharge(exchange)
             return False
         return True
 

@@ -11,11 +11,12 @@ from millrace.broker.requests.api_traits import Order, keys
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.apis import API
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from millrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from tests.broker.shell import Shell
+from tests.broker.shell import MIB, Shell
 from tests.patience import eventually
 
-FETCH, METADATA, JOIN, HEARTBEAT = 1, 3, 11, 12
+PRODUCE, FETCH, METADATA, JOIN, HEARTBEAT = 0, 1, 3, 11, 12
 BARRIERS = keys(lambda traits: traits.order is Order.BARRIER)
 
 
@@ -128,7 +129,7 @@ def test_a_fetch_waits_until_all_ahead_of_it_has_left() -> None:
     answers begins behind it."""
 
     async def run() -> None:
-        fetches, joins = Ledger(FETCH), Ledger(JOIN)
+        fetches, produced = Ledger(FETCH), Ledger(PRODUCE)
         asked: list[int] = []
 
         def ask(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
@@ -136,16 +137,16 @@ def test_a_fetch_waits_until_all_ahead_of_it_has_left() -> None:
             return fetches.ask(context, request)
 
         version = API[FETCH].max_stable_version
-        async with Shell({FETCH: fetches.change, JOIN: joins.change, HEARTBEAT: ask}) as shell:
+        async with Shell({FETCH: fetches.change, PRODUCE: produced.change, HEARTBEAT: ask}) as shell:
             client, other = await shell.client(), await shell.client()
-            client.send(JOIN, 9)
+            client.send(PRODUCE, 9)
             for _ in range(3):
                 client.send(FETCH, version)
-            await eventually(lambda: bool(joins.changes))
+            await eventually(lambda: bool(produced.changes))
             assert (await other.ask(HEARTBEAT, 4)).error_code == 0
             assert not fetches.changes, "one began behind a request that has not left"
-            joins.finish()
-            await client.receive(JOIN, 9)
+            produced.finish()
+            await client.receive(PRODUCE, 9)
             for _ in range(3):
                 await eventually(lambda: bool(fetches.changes))
                 await other.ask(HEARTBEAT, 4)
@@ -160,5 +161,36 @@ def test_a_fetch_waits_until_all_ahead_of_it_has_left() -> None:
             fetches.finish()
             await client.receive(FETCH, version)
             await client.receive(HEARTBEAT, 4)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("protocols_count", [1, 20_000], ids=["small", "decoded in chunks"])
+def test_nothing_begins_behind_one_who_waits_for_its_group(protocols_count: int) -> None:
+    """However long its members take: what were done behind it could not leave, and would hold the memory of
+    requests all the while. It holds none itself, and what it sent begins when it is answered."""
+
+    async def run() -> None:
+        joins, asked = Ledger(JOIN), Ledger(HEARTBEAT)
+        protocols = [JoinGroupRequestProtocol(f"p{number}") for number in range(protocols_count)]
+        async with Shell({JOIN: joins.change, HEARTBEAT: asked.change}, memory_bytes=16 * MIB) as shell:
+            client, other = await shell.client(), await shell.client()
+            client.send(JOIN, 7, JoinGroupRequest("g", protocols=protocols))
+            for _ in range(3):
+                client.send(HEARTBEAT, 4)
+            await eventually(lambda: bool(joins.changes))
+            other.send(HEARTBEAT, 4)
+            await eventually(lambda: bool(asked.changes))
+            asked.finish()
+            await other.receive(HEARTBEAT, 4)
+            assert not asked.changes, "one began behind the join"
+            await eventually(lambda: not any(part.used_bytes for part in shell.memory.of_frames))
+            joins.finish()
+            await client.receive(JOIN, 7)
+            await eventually(lambda: len(asked.changes) == 3)
+            for _ in range(3):
+                asked.finish()
+                await client.receive(HEARTBEAT, 4)
+            await eventually(lambda: not shell.memory.used_bytes)
 
     asyncio.run(run())

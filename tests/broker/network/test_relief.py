@@ -12,7 +12,6 @@ import pytest
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.messages.fetch import FetchResponse
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from millrace.protocol.messages.join_group import JoinGroupResponse
 from millrace.protocol.messages.produce import ProduceResponse
 from millrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tests.broker.shell import LOOPS, MIB, Client, Shell
@@ -125,21 +124,21 @@ def test_a_slow_sender_stays_while_nobody_waits() -> None:
 
 
 def test_what_is_done_behind_one_that_waits_gives_back_its_memory() -> None:
-    """A Produce that was answered behind a JoinGroup that waits for its group cannot be sent; others that
-    produce do not wait for that."""
+    """A Produce that was answered behind a request that waits cannot be sent; others that produce do not wait
+    for that."""
 
     async def run() -> None:
-        joined: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        handlers = {JOIN_GROUP: lambda *_: joined, PRODUCE: lambda *_: ProduceResponse()}
+        beaten: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        handlers = {HEARTBEAT: lambda *_: beaten, PRODUCE: lambda *_: ProduceResponse()}
         async with Shell(handlers, memory_bytes=256) as shell:
             client, other = await shell.client(), await shell.client()
-            client.send(JOIN_GROUP, 7)
+            client.send(HEARTBEAT, 4)
             for _ in range(12):
                 client.send(PRODUCE, 9)
             await eventually(lambda: shell.memory.bulk.used_bytes >= shell.memory.bulk.limit_bytes)
             await asyncio.wait_for(other.ask(PRODUCE, 9), PATIENCE_S)
-            joined.set_result(JoinGroupResponse())
-            await client.receive(JOIN_GROUP, 7)
+            beaten.set_result(HeartbeatResponse())
+            await client.receive(HEARTBEAT, 4)
             for _ in range(12):
                 await client.receive(PRODUCE, 9)
             await eventually(lambda: shell.memory.used_bytes == 0)
