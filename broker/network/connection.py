@@ -24,8 +24,8 @@ Not here: what a request means (dispatch.py and the handlers), who may connect a
   * A frame is charged to the budget before it is begun; what is here of one that is not, or waits, is charged
     too (arrival.py). Without room the connection joins the line of that part of the budget and stops reading.
     At most FRAMES_PER_CHUNK frames are begun at once, or as many as take TURN_S (loop_share.py); with what is
-    left the connection is queued with all such (`frame_queue`), of which one goes on each iteration of the
-    loop.
+    left the connection is queued with all such (frame_queue.py), of which one goes on each iteration of the
+    loop, addresses by turns.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ from millrace.broker.network.connection_machine import (
     ConnectionEvent,
     ConnectionMachine,
 )
+from millrace.broker.network.frame_queue import FrameQueue
 from millrace.broker.network.loop_share import SMALL_TURN_BYTES, TURN_S, LoopShare
 from millrace.broker.network.memory import (
     BRIEF,
@@ -119,7 +120,7 @@ class ConnectionParts:
     receiver: Receiver
     yield_queue: YieldQueue  # for what is large: others come between
     # of connections with more frames than they may begin at once: one of them an iteration of the loop
-    frame_queue: YieldQueue
+    frame_queue: FrameQueue
     loop_share: LoopShare
     request_bytes_max: int
     on_made: Callable[[Connection], None]  # a peer connected; `abort` refuses it
@@ -258,7 +259,7 @@ class Connection(asyncio.BufferedProtocol):
         frames, exchanges, machine = self._frames, self._exchanges, self._machine
         share = self._parts.loop_share
         began_s = now_s = share.now_s()
-        is_any = False
+        is_any = is_left = False
         left = FRAMES_PER_CHUNK if is_queued or self._may_begin_at_once() else int(is_turn)
         while (
             frames
@@ -267,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
             and len(exchanges) < IN_FLIGHT_MAX
         ):
             if not left:
-                self._take(FRAMES_LEFT)
+                is_left = True
                 break
             if not self._may_begin(frames[0], is_turn):
                 break
@@ -282,6 +283,8 @@ class Connection(asyncio.BufferedProtocol):
                 left = 0
         if is_any:
             self._is_light = not share.note(now_s - began_s)
+        if is_left:
+            self._take(FRAMES_LEFT)
         is_here = self._splitter.received_bytes or self.arrival.held_bytes
         if (
             is_here and machine.state < DRAINING and not (frames and not self._kept_bytes)
@@ -420,7 +423,8 @@ class Connection(asyncio.BufferedProtocol):
             self._advance(is_turn=event is ROOM, is_queued=event is YIELDED)
             return
         if effect is YIELD or effect is PAUSE_AND_YIELD:
-            self._parts.frame_queue.call_soon(self._on_yielded)
+            is_short = self._is_light is not False
+            self._parts.frame_queue.call_soon(self._on_yielded, self.info.peer_host, is_short=is_short)
         if effect is NOTHING or effect is YIELD or self._transport.is_closing():
             return
         if effect is RESUME:

@@ -1,9 +1,10 @@
 """How much connections may begin in one iteration of the loop.
 
 A frame's size says little of its work: 16 KB of a Fetch are half a millisecond or two. So a connection's turn
-ends when it has taken TURN_S. One whose turn ended so goes on in a line with all such, one of them an
-iteration, until a turn of it is shorter again; the others are served as soon as they are read from, until all
-have taken ITERATION_S: then only frames up to SMALL_TURN_BYTES, of those whose turns were short.
+ends when it has taken TURN_S. One whose turn ended so goes on in a line with all such (frame_queue.py), one
+of them an iteration, until a turn of it is shorter again; the others are served as soon as they are read
+from, until all have taken ITERATION_S: then only frames up to SMALL_TURN_BYTES, of those whose turns were
+short.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from millrace.broker.network.connection import Connection, ConnectionParts
 from millrace.broker.network.connection_log import ConnectionLog
+from millrace.broker.network.frame_queue import FrameQueue
 from millrace.broker.network.loop_share import LoopShare
 from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.receiver import Receiver
@@ -107,7 +108,7 @@ class Server:
             budget=budget,
             receiver=receiver,
             yield_queue=yield_queue,
-            frame_queue=YieldQueue(),
+            frame_queue=FrameQueue(),
             loop_share=LoopShare(step_clock, self._loop.call_soon),
             request_bytes_max=settings.request_bytes_max,
             on_made=self._on_made,
