@@ -3,8 +3,10 @@
 `LoopNet` is the real one, on whatever loop runs. Sockets are made here so that what accepted connections
 inherit is set once: no delay, keep-alive, address reuse. A connection that was made here ends when its peer
 has not so much as acknowledged anything for `SILENT_S`. An empty host listens on every IPv4 and IPv6
-address, in two sockets, so that peers and local addresses never show in IPv6-mapped form. `tests/sim/net.py`
-implements the same in memory.
+address, in two sockets, so that peers and local addresses never show in IPv6-mapped form. uvloop accepts one
+connection of a socket in an iteration of the loop, so that who connects to a busy broker waited for as many
+iterations as others connected before: each socket is listened on by ACCEPTED_AT_ONCE servers, with a
+descriptor each. `tests/sim/net.py` implements the same in memory.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 _SO_NWRITE = 0x1024  # macOS: what its socket holds of what was written
 _SO_MEMINFO = 55  # Linux: memory of a socket, by use
 _MEMINFO = struct.Struct("=2I")  # that received bytes lie in, and how much it may be
+ACCEPTED_AT_ONCE: Final = 16  # in an iteration: each costs some tenth of a millisecond
 SILENT_S: Final = 5.0
 _PROBE_AFTER_S, _PROBE_EVERY_S = 2, 1  # of a connection on which nothing comes
 _TCP_INFO_RECEIVED_SEGMENT = struct.Struct("=20xI")  # tcpi_rcv_mss
@@ -204,14 +207,12 @@ class LoopBound:
     async def listen(self, factory: ProtocolFactory, *, backlog: int = 100) -> LoopListener:
         """Accepts from the moment it returns. Raises ListenFailed, and closes all sockets then, as it does
         when cancelled."""
-        loop = asyncio.get_running_loop()
         servers: list[asyncio.AbstractServer] = []
         try:
             for bound in self._sockets:
                 bound.listen(backlog)  # uvloop keeps it to itself when that fails
-                servers.append(
-                    await loop.create_server(factory, sock=bound, backlog=backlog, start_serving=False)
-                )
+                for _ in range(ACCEPTED_AT_ONCE):
+                    servers.append(await _server_on(bound.dup(), factory, backlog))
             for server in servers:
                 await server.start_serving()
         except BaseException as error:  # also who is cancelled leaves nobody that accepts
@@ -221,12 +222,26 @@ class LoopBound:
             if isinstance(error, OSError):
                 raise ListenFailed(self.host, self.port, error.strerror or str(error)) from error
             raise
+        self.close()
         self._sockets = ()
         return LoopListener(self.host, self.port, tuple(servers))
 
     def close(self) -> None:
         for bound in self._sockets:
             bound.close()
+
+
+async def _server_on(
+    listening: socket.socket, factory: ProtocolFactory, backlog: int
+) -> asyncio.AbstractServer:
+    """The socket is its own; closed when there is none."""
+    try:
+        return await asyncio.get_running_loop().create_server(
+            factory, sock=listening, backlog=backlog, start_serving=False
+        )
+    except BaseException:
+        listening.close()
+        raise
 
 
 class LoopNet:

@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 import pytest
+import uvloop
 
 from millrace.runtime.net import ConnectFailed, ListenFailed, LoopBound, LoopNet
 from tests.patience import eventually
@@ -136,3 +137,30 @@ def test_an_address_is_not_looked_up() -> None:
 
     with asyncio.Runner(loop_factory=NamesLoop) as runner:
         runner.run(main())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_who_connects_to_a_busy_loop_does_not_wait_an_iteration_for_each_other(run: Any) -> None:
+    """A hundred connected at once: they are accepted in a few iterations of the loop, not in a hundred."""
+
+    class Noted(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            accepted.append(iterations_count)
+
+    accepted: list[int] = []
+    iterations_count = 0
+
+    async def main() -> None:
+        nonlocal iterations_count
+        listener = await LoopNet().listen(Noted, "127.0.0.1", 0, backlog=200)
+        made = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(100)]
+        while len(accepted) < len(made):
+            iterations_count += 1
+            await asyncio.sleep(0)
+        for one in made:
+            one.close()
+        listener.close()
+        await eventually(lambda: is_free(listener.port))
+
+    run(main())
+    assert len(set(accepted)) <= 12, accepted
