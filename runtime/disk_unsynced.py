@@ -17,9 +17,15 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from millrace.runtime.clock import Clock
-from millrace.runtime.disk import BlockFile
+from millrace.runtime.disk import BlockFile, DiskFailed
 from millrace.runtime.disk.driven import DrivenBlockFile
-from millrace.runtime.disk.opening import allocate, disk_error, open_block_descriptor, resize_descriptor
+from millrace.runtime.disk.opening import (
+    allocate,
+    disk_error,
+    open_block_descriptor,
+    read_into,
+    resize_descriptor,
+)
 from millrace.runtime.disk.posix import PosixDisk, PosixLogFile, remove_empty, write_all
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore.address import StoreAddress, open_store
@@ -55,6 +61,18 @@ class UnsyncedBlockFile(DrivenBlockFile):
             future.set_result(None)
         return future
 
+    def write_then_read(
+        self, position: int, buffer: memoryview, read_position: int, into: memoryview
+    ) -> asyncio.Future[DiskFailed | None]:
+        future: asyncio.Future[DiskFailed | None] = self._new_write()
+        try:
+            write_all(self._descriptor.fd, [buffer], position)
+        except OSError as error:
+            future.set_exception(disk_error(error, self._descriptor.path))
+        else:
+            future.set_result(read_into(self._descriptor, read_position, into))
+        return future
+
     async def resize(self, size_bytes: int) -> None:
         resize_descriptor(self._descriptor, size_bytes, is_kept=False)
         self.size_bytes = self._descriptor.size_bytes
@@ -83,8 +101,12 @@ class UnsyncedDisk(PosixDisk):
     def __init__(self, writes: DurableWrites | None = None) -> None:
         super().__init__(open_fd=open_unsynced, writes=writes, call=_in_place)
 
-    async def open_block(self, path: str, size_bytes: int, *, direct: str = "prefer") -> BlockFile:
-        descriptor = open_block_descriptor(path, size_bytes, "never", open_unsynced, is_kept=False)
+    async def open_block(
+        self, path: str, size_bytes: int, *, direct: str = "prefer", is_shared: bool = False
+    ) -> BlockFile:
+        descriptor = open_block_descriptor(
+            path, size_bytes, "never", open_unsynced, is_kept=False, is_shared=is_shared
+        )
         return UnsyncedBlockFile(descriptor, asyncio.get_running_loop(), self._writes)
 
     async def open_log(self, path: str) -> UnsyncedLogFile:

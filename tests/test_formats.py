@@ -32,6 +32,7 @@ from millrace.s3stream.objects import composite, keys
 from millrace.s3stream.objects import format as object_format
 from millrace.wal import record
 from millrace.wal.block import layout as block_layout
+from millrace.wal.block.claim import CLAIM_BYTES
 from millrace.wal.object import layout as object_layout
 from tests.pages import PageReader, page, rows_under
 
@@ -145,7 +146,14 @@ def test_a_stranger_reads_each_record_by_the_page(written: Any) -> None:
 
 FIELD = re.compile(r"^\s*(?:\w+ +)?(\d+)\s+([iu]\d+|\d+ B)\s+\S")
 SIZED = {
-    "block_wal.md": [300, 32, 16, block_layout.BLOCK_HEADER_BYTES, record.RECORD_HEADER_BYTES],
+    "block_wal.md": [
+        300,
+        32,
+        16,
+        CLAIM_BYTES,
+        block_layout.BLOCK_HEADER_BYTES,
+        record.RECORD_HEADER_BYTES,
+    ],
     "object_wal.md": [object_layout.HEADER_BYTES - 4] * 2,
     "objects.md": [
         object_format.ENTRY_HEADER_BYTES,

@@ -49,6 +49,11 @@ class BlockWalSettings:
     """auto | require | never: whether a device is reserved against other machines. `auto` does it where the
     device can."""
 
+    fencing: str = "auto"
+    """auto | reservation | lock | claim: how a replaced owner is kept from acknowledging, `fencing`. `auto`:
+    a reservation where the device has it, else the lock. `claim`: by a look behind each write, on storage
+    that several machines share. See fence.py."""
+
     block_soft_bytes: int = 1 * MIB
     """A block is closed at this size; only a single larger record makes a larger one. 8 KiB or more."""
 
@@ -83,20 +88,44 @@ class BlockWalSettings:
     """Zeros are written this far ahead of the log on its first lap, so that it meets written extents; 0 turns
     it off."""
 
+    @property
+    def is_by_claims(self) -> bool:
+        return self.fencing == "claim"
+
+    @property
+    def reserves(self) -> str:
+        """auto | require | never, of both words."""
+        if self.fencing == "auto":
+            return self.reservation
+        return "require" if self.fencing == "reservation" else "never"
+
+    def _fencing_problems(self) -> list[str]:
+        found = []
+        if self.reservation not in ("auto", "require", "never"):
+            found.append(
+                f"WAL reservation is {shown_value('reservation', self.reservation)!r}; it must be auto, "
+                "require or never"
+            )
+        if self.fencing not in ("auto", "reservation", "lock", "claim"):
+            found.append(
+                f"WAL fencing is {shown_value('fencing', self.fencing)!r}; it must be auto, reservation, "
+                "lock or claim"
+            )
+        elif self.fencing != "auto" and self.reservation not in ("auto", self.reserves):
+            found.append(f"WAL fencing={self.fencing} contradicts reservation={self.reservation}")
+        if self.is_by_claims and self.direct == "never":
+            found.append("WAL fencing=claim reads past the page cache, which wal.direct.io=never forbids")
+        return found
+
     def problems(self) -> list[str]:
         """Everything that is wrong, in words; empty when nothing is."""
-        found = []
+        found = self._fencing_problems()
         if self.capacity_bytes < CAPACITY_BYTES_MIN:
             found.append(f"WAL capacity is {self.capacity_bytes} bytes; it must be at least 256 KiB")
         if self.direct not in ("prefer", "require", "never"):
             found.append(f"WAL direct I/O is {self.direct!r}; it must be prefer, require or never")
         if self.corruption not in ("refuse", "skip", "truncate"):
             found.append(f"WAL corruption is {self.corruption!r}; it must be refuse, skip or truncate")
-        if self.reservation not in ("auto", "require", "never"):
-            found.append(
-                f"WAL reservation is {shown_value('reservation', self.reservation)!r}; it must be auto, "
-                "require or never"
-            )
         if self.block_soft_bytes < 8 * KIB:
             found.append(f"WAL block size is {self.block_soft_bytes} bytes; it must be at least 8 KiB")
         if self.arena_bytes < self.block_soft_bytes or self.arena_bytes % 4096:

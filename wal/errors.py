@@ -5,6 +5,7 @@ Fenced     <- WalFenced   a newer epoch owns the log
 Corrupt    <- WalCorrupt  a record below the confirmed position fails its check
               WalCorrupt <- WalForeign     where a new log was to be made lies something else
               WalCorrupt <- WalHeaderLost  a log of ours whose header cannot be read in either copy
+              WalCorrupt <- WalClaimLost   the claim of a log in use is not sound: nobody knows whose it is
 Corrupt    <- WalMismatch the device is sound, but not this owner's: another cluster, node, capacity or
            version
 Corrupt    <- WalOutdated the log is an older copy: metadata knows that it went further
@@ -38,6 +39,8 @@ class WalFenced(Fenced):
         self.found_epoch = found_epoch
 
     def __str__(self) -> str:
+        if 0 <= self.found_epoch < self.own_epoch:
+            return f"the WAL was claimed in epoch {self.found_epoch}, and we opened it in {self.own_epoch}"
         when = (
             f"in epoch {self.found_epoch}"
             if self.found_epoch >= 0
@@ -82,6 +85,17 @@ class WalHeaderLost(WalCorrupt):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class WalClaimLost(WalCorrupt):
+    """`place` is a byte of the file or device."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__(NO_POSITION, f"there is no sound claim at byte {place}")
+        self.place = place
+
+    def __str__(self) -> str:
+        return f"nobody can tell whose the WAL is: {self.reason}"
 
 
 class WalMismatch(Corrupt):

@@ -1,7 +1,7 @@
 """From an address to a write-ahead log: the table from schemes to kinds. A third one is one folder and one
 line here.
 
-    0@file:///FILE-OR-DEVICE?capacity=                      a ring in a file or on a device
+    0@file:///FILE-OR-DEVICE?capacity=&fencing=             a ring in a file or on a device
     0@file:///DIR/?...   0@file:///DIR?kind=object&...      objects in a directory: a slash at the end, or
                                                             `kind`, tells them
     0@s3://BUCKET?capacity=&batchInterval=&maxBytesInBatch=&maxUnflushedBytes=&maxInflightUploadCount=&readaheadDataSize=&fence=

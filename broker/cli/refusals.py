@@ -30,7 +30,15 @@ from millrace.runtime.objectstore import (
 )
 from millrace.runtime.objectstore.watched import WAL_STORE
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, StreamFenced
-from millrace.wal.errors import WalCorrupt, WalFenced, WalForeign, WalHeaderLost, WalMismatch, WalOutdated
+from millrace.wal.errors import (
+    WalClaimLost,
+    WalCorrupt,
+    WalFenced,
+    WalForeign,
+    WalHeaderLost,
+    WalMismatch,
+    WalOutdated,
+)
 from millrace.wal.opening import kind_of
 
 RESTORE_LOG = (
@@ -95,6 +103,11 @@ def _of_wal(error: BaseException, settings: BrokerSettings) -> str | None:
             f"a later start of node {settings.node_id} has taken its WAL or its streams ({error}): let "
             "one process run with this node.id"
         )
+    if isinstance(error, WalClaimLost):
+        return (
+            f"{error} ({path}), so nothing more is acknowledged: start again, which writes a claim over it "
+            "and recovers what was acknowledged"
+        )
     if isinstance(error, WalForeign | WalHeaderLost):
         return _no_header(error, path)
     if isinstance(error, WalCorrupt | OffsetGap) or (isinstance(error, ObjectCorrupt) and not error.key):
@@ -111,6 +124,7 @@ def _of_wal(error: BaseException, settings: BrokerSettings) -> str | None:
     if isinstance(error, DirectRefused):
         return (
             f"the file system of {path} has no direct I/O: put the WAL on a disk, or set wal.direct.io=prefer"
+            " and leave fencing=claim away (s3.wal.path)"
         )
     return None
 
@@ -145,7 +159,12 @@ def _mismatch(error: WalMismatch, path: str) -> str:
     if error.field == "reservation":
         return (
             f"the WAL {path} is on no device that keeps other machines out: give it one, or leave "
-            "reservation=require away (s3.wal.path)"
+            "fencing=reservation or reservation=require away (s3.wal.path)"
+        )
+    if error.field == "fencing":
+        return (
+            f"the WAL {path} can be fenced by claims only once it has {error.expected}, and it is "
+            f"{error.found}: raise millrace.version, or leave fencing=claim away (s3.wal.path)"
         )
     if error.field == "fence":
         return (

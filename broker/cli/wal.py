@@ -32,7 +32,6 @@ from millrace.wal.block.layout import (
     BLOCK_BYTES,
     RING_START,
     DeviceHeader,
-    Geometry,
     choose_device_header,
     decode_device_header,
 )
@@ -54,7 +53,7 @@ class Walk:
         self._file = file
 
     def records(self) -> Iterator[Found]:
-        geometry = Geometry.of(self.header.capacity_bytes)
+        geometry = self.header.geometry
         while (wanted := self.scan.wanted()) is not None:
             position, length = wanted
             place = geometry.physical(position)

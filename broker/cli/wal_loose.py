@@ -14,9 +14,11 @@ from typing import Any
 
 from millrace.broker.cli.wal_text import Contents, Found, describe, part_lines
 from millrace.runtime.disk.peek import PeekFile
+from millrace.wal.block.claim import decode_claim
 from millrace.wal.block.layout import (
     BLOCK_BYTES,
     BLOCK_MAGIC_BYTES,
+    CLAIM_PLACE,
     RING_START,
     BlockHeader,
     Geometry,
@@ -29,6 +31,11 @@ from millrace.wal.block.recovery import block_records
 READ_BYTES = 4 << 20
 
 
+def _is_claimed(file: PeekFile) -> bool:
+    """Whether the ring began behind a claim."""
+    return decode_claim(file.read_around(CLAIM_PLACE, BLOCK_BYTES)[0]) is not None
+
+
 class LooseWalk:
     """Finds the blocks when it is made; `records` walks them by position. `torn` and `strays` are complete
     when it is over: places of blocks that are not whole, and of those that lie elsewhere than the capacity
@@ -37,7 +44,7 @@ class LooseWalk:
     def __init__(self, file: PeekFile) -> None:
         self._file = file
         self.capacity_bytes = align_down(file.size_bytes)
-        self._geometry = Geometry.of(self.capacity_bytes)
+        self._geometry = Geometry.of(self.capacity_bytes, is_claimed=_is_claimed(file))
         self._blocks = sorted((header.position, place) for place, header in self._headers())
         self.epochs: dict[int, None] = {}
         self.torn: list[int] = []

@@ -393,8 +393,8 @@ STORAGE = (
         "s3.wal.path",
         STRING,
         None,
-        "The write-ahead log: 0@file:///FILE-OR-DEVICE?capacity=&iops=, 0@s3://BUCKET?batchInterval=&hedge=, "
-        "or 0@file:///DIR/ with a slash.",
+        "The write-ahead log: 0@file:///FILE-OR-DEVICE?capacity=&iops=&fencing=, "
+        "0@s3://BUCKET?batchInterval=&hedge=, or 0@file:///DIR/ with a slash.",
         is_ours=True,
     ),
     Key(

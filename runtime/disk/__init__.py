@@ -64,11 +64,20 @@ class BlockFile(Protocol):
     size_bytes: int
     is_direct: bool  # False: writes go through the page cache, synchronously
     is_new: bool  # made when it was opened: all of it reads as zeros
+    is_exclusive: bool  # no other process on this machine has it open; False only where that was allowed
 
     def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]:
         """Starts one write now (plain def); the future completes when the bytes are durable. Several may be
         in flight, and they may complete in any order. `buffer` is page-aligned, and must not change or go
         until then."""
+        ...
+
+    def write_then_read(
+        self, position: int, buffer: memoryview, read_position: int, into: memoryview
+    ) -> asyncio.Future[DiskFailed | None]:
+        """As `write_at`; and once the bytes are durable, reads as many as `into` holds, which is page-aligned
+        and held until then. The read begins after the write has ended. An exception is the write's; a result
+        is the read's failure, None where it went well."""
         ...
 
     def read_at(self, position: int, length: int) -> Awaitable[bytes]: ...
@@ -117,10 +126,13 @@ class DiskLock(Protocol):
 class Disk(Protocol):
     """Paths are absolute or relative to the process; all folders given are created by `make_folder` first."""
 
-    async def open_block(self, path: str, size_bytes: int, *, direct: str = "prefer") -> BlockFile:
-        """Opens or creates. `direct`: prefer | require | never. A new file's blocks read as zeros and its
-        space is reserved (DiskFull now rather than later); an existing one keeps its size (`size_bytes` of
-        the result tells)."""
+    async def open_block(
+        self, path: str, size_bytes: int, *, direct: str = "prefer", is_shared: bool = False
+    ) -> BlockFile:
+        """Opens or creates, for nobody else on this machine: raises DiskLocked. Where it may be shared, it is
+        opened all the same, and `is_exclusive` tells. `direct`: prefer | require | never. A new file's blocks
+        read as zeros and its space is reserved (DiskFull now rather than later); an existing one keeps its
+        size (`size_bytes` of the result tells)."""
         ...
 
     async def open_log(self, path: str) -> LogFile: ...

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class DrivenBlockFile(ABC):
-    """A BlockFile but for `write_at`."""
+    """A BlockFile but for `write_at` and `write_then_read`."""
 
     def __init__(
         self, descriptor: BlockDescriptor, loop: asyncio.AbstractEventLoop, writes: DurableWrites
@@ -34,6 +34,7 @@ class DrivenBlockFile(ABC):
         self.size_bytes = descriptor.size_bytes
         self.is_direct = descriptor.is_direct
         self.is_new = descriptor.is_new
+        self.is_exclusive = descriptor.is_exclusive
         self._descriptor = descriptor
         self._loop = loop
         self._writes = writes
@@ -71,7 +72,7 @@ class DrivenBlockFile(ABC):
     async def _drain(self) -> None:
         """Returns when the last write that was asked for has ended; then nothing of the driver's is left."""
 
-    def _new_write(self) -> asyncio.Future[None]:
+    def _new_write(self) -> asyncio.Future[Any]:
         if self._closing:
             raise Closed(self._descriptor.path)
         return self._loop.create_future()

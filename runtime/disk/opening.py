@@ -49,6 +49,7 @@ class BlockDescriptor:
     is_device: bool
     is_new: bool
     reservation: DeviceReservation
+    is_exclusive: bool = True
     spare: list[mmap.mmap] = field(default_factory=list)  # memory of former reads; at most two
 
 
@@ -78,65 +79,95 @@ def nearest_present(path: str) -> str:
 
 
 def open_block_descriptor(
-    path: str, size_bytes: int, direct: str, open_fd: OpenFd = os.open, *, is_kept: bool = True
+    path: str,
+    size_bytes: int,
+    direct: str,
+    open_fd: OpenFd = os.open,
+    *,
+    is_kept: bool = True,
+    is_shared: bool = False,
 ) -> BlockDescriptor:
-    """Opens or creates; durable on return where it `is_kept`. Raises DiskFull, DiskFailed, DiskLocked,
+    """Opens or creates; durable on return where it `is_kept`. `is_shared`: also what another process has
+    open. Raises DiskFull, DiskFailed, DiskLocked,
     DirectRefused."""
     is_ours = not os.path.exists(path)
+    options = _Options(size_bytes, open_fd, is_ours, is_kept, is_shared)
     try:
         is_direct = direct != "never" and _O_DIRECT != 0
         if is_direct:
             try:
-                return _open(path, size_bytes, open_fd, is_direct=True, is_ours=is_ours, is_kept=is_kept)
+                return _open(path, options, is_direct=True)
             except OSError as error:
                 if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                     raise
         if direct == "require":
             raise DirectRefused(path)
-        return _open(path, size_bytes, open_fd, is_direct=False, is_ours=is_ours, is_kept=is_kept)
+        return _open(path, options, is_direct=False)
     except OSError as error:
         raise disk_error(error, path, size_bytes) from error
 
 
-def _open(
-    path: str, size_bytes: int, open_fd: OpenFd, *, is_direct: bool, is_ours: bool, is_kept: bool
-) -> BlockDescriptor:
+@dataclass(frozen=True, slots=True)
+class _Options:
+    size_bytes: int
+    open_fd: OpenFd
+    is_ours: bool  # nothing was there
+    is_kept: bool
+    is_shared: bool
+
+
+def _open(path: str, options: _Options, *, is_direct: bool) -> BlockDescriptor:
     kind = os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG
     is_device = stat.S_ISBLK(kind)
     if not is_device and not stat.S_ISREG(kind):
         raise OSError(errno.ENOTBLK, "it is neither a file nor a block device: give another path", path)
     flags = os.O_RDWR | os.O_CLOEXEC | _O_DSYNC
-    flags |= os.O_EXCL if is_device else os.O_CREAT  # O_EXCL alone on a device: EBUSY when it is mounted
-    fd = open_fd(path, flags | (_O_DIRECT if is_direct else 0), 0o600)
+    flags |= _O_DIRECT if is_direct else 0
+    fd, is_exclusive = _open_fd(path, flags, options, is_device=is_device)
     try:
-        _lock(fd, path)
+        is_exclusive = _is_locked(fd, path, is_shared=options.is_shared) and is_exclusive
         if is_direct and is_memory(fd):
             raise OSError(errno.EINVAL, "a file system in memory", path)
         size = os.lseek(fd, 0, os.SEEK_END)
-        is_new = size == 0 and not is_device
+        is_new = size == 0 and not is_device and is_exclusive
         if is_new:
-            _create(fd, path, size_bytes, is_ours=is_ours, is_kept=is_kept)
-            size = size_bytes
-        if is_kept and not is_device:
+            _create(fd, path, options.size_bytes, is_ours=options.is_ours, is_kept=options.is_kept)
+            size = options.size_bytes
+        if options.is_kept and not is_device:
             sync_name(path, is_new=is_new)
-        if is_direct:
+        if is_direct and size:
             _read_first_block(fd)
-        return BlockDescriptor(fd, path, size, is_direct, is_device, is_new, DeviceReservation(fd, path))
+        reservation = DeviceReservation(fd, path)
+        return BlockDescriptor(fd, path, size, is_direct, is_device, is_new, reservation, is_exclusive)
     except BaseException:
         os.close(fd)
         raise
 
 
-def _lock(fd: int, path: str) -> None:
-    """The lock is the open file's, so it outlives a killed process until the kernel has finished that
-    process's writes: nobody reads the file while they may still land. That takes milliseconds, which the next
-    process waits for."""
+def _open_fd(path: str, flags: int, options: _Options, *, is_device: bool) -> tuple[int, bool]:
+    """And whether nobody else on this machine has the device: O_EXCL alone gives EBUSY where a process has
+    it, or where it is mounted."""
+    try:
+        return options.open_fd(path, flags | (os.O_EXCL if is_device else os.O_CREAT), 0o600), True
+    except OSError as error:
+        if not (options.is_shared and is_device and error.errno == errno.EBUSY):
+            raise
+    return options.open_fd(path, flags, 0o600), False
+
+
+def _is_locked(fd: int, path: str, *, is_shared: bool) -> bool:
+    """Whether the lock is ours; where the file may be shared it is tried once. Raises DiskLocked. The lock is
+    the open file's, so it outlives a killed process until the kernel has finished that process's writes:
+    nobody reads the file while they may still land. That takes milliseconds, which the next process waits
+    for."""
     deadline = time.monotonic() + _LOCK_WAIT_S
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+            return True
         except BlockingIOError:
+            if is_shared:
+                return False
             if time.monotonic() > deadline:
                 raise DiskLocked(path) from None
         time.sleep(0.005)
@@ -229,6 +260,17 @@ def read_block(descriptor: BlockDescriptor, position: int, length: int) -> bytes
     finally:
         if len(descriptor.spare) < 2:
             descriptor.spare.append(memory)
+
+
+def read_into(descriptor: BlockDescriptor, position: int, view: memoryview) -> DiskFailed | None:
+    """Fills `view`, which is page-aligned; or why it cannot be."""
+    try:
+        _read_into(descriptor, position, view)
+    except DiskFailed as error:
+        return error
+    except OSError as error:
+        return DiskFailed(descriptor.path, denial_words(error, descriptor.path))
+    return None
 
 
 def _read_into(descriptor: BlockDescriptor, position: int, view: memoryview) -> None:

@@ -15,6 +15,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ParamSpec, Protocol, TypeVar
 
 from millrace.runtime.disk import BlockFile, Buffer, DiskFailed, DiskLocked
@@ -85,9 +86,12 @@ class PosixDisk:
         self._open_fd = open_fd
         self._writes = writes or DurableWrites()
 
-    async def open_block(self, path: str, size_bytes: int, *, direct: str = "prefer") -> BlockFile:
+    async def open_block(
+        self, path: str, size_bytes: int, *, direct: str = "prefer", is_shared: bool = False
+    ) -> BlockFile:
         loop = asyncio.get_running_loop()
-        opening = loop.run_in_executor(None, open_block_descriptor, path, size_bytes, direct, self._open_fd)
+        call = partial(open_block_descriptor, path, size_bytes, direct, self._open_fd, is_shared=is_shared)
+        opening = loop.run_in_executor(None, call)
         descriptor = await _held(opening, lambda descriptor: os.close(descriptor.fd))
         try:
             return self._drive(descriptor, loop)

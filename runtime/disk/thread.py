@@ -1,8 +1,8 @@
 """Block file on one dedicated writer thread: the way where io_uring is not to be had.
 
-Writes are done one after the other in the order they were asked for; the thread spends its life in system
-calls that release the interpreter. Completions come back through `call_soon_threadsafe`, several in one
-wake-up when they pile up.
+Writes, and reads that follow one, are done one after the other in the order they were asked for; the thread
+spends its life in system calls that release the interpreter. Completions come back through
+`call_soon_threadsafe`, several in one wake-up when they pile up.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import queue
 import threading
 from collections import deque
 
+from millrace.runtime.disk import DiskFailed
 from millrace.runtime.disk.driven import DrivenBlockFile
-from millrace.runtime.disk.opening import BlockDescriptor, disk_error
+from millrace.runtime.disk.opening import BlockDescriptor, disk_error, read_into
 from millrace.runtime.scheduling.yield_queue import DurableWrites
 
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: O_DSYNC stops at the drive's cache
 
-_Write = tuple[int, memoryview, "asyncio.Future[None]"]
+_Read = tuple[int, memoryview]
+_Write = tuple[int, memoryview, _Read | None, "asyncio.Future[DiskFailed | None]"]
 
 
 class ThreadBlockFile(DrivenBlockFile):
@@ -29,14 +31,27 @@ class ThreadBlockFile(DrivenBlockFile):
     ) -> None:
         super().__init__(descriptor, loop, writes)
         self._asked: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
-        self._done: deque[tuple[asyncio.Future[None], BaseException | None]] = deque()
+        # the write's failure, or else the read's
+        self._done: deque[
+            tuple[asyncio.Future[DiskFailed | None], BaseException | None, DiskFailed | None]
+        ] = deque()
         self._thread = threading.Thread(target=self._run, name="block-writer", daemon=True)
         self._thread.start()
 
     def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]:
-        future = self._new_write()
+        return self._ask(position, buffer, None)  # type: ignore[return-value]  # without a read, None
+
+    def write_then_read(
+        self, position: int, buffer: memoryview, read_position: int, into: memoryview
+    ) -> asyncio.Future[DiskFailed | None]:
+        return self._ask(position, buffer, (read_position, into))
+
+    def _ask(
+        self, position: int, buffer: memoryview, read: _Read | None
+    ) -> asyncio.Future[DiskFailed | None]:
+        future: asyncio.Future[DiskFailed | None] = self._new_write()
         self._writes.begin()
-        self._asked.put((position, buffer, future))
+        self._asked.put((position, buffer, read, future))
         return future
 
     async def _drain(self) -> None:
@@ -53,13 +68,16 @@ class ThreadBlockFile(DrivenBlockFile):
         write = self._asked.get()
         if write is None:
             return False
-        position, buffer, future = write
+        position, buffer, read, future = write
         error: BaseException | None = None
+        unread: DiskFailed | None = None
         try:
             self._write(position, buffer)
+            if read is not None:
+                unread = read_into(self._descriptor, *read)
         except OSError as failure:
             error = disk_error(failure, self._descriptor.path)
-        self._done.append((future, error))
+        self._done.append((future, error, unread))
         try:
             self._loop.call_soon_threadsafe(self._complete)
         except RuntimeError:
@@ -78,11 +96,11 @@ class ThreadBlockFile(DrivenBlockFile):
 
     def _complete(self) -> None:
         while self._done:
-            future, error = self._done.popleft()
+            future, error, unread = self._done.popleft()
             self._writes.end()
             if future.done():
                 continue
             if error is None:
-                future.set_result(None)
+                future.set_result(unread)
             else:
                 future.set_exception(error)

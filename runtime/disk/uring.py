@@ -1,5 +1,5 @@
-"""An io_uring of one thread by plain system calls: writes in, (tag, result) pairs out, an eventfd that says
-when.
+"""An io_uring of one thread by plain system calls: writes in, and reads that follow one, (tag, result) pairs
+out, an eventfd that says when.
 
 Layout and numbers are the kernel's ABI (include/uapi/linux/io_uring.h), equal on every architecture. It uses
 no binding: PyPI's `liburing` takes only `bytes` for a write, and its Iovec never releases the export of a
@@ -18,11 +18,13 @@ import errno
 import mmap
 import os
 import struct
+from typing import Any
 
 _SETUP, _ENTER, _REGISTER = 425, 426, 427
 _REGISTER_EVENTFD = 4
 _OFFSET_SQES = 0x10000000
-_OP_WRITE = 23
+_OP_READ, _OP_WRITE = 22, 23
+_LINKED = 1 << 2  # the next entry begins when this one has ended, and never where it failed or fell short
 _SETUP_COOP_TASKRUN = 1 << 8  # completions are posted at our next system call, not by interrupting us
 _SETUP_SINGLE_ISSUER = 1 << 12
 _FEATURE_SINGLE_MMAP = 1
@@ -53,8 +55,12 @@ class Uring:
         self._map(parameters)
         self.eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._register_eventfd()
-        self._enter_one = (ctypes.c_long(_ENTER), ctypes.c_int(self._fd), ctypes.c_uint(1), ctypes.c_uint(0))
-        self._enter_rest = (ctypes.c_uint(0), ctypes.c_void_p(None), ctypes.c_size_t(0))
+        self._enter_ring = (ctypes.c_long(_ENTER), ctypes.c_int(self._fd))
+        self._enter_one, self._enter_two = (
+            (*self._enter_ring, ctypes.c_uint(count), ctypes.c_uint(0), ctypes.c_uint(0),
+             ctypes.c_void_p(None), ctypes.c_size_t(0))
+            for count in (1, 2)
+        )  # fmt: skip
 
     def _set_up(self, entries: int) -> tuple[int, bytearray]:
         code = errno.ENOSYS
@@ -107,14 +113,39 @@ class Uring:
     def write(self, fd: int, position: int, address: int, length: int, tag: int) -> None:
         """Hands one write to the kernel now. The caller keeps the memory, and at most `entries` writes
         outstanding. Raises OSError where the kernel did not take it: the memory is the caller's again."""
+        self._put(0, _OP_WRITE, 0, fd, position, address, length, tag)
+        self._submit(1, self._enter_one)
+
+    def read(self, fd: int, position: int, address: int, length: int, tag: int) -> None:
+        """As `write`."""
+        self._put(0, _OP_READ, 0, fd, position, address, length, tag)
+        self._submit(1, self._enter_one)
+
+    def write_then_read(
+        self, fd: int, write: tuple[int, int, int, int], read: tuple[int, int, int, int]
+    ) -> bool:
+        """Both (position, address, length, tag) in one system call: the read begins when the write has ended,
+        and ends with ECANCELED where that failed or fell short. False: the kernel took the write alone."""
+        self._put(0, _OP_WRITE, _LINKED, fd, *write)
+        self._put(1, _OP_READ, 0, fd, *read)
+        return self._submit(2, self._enter_two) == 2
+
+    def _put(
+        self, index: int, code: int, flags: int, fd: int, position: int, address: int, length: int, tag: int
+    ) -> None:
+        at = (self._words[self._submit_tail] + index & self._submit_mask) * _SQE.size
+        _SQE.pack_into(self._sqes, at, code, flags, 0, fd, position, address, length, 0, tag)
+
+    def _submit(self, count: int, enter: tuple[Any, ...]) -> int:
+        """How many the kernel took of those that were put: at least one."""
         words = self._words
         tail = words[self._submit_tail]
-        at = (tail & self._submit_mask) * _SQE.size
-        _SQE.pack_into(self._sqes, at, _OP_WRITE, 0, 0, fd, position, address, length, 0, tag)
-        words[self._submit_tail] = (tail + 1) & _MASK
+        words[self._submit_tail] = (tail + count) & _MASK
         for _ in range(_ENTER_TRIES):
-            if self._syscall(*self._enter_one, *self._enter_rest) == 1:
-                return
+            taken = int(self._syscall(*enter))
+            if taken > 0:
+                words[self._submit_tail] = (tail + taken) & _MASK
+                return taken
             code = ctypes.get_errno()
             if code not in (errno.EINTR, errno.EAGAIN, errno.EBUSY):
                 break

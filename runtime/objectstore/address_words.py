@@ -20,6 +20,7 @@ PLAIN = (
     "checksumAlgorithm",
     "kind",
     "fence",
+    "fencing",
     "hedge",
     "reservation",
     "corruption",

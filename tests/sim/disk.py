@@ -390,8 +390,11 @@ class SimDisk:
 
     # The interface of runtime/disk.py.
 
-    async def open_block(self, path: str, size_bytes: int, *, direct: str = "prefer") -> SimBlockFile:
-        if path in self._open_blocks:
+    async def open_block(
+        self, path: str, size_bytes: int, *, direct: str = "prefer", is_shared: bool = False
+    ) -> SimBlockFile:
+        is_exclusive = path not in self._open_blocks
+        if not is_exclusive and not is_shared:
             raise DiskLocked(path)
         if direct == "require" and not self.is_direct:
             raise DiskFailed(path, "direct I/O was required")
@@ -403,7 +406,9 @@ class SimDisk:
             change = partial(_leave, path, bytes(size_bytes))
             await self._change("create", path, change, (path, b""), (path, bytes(size_bytes // 2)))
         self._open_blocks[path] = None
-        return SimBlockFile(self, path, self.is_direct and direct != "never")
+        file = SimBlockFile(self, path, self.is_direct and direct != "never")
+        file.is_exclusive = is_exclusive
+        return file
 
     def close_block(self, path: str) -> None:
         self._open_blocks.pop(path, None)
@@ -530,6 +535,7 @@ class SimBlockFile:
         self.size_bytes = len(self._file.durable)
         self.is_direct = is_direct
         self.is_new = False  # so that what looks at a place that may hold something looks at each
+        self.is_exclusive = True
         self._under_way = 0
         self._is_closed = False
 
@@ -565,6 +571,30 @@ class SimBlockFile:
         self._disk.later(complete)
         return future
 
+    def write_then_read(
+        self, position: int, buffer: memoryview, read_position: int, into: memoryview
+    ) -> asyncio.Future[DiskFailed | None]:
+        future: asyncio.Future[DiskFailed | None] = asyncio.get_running_loop().create_future()
+        write = self.write_at(position, buffer)
+
+        def on_written(done: asyncio.Future[None]) -> None:
+            error = done.exception()
+            if error is not None:
+                future.set_exception(error)
+            else:
+                self._disk.later(on_read)
+
+        def on_read() -> None:
+            if any(read_position <= at < read_position + len(into) for at in self._file.lost):
+                self._disk.hits["unreadable"] += 1
+                future.set_result(DiskFailed(self._path, os.strerror(errno.EIO)))
+                return
+            into[:] = self._file.visible[read_position : read_position + len(into)]
+            future.set_result(None)
+
+        write.add_done_callback(on_written)
+        return future
+
     async def read_at(self, position: int, length: int) -> bytes:
         assert position % BLOCK_BYTES == 0, position
         assert length % BLOCK_BYTES == 0, length
@@ -598,7 +628,8 @@ class SimBlockFile:
         self._is_closed = True
         while self._under_way and not self._disk.was_cut.is_set():
             await self._disk.delay()
-        self._disk.close_block(self._path)
+        if self.is_exclusive:
+            self._disk.close_block(self._path)
 
 
 class SimLogFile:

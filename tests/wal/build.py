@@ -69,7 +69,8 @@ async def open_wal(
     disk: Disk, epoch: int = 1, wal_id: bytes = NO_WAL_ID, **changes: Any
 ) -> tuple[BlockWal, list[WalRecord]]:
     """Opened and recovered; not started. `wal_id` is for a log that has none."""
-    wal = await BlockWal.open(disk, PATH, small_settings(**changes), replace(owner(epoch), new_wal_id=wal_id))
+    who, incarnation = replace(owner(epoch), new_wal_id=wal_id), bytes([epoch % 256]) * 16
+    wal = await BlockWal.open(disk, PATH, small_settings(**changes), who, incarnation=incarnation)
     return wal, [record async for record in wal.recover()]
 
 

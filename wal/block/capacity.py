@@ -63,7 +63,7 @@ async def settle_capacity(
 ) -> Settled:
     """With the capacity that holds at this place. Changes nothing. Raises DiskFull where a new log has no
     room, or leaves less than `beside_bytes` to what else goes to its disk, and as opening a log does."""
-    file = await open_present(disk, path)
+    file = await open_present(disk, path, is_shared=settings.is_by_claims)
     if file is not None:
         try:
             header = await read_header(file)

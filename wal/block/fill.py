@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from millrace.runtime.disk import BlockFile
 from millrace.runtime.disk.aligned import Arena
 from millrace.wal.block.layout import Geometry
-from millrace.wal.block.writer import BlockWriter
+from millrace.wal.block.writer import BlockWriter, Writable
 
 _CHUNK_BYTES = 1024 * 1024
 
@@ -37,7 +36,7 @@ class ZeroFill:
 
     def __init__(
         self,
-        file: BlockFile,
+        file: Writable,
         geometry: Geometry,
         writer: BlockWriter,
         filled_bytes: int,

@@ -21,6 +21,7 @@ def read_settings(words: WalWords) -> BlockWalSettings:
         writes_in_flight=words.number("iodepth", default.writes_in_flight),
         direct=words.direct,
         reservation=words.text("reservation", default.reservation),
+        fencing=words.text("fencing", default.fencing),
         corruption=words.corruption,
         arenas_ahead=ARENAS_AHEAD,
     )
@@ -36,7 +37,10 @@ async def _open(place: WalPlace, owner: WalOwner) -> WriteAheadLog:
         await place.disk.make_folder(
             place.address.target.rpartition("/")[0] or "/"
         )  # it may have gone with the disk of the one before
-    return await BlockWal.open(place.disk, place.address.target, settled.settings, owner)
+    incarnation = place.rand.split(f"claim of epoch {owner.epoch}").uuid()
+    return await BlockWal.open(
+        place.disk, place.address.target, settled.settings, owner, incarnation=incarnation
+    )
 
 
 async def _check_room(place: WalPlace, beside_bytes: int) -> None:
@@ -48,7 +52,7 @@ async def _check_room(place: WalPlace, beside_bytes: int) -> None:
 async def _identify(place: WalPlace, node_id: int) -> WalIdentity | None:
     from millrace.wal.block.device import identify
 
-    return await identify(place.disk, place.address.target)
+    return await identify(place.disk, place.address.target, is_by_claims=place.settings.is_by_claims)
 
 
 BLOCK = WalKind(

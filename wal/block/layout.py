@@ -4,11 +4,14 @@ Pure.
     file      | header copy 0 | header copy 1 | ring ...                                       |
               0             4096            8192                                       capacity
 
+    claimed   | header copy 0 | header copy 1 | claim | ring ...                               |
+              0             4096            8192    12288                              capacity
+
     block     | block header, 64 bytes | record | record | ... | zeros up to a multiple of 4096 |
 
-A *position* is endless; its place in the file is 8192 + position mod ring_bytes. Blocks start at multiples of
-4096 and never cross the ring's end. Each names the end of the one before it: its own position, or, where the
-rest of a lap was too short for it, the place at which that rest began. Numbers are big-endian.
+A *position* is endless; its place in the file is the ring's start + position mod ring_bytes. Blocks start at
+multiples of 4096 and never cross the ring's end. Each names the end of the one before it: its own position,
+or, where the rest of a lap was too short for it, the place at which that rest began. Numbers are big-endian.
 docs/formats/block_wal.md draws every field and says what recovery believes.
 """
 
@@ -26,6 +29,8 @@ BLOCK_BYTES = 4096
 RING_START = 2 * BLOCK_BYTES
 VERSION = 1  # of a block header, and of a device header without an identity
 VERSION_IDENTITY = 2  # of a device header with one
+VERSION_CLAIMED = 3  # of one with an identity, whose log is fenced by claims (claim.py)
+CLAIM_PLACE = RING_START  # in a log that is fenced by claims, whose ring begins behind it
 
 DEVICE_MAGIC = b"MRBLKWAL"
 _DEVICE = struct.Struct(">8sHHi11q64s16q")
@@ -57,16 +62,18 @@ def align_down(position: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Where positions lie in a ring of this many bytes."""
+    """Where positions lie in a ring of this many bytes, which begins at byte `start`."""
 
     ring_bytes: int
+    start: int = RING_START
 
     @staticmethod
-    def of(capacity_bytes: int) -> Geometry:
-        return Geometry(align_down(capacity_bytes - RING_START))
+    def of(capacity_bytes: int, *, is_claimed: bool = False) -> Geometry:
+        start = CLAIM_PLACE + BLOCK_BYTES if is_claimed else RING_START
+        return Geometry(align_down(capacity_bytes - start), start)
 
     def physical(self, position: int) -> int:
-        return RING_START + position % self.ring_bytes
+        return self.start + position % self.ring_bytes
 
     def lap_end(self, position: int) -> int:
         """The first position after the lap that `position` lies in."""
@@ -107,6 +114,12 @@ class DeviceHeader:
     wal_id: bytes = NO_WAL_ID  # drawn at format; without one the copy is written in version 1
     # the highest committed metadata offset that the owner knew when it wrote this copy
     mark: MetadataMark = NO_MARK
+    # it is fenced by claims: whoever owns it reads the claim after each write. Only with a `wal_id`
+    is_claimed: bool = False
+
+    @property
+    def geometry(self) -> Geometry:
+        return Geometry.of(self.capacity_bytes, is_claimed=self.is_claimed)
 
     def reign_at(self, position: int) -> Reign | None:
         """The owner whose block may lie there. None: one that was before all who are known."""
@@ -128,7 +141,8 @@ class DeviceHeader:
         name = self.cluster_id.encode()
         assert len(name) <= CLUSTER_ID_BYTES_MAX, self.cluster_id
         has_identity = self.wal_id != NO_WAL_ID
-        version = VERSION_IDENTITY if has_identity else VERSION
+        assert has_identity or not self.is_claimed, "a log without an identity has no claims"
+        version = VERSION_CLAIMED if self.is_claimed else VERSION_IDENTITY if has_identity else VERSION
         body = _DEVICE.pack(
             DEVICE_MAGIC, version, len(name), self.node_id, self.epoch, self.epoch_start, self.capacity_bytes,
             self.trim, self.head, self.confirmed, self.block_bytes_max, self.window_bytes, self.filled_bytes,
@@ -155,14 +169,14 @@ def decode_device_header(copy: bytes) -> DeviceHeader | None:
     body_bytes = _DEVICE.size + (_IDENTITY.size if has_identity else 0)
     if _CRC.unpack_from(copy, body_bytes)[0] != crc32c(copy[:body_bytes]):
         return None
-    if fields[1] > VERSION_IDENTITY:
-        raise WalMismatch("version", VERSION_IDENTITY, fields[1])
+    if fields[1] > VERSION_CLAIMED:
+        raise WalMismatch("version", VERSION_CLAIMED, fields[1])
     name = fields[15][: fields[2]].decode()
     header = replace(DeviceHeader(name, *fields[3:15]), earlier=_reigns_of(fields[_REIGN_FIELDS_START:]))
     if not has_identity:
         return header
     wal_id, *mark = _IDENTITY.unpack_from(copy, _DEVICE.size)
-    return replace(header, wal_id=wal_id, mark=MetadataMark(*mark))
+    return replace(header, wal_id=wal_id, mark=MetadataMark(*mark), is_claimed=fields[1] == VERSION_CLAIMED)
 
 
 def _reigns_of(values: tuple[int, ...]) -> tuple[Reign, ...]:

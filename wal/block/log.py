@@ -22,7 +22,7 @@ from millrace.runtime.disk.aligned import Arena, ArenaPool
 from millrace.wal.block.batcher import Batcher
 from millrace.wal.block.device import BlockDevice
 from millrace.wal.block.fill import ZeroFill
-from millrace.wal.block.layout import BLOCK_BYTES, BLOCK_HEADER_BYTES, Geometry, align_down, align_up
+from millrace.wal.block.layout import BLOCK_BYTES, BLOCK_HEADER_BYTES, align_down, align_up
 from millrace.wal.block.reading import RingReads
 from millrace.wal.block.recovery import Damage, RecoveryScan
 from millrace.wal.block.space import BlockEnds, RingSpace
@@ -41,10 +41,13 @@ _OVERHEAD_BYTES = BLOCK_HEADER_BYTES + RECORD_HEADER_BYTES
 class BlockWal:
     """`open`, `recover` to the end, perhaps `reset`, `start`; then `append` and `trim`; `close`."""
 
-    def __init__(self, device: BlockDevice, settings: BlockWalSettings, owner: WalOwner) -> None:
+    def __init__(
+        self, device: BlockDevice, settings: BlockWalSettings, owner: WalOwner, incarnation: bytes = b""
+    ) -> None:
         self._device = device
         self._settings = settings
         self._owner = owner
+        self._incarnation = incarnation
         self._pool = ArenaPool(settings.arena_bytes, ahead_count=settings.arenas_ahead)
         self._arena: Arena | None = None
         self._ends = BlockEnds()
@@ -57,22 +60,27 @@ class BlockWal:
         self._trim_asked = device.header.trim
         self._header_write: asyncio.Task[None] | None = None
         self._fill_task: asyncio.Task[None] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._on_confirmed: Callable[[int], None] = lambda end: None
         self._on_failed: Callable[[BaseException], None] = lambda error: None
         self._build(device.header.head)
 
     @staticmethod
-    async def open(disk: Disk, path: str, settings: BlockWalSettings, owner: WalOwner) -> BlockWal:
+    async def open(
+        disk: Disk, path: str, settings: BlockWalSettings, owner: WalOwner, *, incarnation: bytes = b""
+    ) -> BlockWal:
         """Opens or formats. Raises WalMismatch for another cluster's or node's log, WalFenced unless the
-        owner's epoch is higher than every one before, WalCorrupt for an unreadable header; the disk's own
-        errors."""
-        return BlockWal(await BlockDevice.open(disk, path, settings, owner), settings, owner)
+        owner's epoch is higher than every one before, or where another opens the log at the same time,
+        WalCorrupt for an unreadable header; the disk's own errors. `incarnation`: 16 bytes of chance, for a
+        log that is fenced by claims."""
+        device = await BlockDevice.open(disk, path, settings, owner, incarnation)
+        return BlockWal(device, settings, owner, incarnation)
 
     def _build(self, tail: int) -> None:
         """The parts that depend on where the log ends and how large its ring is."""
         header, settings = self._device.header, self._settings
-        geometry = Geometry.of(header.capacity_bytes)
+        geometry = header.geometry
         self.capacity_bytes = geometry.ring_bytes
         self.max_record_bytes = min(
             settings.max_record_bytes, align_down(geometry.ring_bytes // 3) - _OVERHEAD_BYTES
@@ -87,7 +95,7 @@ class BlockWal:
         )
         self._batcher = Batcher(self._owner.epoch, tail)
         self._writer = BlockWriter(
-            self._device.file,
+            self._device.fence or self._device.file,
             geometry,
             tail,
             writes_in_flight=settings.writes_in_flight,
@@ -98,9 +106,10 @@ class BlockWal:
             on_failed=self._fail,
             on_slot=self._flush,
             iops=settings.iops,
+            operations_beside=0 if self._device.fence is None else 1,
         )
         self._fill = ZeroFill(
-            self._device.file,
+            self._device.fence or self._device.file,
             geometry,
             self._writer,
             header.filled_bytes,
@@ -209,6 +218,9 @@ class BlockWal:
         self._loop = asyncio.get_running_loop()
         if self._settings.fill_ahead_bytes:
             self._fill_task = asyncio.create_task(self._run_fill(), name="wal-fill")
+        if self._device.fence is not None:
+            watch = self._device.fence.watch(self._writer.fail)
+            self._watch_task = asyncio.create_task(watch, name="wal-watch")
 
     def append(self, *parts: Buffer, tail_crc: int | None = None) -> WalRecord:
         """Parts are one-dimensional buffers of bytes. ValueError for a payload beyond `max_record_bytes`."""
@@ -354,10 +366,13 @@ class BlockWal:
 
     async def reset(self) -> None:
         """A capacity that was changed in the settings takes effect here, where the log is empty, and before
-        `start` only."""
+        `start` only; so does `fencing=claim` of a log that its lock fenced."""
         await self.trim(self._writer.confirmed)
         if self._is_started:
             return
+        if self._settings.is_by_claims and self._device.fence is None:
+            await self._device.turn_to_claims(self._owner, self._incarnation)
+            self._build(self._batcher.tail)
         capacity_bytes = align_down(self._settings.capacity_bytes)
         if capacity_bytes != self._device.header.capacity_bytes:
             assert self._device.header.head == self._batcher.tail
@@ -377,14 +392,19 @@ class BlockWal:
             await asyncio.gather(self._fill_task, return_exceptions=True)
         if self._is_started:
             await self._drain()
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+            await asyncio.gather(self._watch_task, return_exceptions=True)
         self._writer.stop()
         while self._header_write is not None:
             await asyncio.gather(self._header_write, return_exceptions=True)
-        if self._is_started and self._failure is None:
-            self._writer.spend(BLOCK_BYTES)
-            await self._write_header(self._device.write, closed_end=self._writer.confirmed)
-        await self._device.file.close()
-        self._pool.close()
+        try:
+            if self._is_started and self._failure is None:
+                self._writer.spend(BLOCK_BYTES)
+                await self._write_header(self._device.write, closed_end=self._writer.confirmed)
+        finally:
+            await self._device.file.close()
+            self._pool.close()
 
     async def _drain(self) -> None:
         if self._batcher.is_open and self._failure is None:

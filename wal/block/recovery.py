@@ -33,7 +33,6 @@ from millrace.wal.block.layout import (
     BLOCK_MAGIC_BYTES,
     BlockHeader,
     DeviceHeader,
-    Geometry,
     align_up,
     decode_block_header,
 )
@@ -67,7 +66,7 @@ class RecoveryScan:
 
     def __init__(self, header: DeviceHeader, read_bytes: int = READ_BYTES, policy: str = REFUSE) -> None:
         self._header = header
-        self._geometry = Geometry.of(header.capacity_bytes)
+        self._geometry = header.geometry
         self._read_bytes = min(read_bytes, FIRST_READ_BYTES)
         self._read_bytes_max = read_bytes
         self._stop = header.head + self._geometry.ring_bytes

@@ -20,17 +20,23 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
-from millrace.runtime.disk import BlockFile
 from millrace.wal.block.batcher import ClosedBlock
 from millrace.wal.block.layout import Geometry
-from millrace.wal.block.pace import Depth, IopsLimit
+from millrace.wal.block.pace import IO_BYTES, Depth, IopsLimit
+
+
+class Writable(Protocol):
+    """A block file, or what fences one: a write that ends well may be confirmed."""
+
+    def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]: ...
 
 
 class BlockWriter:
     def __init__(
         self,
-        file: BlockFile,
+        file: Writable,
         geometry: Geometry,
         confirmed: int,
         *,
@@ -42,13 +48,16 @@ class BlockWriter:
         on_failed: Callable[[BaseException], None],
         on_slot: Callable[[], None] = lambda: None,
         iops: int = 0,
+        operations_beside: int = 0,
     ) -> None:
-        """`on_slot`: a write may begin again that the limit on operations held back."""
+        """`on_slot`: a write may begin again that the limit on operations held back. `operations_beside`:
+        that each write costs besides."""
         self._loop = asyncio.get_running_loop()
         self._file = file
         self._geometry = geometry
         self._depth = Depth(writes_in_flight, writes_at_first)
         self._limit = IopsLimit(iops, self._loop.time())
+        self._operations_beside = operations_beside
         self._timer: asyncio.TimerHandle | None = None  # armed while the limit allows no write
         self._on_slot = on_slot
         self._given = self._begun = confirmed  # where the last block that was given, and begun, ends
@@ -116,6 +125,8 @@ class BlockWriter:
         block.stamp(self.confirmed)
         self._begun = block.end
         self._limit.spend(len(block.view))
+        if self._operations_beside:
+            self._limit.spend(self._operations_beside * IO_BYTES)
         future = self._file.write_at(self._geometry.physical(block.position), block.view)
         self._in_flight.append((future, block))
         future.add_done_callback(self._on_written)

@@ -105,11 +105,11 @@ def test_a_later_version_is_refused_by_name() -> None:
     from millrace.protocol.crc32c import crc32c
 
     body = bytearray(dataclasses.replace(HEADER, wal_id=bytes(range(16))).encode()[:328])
-    body[9] = 3
+    body[9] = 4
     copy = (bytes(body) + crc32c(bytes(body)).to_bytes(4, "big")).ljust(BLOCK_BYTES, b"\0")
     with pytest.raises(WalMismatch) as mismatch:
         decode_device_header(copy)
-    assert (mismatch.value.field, mismatch.value.found) == ("version", 3)
+    assert (mismatch.value.field, mismatch.value.found) == ("version", 4)
 
 
 def test_who_wrote_where() -> None:

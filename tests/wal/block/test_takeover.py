@@ -58,7 +58,9 @@ class Machine(SimDisk):
         else:
             self.files = other.files
 
-    async def open_block(self, path: str, size_bytes: int, *, direct: str = "prefer") -> SimBlockFile:
+    async def open_block(
+        self, path: str, size_bytes: int, *, direct: str = "prefer", is_shared: bool = False
+    ) -> SimBlockFile:
         await super().open_block(path, size_bytes, direct=direct)
         return SharedFile(self, path, True)
 
@@ -161,7 +163,9 @@ def test_two_that_open_at_once_do_not_both_get_it() -> None:
         await (await open_wal(first, 1))[0].close()
 
         class Overtaken(Machine):
-            async def open_block(self, path: str, size_bytes: int, *, direct: str = "prefer") -> SimBlockFile:
+            async def open_block(
+                self, path: str, size_bytes: int, *, direct: str = "prefer", is_shared: bool = False
+            ) -> SimBlockFile:
                 file = await super().open_block(path, size_bytes, direct=direct)
                 plain = file.reserve
 
