@@ -166,13 +166,19 @@ class LiveCluster(LiveNodes):
     `with LiveCluster(folder, controllers=3, brokers=3) as cluster`: all of them ready."""
 
     def __init__(
-        self, folder: Path, controllers: int, brokers: int, overrides: dict[str, str] | None = None
+        self,
+        folder: Path,
+        controllers: int,
+        brokers: int,
+        overrides: dict[str, str] | None = None,
+        wal: str = "64MiB",
     ) -> None:
+        """`wal`: the capacity of a broker's log in a file, and further parameters of its address."""
         super().__init__()
         self.quorum = LiveControllers(folder, controllers, overrides)
         self._overrides = overrides or {}
         self.brokers = {
-            node_id: LiveBroker(folder / f"broker{node_id}", self.settings_of(node_id), wal="64MiB")
+            node_id: LiveBroker(folder / f"broker{node_id}", self.settings_of(node_id), wal=wal)
             for node_id in range(FIRST_BROKER, FIRST_BROKER + brokers)
         }
 

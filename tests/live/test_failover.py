@@ -172,22 +172,30 @@ def test_a_broker_that_stood_still_acknowledges_nothing_that_is_lost(
     check_all(cluster, values(0, 240))
 
 
-@pytest.fixture
-def over_objects(tmp_path: Path) -> Iterator[LiveCluster]:
-    """Brokers whose logs are objects in a folder that all of them reach."""
-    wal = f"0@file://{tmp_path}/logs/?kind=object"
-    with LiveCluster(tmp_path, 1, 3, {**QUICK, "s3.wal.path": wal}) as started:
+@pytest.fixture(params=["objects", "claims"])
+def without_locks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LiveCluster]:
+    """Brokers whose logs are objects in a folder, or blocks in files that are fenced by claims; all of them
+    reach all."""
+    wal = {"s3.wal.path": f"0@file://{tmp_path}/logs/?kind=object"} if request.param == "objects" else {}
+    with LiveCluster(tmp_path, 1, 3, {**QUICK, **wal}, "64MiB&fencing=claim") as started:
         with Client(started.addresses[0]) as client:
             client.create(TOPIC, PARTITIONS)
         yield started
 
 
-def test_a_log_of_objects_is_recovered_by_another(over_objects: LiveCluster) -> None:
-    send(over_objects, values(0, 300))
-    over_objects.brokers.pop(SECOND).kill()
-    until(lambda: moved_from(over_objects, SECOND), "its partitions are not led by others")
-    send(over_objects, values(300, 300))
-    check_all(over_objects, values(0, 600))
+def test_a_log_without_a_lock_is_recovered_by_another(without_locks: LiveCluster) -> None:
+    """And by its own broker later, which finds it empty."""
+    send(without_locks, values(0, 300))
+    victim = without_locks.brokers.pop(SECOND)
+    victim.kill()
+    began = time.monotonic()
+    until(lambda: moved_from(without_locks, SECOND), "its partitions are not led by others")
+    print(f"led by others {time.monotonic() - began:.2f} s after the kill")
+    send(without_locks, values(300, 300))
+    check_all(without_locks, values(0, 600))
+    without_locks.brokers[SECOND] = victim.start()
+    send(without_locks, values(600, 60))
+    check_all(without_locks, values(0, 660))
 
 
 def test_a_log_in_a_store_with_keys_in_its_address_is_recovered_by_another(tmp_path: Path) -> None:
@@ -205,20 +213,20 @@ def test_a_log_in_a_store_with_keys_in_its_address_is_recovered_by_another(tmp_p
             check_all(cluster, values(0, 120))
 
 
-def test_one_that_stood_still_finds_its_log_taken(over_objects: LiveCluster) -> None:
-    """Nothing keeps others from a log of objects while its process is stopped: what that acknowledges
-    afterwards is nothing, and it ends."""
-    send(over_objects, values(0, 120))
-    victim = over_objects.brokers.pop(SECOND)
+def test_one_that_stood_still_finds_its_log_taken(without_locks: LiveCluster) -> None:
+    """Nothing keeps others from such a log while its process is stopped: what that acknowledges afterwards is
+    nothing, and it ends."""
+    send(without_locks, values(0, 120))
+    victim = without_locks.brokers.pop(SECOND)
     os.kill(victim.pid, signal.SIGSTOP)
     try:
-        until(lambda: moved_from(over_objects, SECOND), "its partitions are not led by others")
-        send(over_objects, values(120, 120))
+        until(lambda: moved_from(without_locks, SECOND), "its partitions are not led by others")
+        send(without_locks, values(120, 120))
     finally:
         os.kill(victim.pid, signal.SIGCONT)
     assert victim.wait_end() != 0
     assert logged(victim, "cannot go on")
-    check_all(over_objects, values(0, 240))
-    over_objects.brokers[SECOND] = victim.start()
-    send(over_objects, values(240, 60))
-    check_all(over_objects, values(0, 300))
+    check_all(without_locks, values(0, 240))
+    without_locks.brokers[SECOND] = victim.start()
+    send(without_locks, values(240, 60))
+    check_all(without_locks, values(0, 300))
