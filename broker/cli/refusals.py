@@ -14,7 +14,7 @@ from millrace.broker.settings.addresses import join_host_port
 from millrace.kraft.errors import LogCorrupt, LogMismatch, SnapshotCorrupt, UnknownRecord, VotersChanged
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
-from millrace.runtime.disk import DiskFailed, DiskFull, DiskLocked
+from millrace.runtime.disk import DiskFailed, DiskFull, DiskLocked, DiskTaken
 from millrace.runtime.disk.opening import DirectRefused
 from millrace.runtime.errors import MillraceError
 from millrace.runtime.net import ListenFailed
@@ -98,7 +98,7 @@ def _of_wal(error: BaseException, settings: BrokerSettings) -> str | None:
             "wal.lost.accept=true, which gives up "
             "the records that only the current one held"
         )
-    if isinstance(error, WalFenced | StreamFenced):
+    if isinstance(error, WalFenced | StreamFenced | DiskTaken):
         return (
             f"a later start of node {settings.node_id} has taken its WAL or its streams ({error}): let "
             "one process run with this node.id"

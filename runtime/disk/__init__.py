@@ -2,8 +2,8 @@
 lock.
 
 Interfaces only. `uring_file.py` and `thread.py` implement BlockFile, `posix.py` the rest,
-`tests/sim/disk.py` all of it with faults. Writes raise OSError subclasses wrapped as `DiskFull` (Exhausted)
-or `DiskFailed` (Unavailable); after DiskFailed the outcome of the write is unknown.
+`tests/sim/disk.py` all of it with faults. Writes raise OSError subclasses wrapped as `DiskFull` (Exhausted),
+`DiskFailed` (Unavailable) or `DiskTaken` (Fenced); after the latter two the outcome of the write is unknown.
 """
 
 from __future__ import annotations
@@ -56,6 +56,18 @@ class DiskLocked(Fenced):
     def __str__(self) -> str:
         who = f"process {self.holder}" if self.holder.isdigit() else self.holder or "another process"
         return f"{self.path} is in use by {who}: stop it, or give this one a data directory of its own"
+
+
+class DiskTaken(Fenced):
+    """The device refuses our writes: another machine has reserved it. Terminal, like DiskFailed: whether the
+    write that was refused or aborted has landed is unknown. Argument: path."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path} takes no writes from this machine: another one has reserved it"
 
 
 class BlockFile(Protocol):

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from millrace.runtime.disk import DiskFailed, DiskFull, DiskLocked
+from millrace.runtime.disk import DiskFailed, DiskFull, DiskLocked, DiskTaken
 from millrace.runtime.disk.aligned import PAGE_BYTES, aligned_memory
 from millrace.runtime.disk.denial import denial_words
 from millrace.runtime.disk.reserve import DeviceReservation
@@ -29,6 +29,8 @@ OpenFd = Callable[[str, int, int], int]
 _O_DIRECT = getattr(os, "O_DIRECT", 0)
 _O_DSYNC = getattr(os, "O_DSYNC", getattr(os, "O_SYNC", 0))
 _LOCK_WAIT_S = 1.0
+# What Linux makes of a device's "reservation conflict" (BLK_STS_RESV_CONFLICT); nobody else has such devices.
+_RESERVATION_CONFLICT = getattr(errno, "EBADE", -1)
 _MEMORY_FILE_SYSTEMS = frozenset({0x01021994, 0x858458F6})  # tmpfs, ramfs
 
 
@@ -53,7 +55,7 @@ class BlockDescriptor:
     spare: list[mmap.mmap] = field(default_factory=list)  # memory of former reads; at most two
 
 
-def disk_error(error: OSError, path: str, wanted_bytes: int = 0) -> DiskFull | DiskFailed:
+def disk_error(error: OSError, path: str, wanted_bytes: int = 0) -> DiskFull | DiskFailed | DiskTaken:
     """The project's error for an OSError. `wanted_bytes`: how many were to be written or reserved, where that
     is known."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -63,6 +65,8 @@ def disk_error(error: OSError, path: str, wanted_bytes: int = 0) -> DiskFull | D
                 found = file_system_of(path)
                 free_bytes = found.f_bavail * found.f_frsize
         return DiskFull(path, os.strerror(error.errno), wanted_bytes, free_bytes)
+    if error.errno == _RESERVATION_CONFLICT:
+        return DiskTaken(path)
     return DiskFailed(path, denial_words(error, path))
 
 

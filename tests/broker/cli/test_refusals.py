@@ -54,6 +54,7 @@ SAMPLES: tuple[tuple[BaseException, str], ...] = (
         disk.DiskFull("/d/wal", "No space left on device", 900, 7),
         "(900 bytes wanted, 7 free): make room, or give a smaller log (s3.wal.capacity)",
     ),
+    (disk.DiskTaken("/d/wal"), "let one process run with this node.id"),
     (disk.DiskFailed("/d/wal", "Input/output error"), "/d/wal: Input/output error"),
     (DirectRefused("/d/wal"), "wal.direct.io=prefer"),
     (

@@ -4,6 +4,7 @@ memory."""
 from __future__ import annotations
 
 import errno
+import os
 
 from millrace.runtime.disk import reserve as pr
 
@@ -12,9 +13,12 @@ REFUSED = 0x18
 
 class SharedDevice:
     """`nexus(name)` is a machine's ioctl. What the standard says of "write exclusive, registrants only", and
-    no more."""
+    no more: who is preempted or cleared away has its commands aborted, and is told of it once, by a unit
+    attention in place of its next answer. `faults`: statuses that a machine gets instead, in order."""
 
     def __init__(self) -> None:
+        self.attentions: dict[str, int] = {}  # machine -> unit attentions that it has not been told
+        self.faults: dict[str, list[int]] = {}
         self.keys: dict[str, int] = {}  # machine -> its registered key
         self.holder = ""
         self.calls: list[str] = []
@@ -23,6 +27,13 @@ class SharedDevice:
     def may_write(self, machine: str) -> bool:
         return not self.holder or machine in self.keys
 
+    def write_error(self, machine: str) -> OSError | None:
+        """As the kernel tells of a write that the device refuses."""
+        return None if self.may_write(machine) else OSError(errno.EBADE, os.strerror(errno.EBADE))
+
+    def attend(self, machine: str) -> None:
+        self.attentions[machine] = self.attentions.get(machine, 0) + 1
+
     def nexus(self, machine: str) -> pr.Ioctl:
         def ioctl(fd: int, request: int, argument: bytearray) -> int:
             return self._call(machine, request, bytes(argument))
@@ -30,6 +41,11 @@ class SharedDevice:
         return ioctl
 
     def _call(self, machine: str, request: int, data: bytes) -> int:
+        if self.faults.get(machine):
+            return self.faults[machine].pop(0)
+        if self.attentions.get(machine):
+            self.attentions[machine] -= 1
+            return pr.IO_ERROR
         old, new = int.from_bytes(data[:8], "little"), int.from_bytes(data[8:16], "little")
         if request == pr.PR_REGISTER:
             assert len(data) == 24
@@ -54,6 +70,9 @@ class SharedDevice:
             self.calls.append(f"{machine} clear {old:x}")
             if own != old:
                 return REFUSED
+            for name in self.keys:
+                if name != machine:
+                    self.attend(name)
             self.keys.clear()
             self.holder = ""
             return 0
@@ -76,6 +95,7 @@ class SharedDevice:
         for name in victims:
             del self.keys[name]
             self.aborted.append(name)
+            self.attend(name)
         if self.holder in victims:
             self.holder = machine
         return 0

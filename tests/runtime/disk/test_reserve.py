@@ -11,9 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from millrace.runtime.disk import DiskLocked
+from millrace.runtime.disk import DiskLocked, DiskTaken
 from millrace.runtime.disk import reserve as pr
-from millrace.runtime.disk.opening import close_descriptor, open_block_descriptor, reserve_descriptor
+from millrace.runtime.disk.opening import (
+    close_descriptor,
+    disk_error,
+    open_block_descriptor,
+    reserve_descriptor,
+)
 from millrace.runtime.disk.reserve import DeviceReservation
 from tests.runtime.disk.scsi import SharedDevice
 
@@ -86,6 +91,67 @@ def test_a_device_that_somebody_else_uses_is_left_to_them() -> None:
     with pytest.raises(DiskLocked, match="another machine"):
         on(device, "a").take(0xA, 0)
     assert (device.keys, device.holder) == ({"cluster file system": 0xF}, "cluster file system")
+
+
+def test_who_was_preempted_and_comes_back_reserves_the_device() -> None:
+    """A device tells a machine once that it was preempted, in place of an answer. That was taken for a device
+    without reservations, which was then used without."""
+    device = SharedDevice()
+    on(device, "a").take(0xA, 0)
+    on(device, "b").take(0xB, 0xA)
+    assert device.attentions == {"a": 1}
+    assert on(device, "a").take(0xC, 0xB)
+    assert (device.keys, device.holder) == ({"a": 0xC}, "a")
+    assert not device.may_write("b")
+
+
+@pytest.mark.parametrize("status", [0xE0000, 0xF0000, 0x10000])
+def test_a_path_that_fails_is_no_device_without_reservations(status: int) -> None:
+    """It is tried again; one that stays away is an error, and not a reason to go without."""
+    device = SharedDevice()
+    device.faults["a"] = [status] * 2
+    assert on(device, "a").take(0xA, 0)
+    device.faults["b"] = [status] * 9
+    with pytest.raises(OSError, match="no path to the device"):
+        on(device, "b").take(0xB, 0xA)
+    assert device.may_write("a")
+
+
+def test_a_device_that_fails_half_way_is_not_taken_for_another_machines() -> None:
+    """It took the registration, so it has reservations: what goes wrong behind that is an error."""
+    device = SharedDevice()
+    on(device, "a").take(0xA, 0)
+    device.faults["b"] = [0, pr.IO_ERROR, pr.IO_ERROR, pr.IO_ERROR, pr.IO_ERROR]
+    with pytest.raises(OSError, match="failed a reservation"):
+        on(device, "b").take(0xB, 0xA)
+    assert (device.holder, device.may_write("a")) == ("a", True)
+
+
+def test_a_disk_that_does_not_know_the_command_has_none() -> None:
+    """SCSI disks without reservations answer each time with an error."""
+    device = SharedDevice()
+    device.faults["a"] = [pr.IO_ERROR] * 9
+    assert not on(device, "a").take(0xA, 0)
+
+
+def test_nvme_says_conflict_by_a_number_of_its_own() -> None:
+    """Before Linux 6.4: with and without its bit for "do not retry"."""
+    for status in (0x83, 0x4083):
+        device = SharedDevice()
+        on(device, "a").take(0xA, 0)
+        device.faults["b"] = [0, status]
+        device.keys["b"] = 0xB  # the answer stands for the device's
+        assert on(device, "b").take(0xB, 0xA)
+        assert device.aborted == ["a"]
+
+
+def test_a_write_that_meets_a_conflict_says_who_has_the_device(tmp_path: Path) -> None:
+    """EBADE is what Linux makes of it: the writer was fenced, the device is not broken."""
+    error = SharedDevice()
+    error.holder = "b"
+    refused = error.write_error("a")
+    assert refused is not None
+    assert type(disk_error(refused, "/dev/shared")) is DiskTaken
 
 
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.EPERM])

@@ -60,7 +60,7 @@ def test_a_claim_is_told_from_all_that_is_none() -> None:
     for bit in range(CLAIM_BYTES * 8):
         damaged = bytearray(block)
         damaged[bit // 8] ^= 1 << bit % 8
-        assert decode_claim(damaged) is None, bit
+        assert decode_claim(bytes(damaged)) is None, bit
 
 
 def test_a_replaced_owner_acknowledges_nothing() -> None:

@@ -11,7 +11,8 @@ import asyncio
 
 import pytest
 
-from millrace.runtime.disk import DiskFailed, DiskLocked
+from millrace.runtime.disk import DiskLocked, DiskTaken
+from millrace.runtime.disk.opening import disk_error
 from millrace.runtime.disk.reserve import DeviceReservation
 from millrace.wal.block.device import reservation_key
 from millrace.wal.block.log import BlockWal
@@ -29,11 +30,20 @@ class SharedFile(SimBlockFile):
         self._reservation = DeviceReservation(3, path, machine.device.nexus(machine.name))
 
     def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]:
-        if not self._machine.device.may_write(self._machine.name):
-            refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            refused.set_exception(DiskFailed(PATH, "reservation conflict"))
-            return refused
-        return super().write_at(position, buffer)
+        """Refused as it comes, or aborted on its way: it may then have landed, and ends as one refused."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def end(done: asyncio.Future[None] | None = None) -> None:
+            error = self._machine.device.write_error(self._machine.name)
+            if error is not None:
+                ended.set_exception(disk_error(error, PATH))
+            elif done is not None:
+                ended.set_result(done.result())
+
+        end()
+        if not ended.done():
+            super().write_at(position, buffer).add_done_callback(end)
+        return ended
 
     async def reserve(self, key: int, old_key: int) -> bool:
         return self._machine.has_reservations and self._reservation.take(key, old_key)
@@ -74,7 +84,7 @@ def two(*, reserves: bool) -> tuple[Machine, Machine]:
 def test_a_replaced_owner_cannot_acknowledge() -> None:
     """The second machine reserves the device and recovers all that was confirmed. The first, which knows
     nothing of it, appends: its write fails, nothing is confirmed, it takes no more, and the second's log
-    holds none of it."""
+    holds none of it. The failure says that it was replaced, and not that the device is broken."""
 
     async def run() -> None:
         first, second = two(reserves=True)
@@ -85,7 +95,7 @@ def test_a_replaced_owner_cannot_acknowledge() -> None:
         confirmed = told.end
         await told.reach(old.append(payload(2)).end)
         assert told.end == confirmed
-        assert [type(failure) for failure in told.failures] == [DiskFailed]
+        assert [type(failure) for failure in told.failures] == [DiskTaken]
         with pytest.raises(WalClosed):
             old.append(payload(3))
         await old.close()
@@ -95,6 +105,25 @@ def test_a_replaced_owner_cannot_acknowledge() -> None:
         await new.close()
         _, recovered, _ = await start_wal(first, 3)
         assert recovered == [payload(1), payload(4)]
+
+    asyncio.run(run())
+
+
+def test_a_write_that_is_aborted_on_its_way_acknowledges_nothing() -> None:
+    """Begun before the second machine took the device, and not ended: preempting aborts it."""
+
+    async def run() -> None:
+        first, second = two(reserves=True)
+        old, _, told = await start_wal(first, 1)
+        await told.reach(old.append(payload(1)).end)
+        confirmed = told.end
+        first.latency_s = 0.1
+        late = old.append(payload(2))
+        await asyncio.sleep(0.01)
+        await open_wal(second, 2)
+        assert first.device.aborted == ["first"]
+        await told.reach(late.end)
+        assert (told.end, [type(failure) for failure in told.failures]) == (confirmed, [DiskTaken])
 
     asyncio.run(run())
 

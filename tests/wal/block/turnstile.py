@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from millrace.runtime.disk import BlockFile, DiskFailed
@@ -78,7 +79,7 @@ class SharedFile:
         if self._name in self._storage.torn and position > CLAIM_PLACE:
             parts = [(position, data[:SECTOR_BYTES]), (position + SECTOR_BYTES, data[SECTOR_BYTES:])]
         for place, part in parts:
-            await self._step(f"write {place}", lambda place=place, part=part: self._put(place, part))
+            await self._step(f"write {place}", partial(self._put, place, part))
 
     def _put(self, place: int, part: bytes) -> None:
         self._storage.data[place : place + len(part)] = part
