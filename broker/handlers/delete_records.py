@@ -66,6 +66,7 @@ class DeleteRecords:
                 answers = DeleteRecordsTopicResult(topic.name)
                 response.topics.append(answers)
                 async for part in in_chunks(topic.partitions, PARTITIONS_PER_CHUNK, context.work):
+                    await context.work.begin_tasks(len(part))
                     answers.partitions += await asyncio.gather(
                         *(self._delete(topic.name, asked, timeout_s, asker) for asked in part)
                     )

@@ -65,6 +65,7 @@ class DescribeProducers:
                 met_of_topic = met.setdefault(topic.name, set())
                 async for part in in_chunks(topic.partition_indexes, PARTITIONS_PER_CHUNK, context.work):
                     named = unmet(part, met_of_topic, int)
+                    await context.work.begin_tasks(len(part))
                     answers.partitions += await asyncio.gather(
                         *(self._describe(topic.name, index, context.connection.owner) for index in named)
                     )

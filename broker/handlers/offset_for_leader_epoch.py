@@ -59,6 +59,7 @@ class OffsetForLeaderEpoch:
                 answers = OffsetForLeaderTopicResult(topic.topic)
                 response.topics.append(answers)
                 async for part in in_chunks(topic.partitions, PARTITIONS_PER_CHUNK, context.work):
+                    await context.work.begin_tasks(len(part))
                     answers.partitions += await asyncio.gather(
                         *(self._end_of(topic.topic, asked, context.connection.owner) for asked in part)
                     )

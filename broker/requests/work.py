@@ -25,6 +25,7 @@ LARGE_AT_ONCE = 2
 WaitForReaders: TypeAlias = Callable[[Owner], Awaitable[None]]
 CHUNK_BYTES = 128 << 10  # of decoded elements, or of an answer, between two yields; roughly
 FREE_CHUNKS = 4
+FEW_TASKS = 10  # about a millisecond
 
 
 async def nobody_waits(owner: Owner) -> None:
@@ -65,6 +66,12 @@ class RequestWork:
             await self._permits.acquire(self._owner)
             self._has_permit = True
             await self._wide.wait_for_readers(self._owner)
+
+    async def begin_tasks(self, count: int) -> None:
+        """The caller is to begin so many tasks at once, which one chunk is too: more than a few are large.
+        Five hundred requests of a hundred tasks each held the loop for a second otherwise."""
+        if count > FEW_TASKS:
+            await self.begin()
 
     async def yield_now(self) -> None:
         """The caller yields, one large piece of work an iteration of the loop; at first it waits for a
