@@ -14,6 +14,7 @@ from millrace.broker.handlers.fetch import Fetch
 from millrace.broker.requests.fetch_machine import FetchState
 from millrace.broker.requests.fetch_sessions import FetchItem, FetchSessions
 from millrace.broker.requests.read_pass import ITEMS_PER_CHUNK, ReadPass
+from millrace.broker.requests.request import ConnectionInfo
 from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.broker.broker_fixture import BrokerFixture, fetch_request, parts_of
 from tests.broker.partitions.build import batch, run
@@ -28,7 +29,10 @@ HOT_ONLY: dict[str, str] = dict.fromkeys(
         "test_what_is_left_of_a_wide_fetch_that_failed_goes_in_chunks",
     ),
     "iterations of the loop are counted, and reads from objects are not among them",
-) | {"test_a_wide_fetch_with_cold_partitions_is_delayed_for_what_is_missing": "cold as far as it is"}
+) | {
+    "test_a_wide_fetch_with_cold_partitions_is_delayed_for_what_is_missing": "cold as far as it is",
+    "test_reads_of_objects_are_shared_between_addresses": "cold as it is",
+}
 
 
 @asynccontextmanager
@@ -192,3 +196,42 @@ def test_a_wide_fetch_with_cold_partitions_is_delayed_for_what_is_missing() -> N
 
 def purgatory(fixture: BrokerFixture) -> list[Any]:
     return list(fixture.connection.purgatory.values())
+
+
+def test_reads_of_objects_are_shared_between_addresses() -> None:
+    """Two hundred connections of one address wait for objects, and 64 of them are read at once; another
+    address's Fetch is read when the first of them were, not behind all."""
+
+    async def scenario() -> None:
+        fixture = await BrokerFixture().start()
+        count = 200
+        fixture.make_topic("a", count + 1)
+        await fixture.produce({("a", index): batch(2) for index in range(count + 1)})
+        assert await fixture.engine.upload_all(1000)
+        fixture.engine.drop_caches()
+        gate, order = asyncio.Event(), list[int]()
+
+        async def wait() -> None:
+            await gate.wait()
+
+        fixture.world.store.fault = lambda operation, key: wait()
+
+        async def ask(number: int, host: str) -> None:
+            who = ConnectionInfo(number, "P", "127.0.0.1", 9092, host)
+            request = fetch_request({("a", number): 0}, 12, max_wait_ms=600_000)
+            outcome = fixture.begin(fixture.fetch_handler, 1, 12, request, to=who)
+            parts = parts_of(await fixture.finish(outcome, 1, 12))
+            assert parts["a", number].records
+            order.append(number)
+
+        crowd = [asyncio.create_task(ask(number, "many")) for number in range(count)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        other = asyncio.create_task(ask(count, "other"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(other, *crowd)
+        assert order.index(count) < 100, order.index(count)
+
+    run(scenario())
