@@ -16,6 +16,7 @@ from typing import Any
 
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.quorum import follower
+from millrace.broker.quorum.failovers import Failovers
 from millrace.broker.quorum.log_recovery import LogRecovery
 from millrace.kraft.commands import streams
 from millrace.kraft.peers.channel import QuorumChannel
@@ -92,7 +93,20 @@ def reaches_no_image(old: Any) -> Any:
     return reply
 
 
+def never_begins(old: Any) -> Any:
+    def begin(self: Failovers, node_id: int) -> None:
+        pass
+
+    return begin
+
+
 BUGS = {
+    "recovers-nobody": Bug(
+        "nobody recovers the log of a broker that is gone",
+        ((Failovers, "_begin", never_begins),),
+        "waits",
+        over_objects,
+    ),
     "recovers-nothing": Bug(
         "a log that is recovered is closed, and not read",
         ((LogRecovery, "_recover", recovers_nothing),),

@@ -30,6 +30,8 @@ MUST_HIT = (
     "failover: the broker is back",
     "sets of a broker that is gone were compacted",
     "ended, for it was replaced",
+    "absence: taken over",
+    "absence: waited for",
 )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from millrace.broker.config import BrokerSettings
 from millrace.broker.quorum.follower import FollowingBroker
@@ -20,6 +21,7 @@ from millrace.runtime.bundle import Runtime
 from millrace.runtime.clock import Clock
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore.address import StoreAddress
+from tests.sim.cluster.shared_disk import MountedDisk, SharedDisk
 from tests.sim.disk import SimDisk
 from tests.sim.loop import Life, own_context
 from tests.sim.node import DISK_LATENCY_S, QUIET, fate_of
@@ -36,9 +38,12 @@ AGAIN_S = 0.3  # before a process that has ended by itself is started again
 
 
 class Machine:
-    """`keep_up` has a process there whenever `is_wanted`. `ends`: why processes ended by themselves."""
+    """`keep_up` has a process there whenever `is_wanted`. `ends`: why processes ended by themselves.
+    `shared`: what is mounted beside its own disk."""
 
-    def __init__(self, world: World, settings: BrokerSettings, host: str) -> None:
+    def __init__(
+        self, world: World, settings: BrokerSettings, host: str, shared: SharedDisk | None = None
+    ) -> None:
         self.world = world
         self.settings = settings
         self.node_id = settings.node_id
@@ -56,6 +61,8 @@ class Machine:
         self._fate = ""  # of what was not durable; "": the machine stays up
         self._changed = asyncio.Event()
         self._is_ready = False
+        self._shared = shared
+        self._mounted: MountedDisk | None = None  # of this life
         self.disk = self._new_disk()
 
     def _new_disk(self) -> SimDisk:
@@ -130,7 +137,9 @@ class Machine:
             self.stores.append(store)
             return store
 
-        return Runtime(self.world.clock, rand, self.disk, self.world.net.host(self.host, life), open_store)
+        self._mounted = None if self._shared is None else self._shared.mounted(self.disk)
+        disk: Any = self._mounted or self.disk
+        return Runtime(self.world.clock, rand, disk, self.world.net.host(self.host, life), open_store)
 
     def _on_end(self, life: Life, error: BaseException | None) -> None:
         """The process says that it cannot go on, or has ended."""
@@ -173,6 +182,8 @@ class Machine:
         self.world.loop.end_life(life)
         for store in self.stores:
             store.cut({"drop": False, "keep": True}.get(fate), is_death=True)
+        if self._mounted is not None:
+            self._mounted.end(fate_of(fate or "keep", self._rand.split(f"shared fate {self.life_count}")))
         self.world.net.reset(life)
         self._changed.set()
 

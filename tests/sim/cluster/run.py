@@ -3,6 +3,9 @@
     start    all are up, a topic is there
     storm    clients write, read and commit, while trouble is made; who fails is started again
     quiet    all is healed and up; who waits for answers has them; everything is read
+    absence  one broker is killed and stays away: where another reaches its log, others come to lead what it
+             led; where nobody does, nobody takes it
+    again    all brokers are killed, and started; everything is read
 
 What must hold is what clients may rely on (checkers.py) and, of the cluster: equal offset, equal image; a
 stream has one owner, and a next one only after it was closed; a process ends by itself only where it was
@@ -34,10 +37,12 @@ from tests.sim.checkers import (
 )
 from tests.sim.cluster.client import ClusterClient
 from tests.sim.cluster.machine import Machine
+from tests.sim.cluster.shared_disk import SharedDisk
 from tests.sim.cluster.trouble import Trouble
 from tests.sim.history import History, Place, TopicStory
 from tests.sim.look import judge, look
 from tests.sim.loop import SimLoop, run_simulation
+from tests.sim.node import DISK_LATENCY_S
 from tests.sim.settings import PORT, node_settings
 from tests.sim.workload import ANY_TIME, Committer, Idempotent, Plain, Reader, Rereader
 from tests.sim.world import World
@@ -54,7 +59,10 @@ WALS = {
     "block": "0@file:///data/wal?capacity=512KiB",
     "object": "0@mem://wal?capacity=512KiB",
     "quick object": "0@mem://wal?capacity=384KiB&batchInterval=0",
+    "shared block": "0@file:///shared/wal{node_id}?capacity=512KiB",
 }
+OWN_DISK = "block"  # the log that nobody but its node reaches
+TAKEN_OVER_S, LEFT_S = 40.0, 12.0  # a broker is away until others lead what it led; or nobody does
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,7 @@ class Plan:
 def drawn_plan(seed: int) -> Plan:
     """The figures of a hunt's seed."""
     kinds = tuple(WALS)
-    plan = Plan(seed, (1, 3)[seed % 2], 2 + seed // 2 % 3, kinds[seed // 6 % 3], 3 + seed % 9)
+    plan = Plan(seed, (1, 3)[seed % 2], 2 + seed // 2 % 3, kinds[seed // 6 % len(kinds)], 3 + seed % 9)
     plan = replace(plan, is_balanced=seed % 7 < 3)
     return replace(plan, brokers=3, is_combined=True) if seed % 5 == 0 else plan
 
@@ -161,6 +169,8 @@ class Run:
             AcknowledgedIsThere(), ShownStays(), OnceInOrder(), ProducerIdsAreNew(), TopicsHold(),
             CommitsHold(),
         ]  # fmt: skip
+        is_shared = plan.wal == "shared block"
+        self._shared = SharedDisk(self.world.rand.split("shared"), DISK_LATENCY_S) if is_shared else None
         self.brokers = self._combined(plan) if plan.is_combined else []
         self.controllers = list(self.brokers)
         if not plan.is_combined:
@@ -175,7 +185,7 @@ class Run:
             self._machine(
                 node_id, f"10.0.0.{node_id}", controller_quorum_voters=voters, cluster_id=CLUSTER,
                 listeners=f"PLAINTEXT://10.0.0.{node_id}:{PORT},CONTROLLER://10.0.0.{node_id}:{CONTROLLER_PORT}",
-                s3_wal_path=WALS[plan.wal],
+                s3_wal_path=WALS[plan.wal].format(node_id=node_id),
             )
             for node_id in ids
         ]  # fmt: skip
@@ -193,14 +203,16 @@ class Run:
         ]  # fmt: skip
         self.brokers = [
             self._machine(
-                node_id, f"10.0.0.{node_id}", process_roles="broker", s3_wal_path=WALS[plan.wal], **shared
+                node_id, f"10.0.0.{node_id}", process_roles="broker",
+                s3_wal_path=WALS[plan.wal].format(node_id=node_id), **shared,
             )
             for node_id in range(FIRST_BROKER, FIRST_BROKER + plan.brokers)
-        ]
+        ]  # fmt: skip
 
     def _machine(self, node_id: int, host: str, **keys: str) -> Machine:
         eager = EAGER if self.plan.is_balanced else {}
-        machine = Machine(self.world, node_settings(node_id, host, **eager, **keys), host)
+        settings = node_settings(node_id, host, **eager, **keys)
+        machine = Machine(self.world, settings, host, self._shared)
         machine.on_image = self.images.meet
         return machine
 
@@ -227,6 +239,7 @@ class Run:
         self._is_stormy, self.history.is_ending = False, True
         await asyncio.gather(*working)
         await self._look("quiet")
+        await self._stay_away(self.brokers[self.plan.seed % len(self.brokers)])
         for broker in self.brokers:
             broker.kill()
         await asyncio.sleep(1.0)
@@ -234,6 +247,38 @@ class Run:
         await self._look("again")
         for task in keeping:
             task.cancel()
+
+    async def _stay_away(self, broker: Machine) -> None:
+        """Nothing else is wrong meanwhile."""
+        broker.is_wanted = False
+        broker.kill()
+        open_before = self._open_at(broker)
+        if self.plan.wal == OWN_DISK:
+            await asyncio.sleep(LEFT_S)
+            if self._open_at(broker) != open_before:
+                self.history.find("taken-unrecovered", f"{broker.name} led what others have now")
+            self.world.hits["absence: waited for"] += bool(open_before)
+        else:
+            deadline_s = self.world.loop.time() + TAKEN_OVER_S
+            while self._open_at(broker) or self._is_led_by(broker):
+                if self.world.loop.time() > deadline_s:
+                    self.history.find("waits", f"for {broker.name}, whose log others reach: {open_before}")
+                    break
+                await asyncio.sleep(0.2)
+            self.world.hits["absence: taken over"] += bool(open_before)
+        broker.is_wanted = True
+        broker.wake()
+        await self.all_up()
+
+    def _open_at(self, broker: Machine) -> list[int]:
+        """Streams."""
+        image = self._newest_image()
+        return [] if image is None else [one.stream_id for one in image.streams.open_on(broker.node_id)]
+
+    def _is_led_by(self, broker: Machine) -> bool:
+        image = self._newest_image()
+        topics = [] if image is None else list(image.topics)
+        return any(state.leader == broker.node_id for topic in topics for state in topic.partitions)
 
     async def all_up(self) -> None:
         """Every process serves, and nothing is left to recover."""
@@ -246,9 +291,13 @@ class Run:
             await asyncio.sleep(0.05)
 
     def _has_failovers(self) -> bool:
-        images = [one.controller.publisher.image for one in self.machines if one.is_ready and one.controller]
-        newest = max(images, key=lambda image: image.offset, default=None)
+        newest = self._newest_image()
         return newest is not None and bool(len(newest.failovers))
+
+    def _newest_image(self) -> MetadataImage | None:
+        """Of those that are up."""
+        images = [one.controller.publisher.image for one in self.machines if one.is_ready and one.controller]
+        return max(images, key=lambda image: image.offset, default=None)
 
     async def _all_know(self, topic_id: bytes) -> None:
         def knows(machine: Machine) -> bool:

@@ -20,7 +20,7 @@ from tests.sim.workload import ANY_TIME
 
 AWAY = StoreFaults(lost_request=1_000, timeout_ms=500)
 
-SEEDS = (3, 6, 7, 8, 14, 15)  # of both kinds of log, with one controller and with three
+SEEDS = (3, 6, 7, 8, 14, 15, 19)  # of each kind of log, with one controller and with three
 
 
 @pytest.mark.parametrize("seed", SEEDS)
