@@ -140,6 +140,8 @@ class Broker:
     """One node. `failed` gets an exception when it cannot go on: the process ends, and the next start
     recovers."""
 
+    _outages: OutageWatch | None = None  # once the engine runs
+
     def __init__(
         self, settings: BrokerSettings, runtime: Runtime, injection: Injection | None = None
     ) -> None:
@@ -505,7 +507,7 @@ class Broker:
             is_loss_accepted=settings.is_lost_wal_accepted,
             before_close=accept_loss,
         )
-        outages = OutageWatch(
+        outages = self._outages = OutageWatch(
             lambda: wal.blocked_reason, lambda: storage.upload_blocked_reason or backup.blocked_reason
         )
         self._watch.blocked_reason, self._watch.wal_reason = outages.uploads.reason, outages.unready_reason

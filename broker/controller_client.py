@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.kraft.channel import ControllerChannel
 from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.tables.brokers import UNASSIGNED_DIRECTORY
 from millrace.protocol.declare import NO_UUID
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -296,12 +297,17 @@ class ControllerClient:
     # sessions
 
     async def heartbeat(
-        self, *, want_fence: bool = False, want_shut_down: bool = False
+        self, *, want_fence: bool = False, want_shut_down: bool = False, is_well: bool = True
     ) -> BrokerHeartbeatResponse:
-        """Says that this broker is there, and ready to lead unless it starts (`want_fence`) or wants to end.
-        Raises StreamFenced where a newer incarnation has registered."""
+        """Says that this broker is there, and ready to lead unless it starts (`want_fence`) or wants to end;
+        and whether it reaches the store. Raises StreamFenced where a newer incarnation has registered."""
         request = BrokerHeartbeatRequest(
-            self._node_id, self.broker_epoch, self._image.offset, want_fence, want_shut_down
+            self._node_id,
+            self.broker_epoch,
+            self._image.offset,
+            want_fence,
+            want_shut_down,
+            [] if is_well else [UNASSIGNED_DIRECTORY],  # its one directory, whose log takes nothing
         )
         response: BrokerHeartbeatResponse = await self._ask(request)
         self._check_node(response.error_code)

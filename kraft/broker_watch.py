@@ -1,12 +1,15 @@
 """BrokerWatch: what the controller that leads does about brokers of its own accord.
 
-    look()      fences those whose sessions are over; called several times a session
+    look()      fences those whose sessions are over, or who are cut off from the store while others are not;
+                called several times a session
     settle      whenever brokers or failovers have changed, or a session is over: partitions of brokers that
                 are gone, or want to end, go to others; write-ahead logs of those that are gone are given to
                 others to recover
 
-Where brokers have no sessions, which is a quorum of one broker, it does nothing. Not here: when a session is
-over (sessions.py), what is decided (commands/brokers.py, commands/leaders.py).
+A broker says with its heartbeats that it does not reach the store. Where it has said so for CUT_OFF_S, and
+another reaches its write-ahead log (commands/cut_off.py), it is taken for one that is gone, until it says
+that it is well. Where brokers have no sessions, which is a quorum of one broker, it does nothing. Not here:
+when a session is over (sessions.py), what is decided (commands/brokers.py, commands/leaders.py).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from millrace.kraft.commands.brokers import decide_fence_brokers
+from millrace.kraft.commands.cut_off import rescuer_of
 from millrace.kraft.commands.decision import Decision
 from millrace.kraft.commands.leaders import decide_settle, decide_settle_yielding
 from millrace.kraft.commands.refusals import refuse_whole
@@ -27,6 +31,9 @@ from millrace.kraft.tables.failovers import NOBODY, Failover, Failovers
 from millrace.runtime.errors import in_words
 
 log = logging.getLogger(__name__)
+# Of the one in trouble, and that the other is well: within it all that are cut off together have said so, and
+# all that reach the store again, for they notice both within seconds of one another.
+CUT_OFF_S: Final = 10.0
 FENCE: Final = Command(
     lambda context, gone: Decision(None, list(decide_fence_brokers(context.image, gone))), refuse_whole
 )
@@ -63,8 +70,9 @@ class BrokerWatch:
         self._seen = EMPTY_IMAGE  # brokers and failovers as they were looked at last
 
     @property
-    def hear(self) -> Callable[[int, int], None] | None:
-        """To be told of heartbeats: broker and epoch."""
+    def hear(self) -> Callable[[int, int, bool], bool] | None:
+        """To be told of heartbeats: broker, epoch, and whether the broker is well. Whether it has a session
+        then."""
         return None if self.sessions is None else self._on_heartbeat
 
     def on_leading(self) -> None:
@@ -91,13 +99,14 @@ class BrokerWatch:
         them."""
         if self.sessions is None or not self._controller.is_free:
             return None
+        self._cut_off()
         gone = self.sessions.look(asyncio.get_running_loop().time())
         if not gone:
             if self._is_settle_owed:
                 self._settle()
             return None
         for record in decide_fence_brokers(self._controller.head, gone):
-            log.warning("broker %d is fenced: no heartbeat within its session", record.broker_id)
+            log.warning("broker %d is fenced: its session is over", record.broker_id)
         fenced = self._controller.take(FENCE, gone)
         fenced.add_done_callback(lambda done: self._on_fenced(gone, done))
         self._seen = self._controller.head
@@ -110,9 +119,23 @@ class BrokerWatch:
             for broker_id in gone:
                 self.sessions.forget(broker_id)
 
-    def _on_heartbeat(self, broker_id: int, broker_epoch: int) -> None:
+    def _cut_off(self) -> None:
         assert self.sessions is not None
-        self.sessions.hear(broker_id, asyncio.get_running_loop().time())
+        now_s, head = asyncio.get_running_loop().time(), self._controller.head
+        for broker_id in self.sessions.in_trouble(now_s - CUT_OFF_S):
+            rescuer = rescuer_of(head, broker_id, self.sessions.well(now_s - CUT_OFF_S))
+            if rescuer is not None:
+                log.warning(
+                    "broker %d says that it does not reach the store of its write-ahead log, and broker %d, "
+                    "whose log lies there too, does: others are to lead what it leads",
+                    broker_id,
+                    rescuer,
+                )
+                self.sessions.cut_off(broker_id, now_s)
+
+    def _on_heartbeat(self, broker_id: int, broker_epoch: int, is_well: bool) -> bool:
+        assert self.sessions is not None
+        return self.sessions.hear(broker_id, asyncio.get_running_loop().time(), is_well=is_well)
 
     def _settle(self) -> None:
         assert self.sessions is not None

@@ -4,6 +4,9 @@ Pure.
 Times are seconds of the loop's clock. Not here: heartbeats' meaning (commands/brokers.py), fencing
 (controller.py). Kept true: nobody is found gone by a controller that was itself late: after a look that came
 too late, and after each change of leader, everybody has a whole session from then on.
+
+A broker may say with its heartbeat that it does not reach the store (*in trouble*). It has its session all
+the same, until it is taken for cut off: then it has none before it says that it is well.
 """
 
 from __future__ import annotations
@@ -23,22 +26,57 @@ class Sessions:
         self._heard: dict[int, float] = {}  # by broker, the longest ago first
         self._silent: set[int] = set()  # found gone by a look, and not forgotten or heard since
         self._looked_s = 0.0
+        self._troubled: dict[int, float] = {}  # who says that it is in trouble, since when
+        self._cut_off: set[int] = set()  # of these, who has no session for it
+        self._well_since: dict[int, float] = {}  # of those that were in trouble, and are no more
 
     def begin(self, broker_ids: Iterable[int], now_s: float) -> None:
         """This node leads from now on; these are registered."""
         self._heard = dict.fromkeys(broker_ids, now_s)
         self._silent.clear()
+        self._troubled.clear()
+        self._well_since.clear()
+        self._cut_off.clear()
         self._looked_s = now_s
 
     def alive(self) -> frozenset[int]:
         """Brokers that have one, as of the last look."""
         return frozenset(self._heard) - self._silent
 
-    def hear(self, broker_id: int, now_s: float) -> None:
-        """A registration of the broker, or a heartbeat of its newest incarnation."""
+    def hear(self, broker_id: int, now_s: float, *, is_well: bool = True) -> bool:
+        """A registration of the broker, or a heartbeat of its newest incarnation. Whether it has a session
+        then."""
+        if is_well:
+            if self._troubled.pop(broker_id, None) is not None:
+                self._well_since[broker_id] = now_s
+            self._cut_off.discard(broker_id)
+        else:
+            self._troubled.setdefault(broker_id, now_s)
+            if broker_id in self._cut_off:
+                return False
         self._heard.pop(broker_id, None)
         self._heard[broker_id] = now_s
         self._silent.discard(broker_id)
+        return True
+
+    def in_trouble(self, since_s: float) -> list[int]:
+        """Who has said so from then on without a break, and is not taken for cut off."""
+        return [
+            broker_id
+            for broker_id, began_s in self._troubled.items()
+            if began_s <= since_s and broker_id not in self._cut_off
+        ]
+
+    def well(self, since_s: float) -> frozenset[int]:
+        """Who has a session, and was not in trouble from then on."""
+        late = [broker_id for broker_id, began_s in self._well_since.items() if began_s > since_s]
+        return self.alive() - self._troubled.keys() - frozenset(late)
+
+    def cut_off(self, broker_id: int, now_s: float) -> None:
+        """The broker's session is over: a look finds it gone."""
+        self._cut_off.add(broker_id)
+        self._heard.pop(broker_id, None)
+        self._heard = {broker_id: now_s - self._session_s, **self._heard}
 
     def look(self, now_s: float) -> list[int]:
         """Whose session is over; told at each look until it is forgotten, or heard again."""

@@ -136,6 +136,7 @@ PURE = (
     "kraft/commands/create_topics.py",
     "kraft/commands/delete_topics.py",
     "kraft/commands/features.py",
+    "kraft/commands/cut_off.py",
     "kraft/commands/heirs.py",
     "kraft/commands/takers.py",
     "kraft/tables/features.py",

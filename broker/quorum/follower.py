@@ -16,6 +16,7 @@ from millrace.broker.controller_client import ControllerClient
 from millrace.broker.handlers import Parts
 from millrace.broker.identity.binding import BindingRefused, bind_bucket
 from millrace.broker.identity.claims import check_claims
+from millrace.broker.identity.ownership import Owner
 from millrace.broker.quorum.failovers import Failovers
 from millrace.broker.quorum.heartbeats import Heartbeats
 from millrace.broker.quorum.load_reports import LoadReports
@@ -31,6 +32,7 @@ from millrace.wal.opening import identify_wal
 
 log = logging.getLogger(__name__)
 BOUND_AGAIN_S: Final = 0.5
+CUT_OFF_S: Final = 10.0
 NOBODY_LEADS: Final = "no controller says that it leads"
 
 
@@ -131,10 +133,17 @@ class FollowingBroker(Broker):
         """Heartbeats go on until the engine has ended: nobody opens the log of a broker that lives."""
         await super()._register(client, incarnation)
         settings, tasks = self._settings, Tasks()
-        heartbeats = Heartbeats(settings.node_id, client, settings.quorum.heartbeat_s)
+        heartbeats = Heartbeats(settings.node_id, client, settings.quorum.heartbeat_s, self._is_cut_off)
         tasks.start("heartbeats", heartbeats.run, on_escape=lambda name, error: self._on_failed(error))
         self._heartbeats = heartbeats
         self._endings.add("heartbeats", tasks.stop)
+
+    def _is_cut_off(self) -> bool:
+        """From the store: its log has taken nothing for a while though something waits, or no look for a
+        newer owner was answered, which is asked for every few seconds."""
+        outages, owner = self._outages, self._ownership
+        is_stuck = outages is not None and outages.wal.seconds() >= CUT_OFF_S
+        return is_stuck or (isinstance(owner, Owner) and owner.age_s >= CUT_OFF_S)
 
     def _start_failovers(self, node: ControllerNode, parts: Parts) -> None:
         settings, runtime, client = self._settings, self._runtime, parts.client

@@ -5,6 +5,9 @@ end.
     begin()     on return the broker is not fenced: clients are sent to it, and it may be given partitions
     leave()     the broker ends in order: on return others lead what it led, as far as others are there
 
+While it serves it says as well whether it reaches the store, as Kafka's brokers name a log directory that
+failed (KIP-858).
+
 Not here: what the controller makes of silence (kraft/sessions.py), and of a broker that wants to end
 (kraft/commands/leaders.py).
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final
 
@@ -35,12 +39,20 @@ class Word(Enum):
 
 
 class Heartbeats:
-    """`on_image` is to be told of every image."""
+    """`on_image` is to be told of every image. `is_cut_off`: whether the broker that serves does not reach
+    the store, and has not for some time."""
 
-    def __init__(self, broker_id: int, client: ControllerClient, interval_s: float) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        client: ControllerClient,
+        interval_s: float,
+        is_cut_off: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._broker_id = broker_id
         self._client = client
         self._interval_s = interval_s
+        self._is_cut_off = is_cut_off
         self._is_fenced = True
         self._word = Word.STARTS
         self._all_closed = asyncio.Event()  # while it leaves
@@ -83,4 +95,8 @@ class Heartbeats:
 
     async def _say(self) -> BrokerHeartbeatResponse:
         word = self._word
-        return await self._client.heartbeat(want_fence=word is Word.STARTS, want_shut_down=word is Word.ENDS)
+        return await self._client.heartbeat(
+            want_fence=word is Word.STARTS,
+            want_shut_down=word is Word.ENDS,
+            is_well=word is not Word.SERVES or not self._is_cut_off(),
+        )

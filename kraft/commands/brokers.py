@@ -76,9 +76,12 @@ def decide_register_broker(
     return Decision(BrokerRegistrationResponse(broker_epoch=epoch), records)
 
 
-def decide_heartbeat(image: MetadataImage, request: BrokerHeartbeatRequest) -> Decision:
-    """A broker that wants to shut down leads on until its streams are closed, so that others can open them;
-    where no other broker is there, it may end at once."""
+def decide_heartbeat(
+    image: MetadataImage, request: BrokerHeartbeatRequest, *, has_session: bool = True
+) -> Decision:
+    """One without a session, since it is cut off from the store, stays fenced. A broker that wants to shut
+    down leads on until its streams are closed, so that others can open them; where no other broker is there,
+    it may end at once."""
     check_broker(image, request.broker_id, request.broker_epoch)
     broker = image.brokers.by_id[request.broker_id]
     is_caught_up = request.current_metadata_offset >= broker.epoch
@@ -90,7 +93,7 @@ def decide_heartbeat(image: MetadataImage, request: BrokerHeartbeatRequest) -> D
         change.in_controlled_shutdown = int(not broker.is_shutting_down)
     if wants_fence and not is_fenced:
         change.fenced, is_fenced = 1, True
-    elif not wants_fence and not request.want_shut_down and is_fenced and is_caught_up:
+    elif has_session and not (wants_fence or request.want_shut_down) and is_fenced and is_caught_up:
         change.fenced, is_fenced = -1, False
     if request.cordoned_log_dirs is not None and broker.cordoned_log_dirs != tuple(request.cordoned_log_dirs):
         change.cordoned_log_dirs = list(request.cordoned_log_dirs)

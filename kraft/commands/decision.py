@@ -68,8 +68,9 @@ class Context:
     creation: CreationRules
     configs: ConfigRules
     describe_quorum: Callable[[Any, int], Decision]
-    # told of a heartbeat: broker and epoch; None where brokers have no sessions
-    hear: Callable[[int, int], None] | None = None
+    # Told of a heartbeat: broker, epoch, and whether the broker is well; whether it has a session then. None
+    # where brokers have no sessions.
+    hear: Callable[[int, int, bool], bool] | None = None
 
 
 def check_writer(image: MetadataImage, node_id: int, token: int) -> None:

@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from millrace.kraft.commands.decision import Context, Decision
+from millrace.kraft.commands.decision import Context, Decision, check_broker
 from millrace.kraft.commands.refusals import refuse
 from millrace.protocol.apis import NAMED
 from millrace.protocol.dataclass import dataclass
@@ -78,15 +78,16 @@ def _registering(decide: Decider, context: Context, request: Any) -> Any:
     is_fenced = context.hear is not None  # until it says that it is ready
     decision = decide(context.image, request, context.cluster_id, context.offset, is_fenced=is_fenced)
     if context.hear is not None:
-        context.hear(request.broker_id, decision.response.broker_epoch)
+        context.hear(request.broker_id, decision.response.broker_epoch, True)
     return decision
 
 
 def _beating(decide: Decider, context: Context, request: Any) -> Any:
-    decision = decide(context.image, request)
-    if context.hear is not None:
-        context.hear(request.broker_id, request.broker_epoch)
-    return decision
+    check_broker(context.image, request.broker_id, request.broker_epoch)
+    has_session = context.hear is None or context.hear(
+        request.broker_id, request.broker_epoch, not request.offline_log_dirs
+    )
+    return decide(context.image, request, has_session=has_session)
 
 
 ROWS: Final[dict[str, Row]] = {

@@ -17,6 +17,8 @@ from millrace.protocol.dataclass import dataclass
 from millrace.protocol.stream_records import NodeWalRecord
 
 WALS_MAX = 8  # of one node
+# Kinds whose logs several nodes have at one address: who writes its own there reaches the others'.
+SHARED_KINDS = ("object",)
 
 
 class WalState(IntEnum):

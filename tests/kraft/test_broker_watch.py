@@ -50,10 +50,10 @@ def test_who_could_not_be_fenced_is_fenced_by_a_later_look() -> None:
         assert watch.hear is not None
         watch.on_leading()
         for who in (GONE, THERE):
-            watch.hear(who, 0)
+            watch.hear(who, 0, True)
         for _ in range(8):
             await asyncio.sleep(1)
-            watch.hear(THERE, 0)
+            watch.hear(THERE, 0, True)
             watch.look()
         assert not controller.taken
         controller.is_full = False
@@ -64,7 +64,7 @@ def test_who_could_not_be_fenced_is_fenced_by_a_later_look() -> None:
         assert controller.taken["settle"] >= 1
         assert controller.alive == {THERE}
         await asyncio.sleep(1)
-        watch.hear(THERE, 0)
+        watch.hear(THERE, 0, True)
         watch.look()
         assert controller.taken["fence"] == 1, "it is fenced once"
 
@@ -80,7 +80,7 @@ def test_a_settlement_that_was_refused_is_made_up_for() -> None:
         watch = BrokerWatch(controller, SESSION_MS)
         assert watch.hear is not None
         watch.on_leading()
-        watch.hear(GONE, 0)
+        watch.hear(GONE, 0, True)
         for _ in range(4):
             await asyncio.sleep(1)
             if watch.look() is not None:

@@ -23,6 +23,8 @@ MUST_HIT = (
     "halt of a broker",
     "cut off of a broker",
     "cut off of a controller",
+    "cut from the bucket of a broker",
+    "cut from the bucket of a controller and broker",
     "partition moved",
     "failover: given to a broker",
     "failover: done",

@@ -13,12 +13,10 @@ from millrace.protocol.batch_build import build_batch
 from millrace.protocol.records import Record
 from tests.sim import asking
 from tests.sim.cluster.run import Plan, Run, drawn_plan, run_plan
+from tests.sim.cluster.trouble import AWAY
 from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.node import QUIET
-from tests.sim.objectstore import StoreFaults
 from tests.sim.workload import ANY_TIME
-
-AWAY = StoreFaults(lost_request=1_000, timeout_ms=500)
 
 SEEDS = (3, 6, 7, 8, 14, 15, 19)  # of each kind of log, with one controller and with three
 

@@ -5,7 +5,8 @@
     halt                nothing of the process runs for some seconds: it is SIGSTOPped, or its machine is
     cut off             from the controllers, from all others, or one way alone
     move                partitions are given to other brokers, by AlterPartitionReassignments
-    store               the bucket answers late, not at all, or with errors
+    store               the bucket answers late, not at all, or with errors; or one machine does not reach it
+                        for up to 45 s, while all others do
 
 One thing at a time and machine; machines are in trouble side by side. When it ends, all is healed.
 """
@@ -36,6 +37,8 @@ WEATHERS = (
     ),
     StoreFaults(latency_ms=(40, 400), timeout_ms=2_000),
 )
+
+AWAY = StoreFaults(lost_request=1_000, timeout_ms=500)
 
 
 class Trouble:
@@ -75,7 +78,7 @@ class Trouble:
         free = [one for one in (*self._brokers, *self._brokers, *self._controllers) if one not in self._busy]
         kinds: tuple[Callable[[Machine], Awaitable[None]], ...] = (
             self._kill, self._kill, self._cut, self._stop, self._halt, self._cut_off, self._move, self._move,
-            self._weather, self._stop_all,
+            self._weather, self._stop_all, self._cut_from_bucket,
         )  # fmt: skip
         kind = kinds[rand.below(len(kinds))]
         if not free:
@@ -180,6 +183,12 @@ class Trouble:
             one.error_code for topic in answer.responses for one in topic.partitions
         ]  # none: refused whole
         self._world.hits["partition moved"] += codes == [0]
+
+    async def _cut_from_bucket(self, machine: Machine) -> None:
+        self._hit("cut from the bucket", machine)
+        machine.set_faults(AWAY)
+        await asyncio.sleep((5_000 + self._rand.below(40_000)) / 1000)
+        machine.set_faults(QUIET)
 
     async def _weather(self, machine: Machine) -> None:
         self._hit("store weather", machine)
