@@ -61,6 +61,7 @@ class Machine:
         self._fate = ""  # of what was not durable; "": the machine stays up
         self._changed = asyncio.Event()
         self._is_ready = False
+        self._starting: asyncio.Task[None] | None = None  # of this life
         self._shared = shared
         self._mounted: MountedDisk | None = None  # of this life
         self.disk = self._new_disk()
@@ -113,8 +114,11 @@ class Machine:
         kind = KINDS[roles]
         process = self.process = kind(self.settings, self._runtime(life))
         process.failed.add_done_callback(lambda failed: self._on_end(life, failed.exception()))
+        self._starting = self.world.loop.create_task(process.start(), context=own_context(life))
         try:
-            await process.start()
+            await self._starting
+        except asyncio.CancelledError:
+            return  # it is asked to stop
         except Exception as error:
             self._on_end(life, error)
             return
@@ -167,6 +171,10 @@ class Machine:
         self.world.trace.note(self.name, "stop", self.life_count)
 
         async def end() -> None:
+            """As `millrace serve` does at a signal."""
+            if self._starting is not None and not self._starting.done():
+                self._starting.cancel()
+                await asyncio.wait([self._starting])
             await process.stop()
             self._on_end(life, None)
 
