@@ -106,7 +106,8 @@ class BrokerWatch:
                 self._settle()
             return None
         for record in decide_fence_brokers(self._controller.head, gone):
-            log.warning("broker %d is fenced: its session is over", record.broker_id)
+            if not self.sessions.is_cut_off(record.broker_id):  # which is said already
+                log.warning("broker %d is fenced: no heartbeat within its session", record.broker_id)
         fenced = self._controller.take(FENCE, gone)
         fenced.add_done_callback(lambda done: self._on_fenced(gone, done))
         self._seen = self._controller.head
@@ -127,7 +128,7 @@ class BrokerWatch:
             if rescuer is not None:
                 log.warning(
                     "broker %d says that it does not reach the store of its write-ahead log, and broker %d, "
-                    "whose log lies there too, does: others are to lead what it leads",
+                    "whose log lies there too, does: it is fenced, and others are to lead what it leads",
                     broker_id,
                     rescuer,
                 )

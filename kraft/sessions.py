@@ -78,6 +78,9 @@ class Sessions:
         self._heard.pop(broker_id, None)
         self._heard = {broker_id: now_s - self._session_s, **self._heard}
 
+    def is_cut_off(self, broker_id: int) -> bool:
+        return broker_id in self._cut_off
+
     def look(self, now_s: float) -> list[int]:
         """Whose session is over; told at each look until it is forgotten, or heard again."""
         late_s = now_s - self._looked_s - self.look_every_s
