@@ -80,6 +80,12 @@ docker-test: $(DEV_READY) ## images and compose files in a real engine: one node
 compat: $(SPARK_READY) tools-system jars ## every client against every kind of record, group and tool; some minutes
 	@MILLRACE_COMPAT=full $(BIN)/python -m pytest tests/compat --durations=15
 
+compat-cluster: $(SPARK_READY) tools-system jars ## the clients, groups and tools on three nodes that are restarted without end; five minutes
+	@MILLRACE_COMPAT=cluster $(BIN)/python -m pytest tests/compat/cluster --durations=15 -s
+
+roll: $(DEV_READY) jars ## three nodes restarted one after the other under applications of four clients, ours and Apache Kafka's: a table (ROUNDS, 1)
+	@$(BIN)/python -m tests.compat.rolled --rounds $${ROUNDS:-1}
+
 compare: $(DEV_READY) jars ## whole answers of the describing APIs, sequences of groups and fetches, codes of odd requests: beside Apache Kafka (REQUESTS, SEED)
 	@$(BIN)/python -m tests.compat.peer --requests $${REQUESTS:-1500} --seed $${SEED:-1}
 
@@ -203,4 +209,4 @@ lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index
 clean: ## remove what make built, never data
 	@rm -rf $(VENV) build *.egg-info protocol/*.so tests/compat/java/libs tests/s3server/.build tests/spark_jobs/.build spark_jobs/jars tests/spark_jobs/s3/jars .mypy_cache .ruff_cache
 
-.PHONY: setup-dev docker-test test-wheel bench-testing attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs sim-quorum sim-cluster sim-cluster-bugs chaos rolling-upgrade cluster bench-cluster
+.PHONY: setup-dev docker-test test-wheel bench-testing attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat compat-cluster roll help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs sim-quorum sim-cluster sim-cluster-bugs chaos rolling-upgrade cluster bench-cluster

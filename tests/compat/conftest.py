@@ -1,5 +1,5 @@
 """One live broker, one JVM and one Spark session for all of tests/compat. `full/` is collected when
-MILLRACE_COMPAT=full (`make compat`)."""
+MILLRACE_COMPAT=full (`make compat`), `cluster/` when it is cluster (`make compat-cluster`)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from tests.compat.wire import Wire
 from tests.live import LiveBroker
 from tests.spark_jobs.shared_session import shared_session, stop_session
 
-IS_FULL = os.environ.get("MILLRACE_COMPAT") == "full"
-collect_ignore = [] if IS_FULL else ["full"]
+ASKED = os.environ.get("MILLRACE_COMPAT")
+IS_FULL = ASKED in ("full", "cluster")
+collect_ignore = [name for name in ("full", "cluster") if name != ASKED]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,169 @@
+"""Three nodes of Millrace, and three of Apache Kafka, with the same two verbs: topics are made, a node is
+restarted in order.
+
+A restart is what an operator does: SIGTERM, the node's own end, its start, and a look that the cluster is
+whole before the next. Kafka is whole once every partition's replicas are in sync; ours once the node says
+that it is ready.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from millrace.protocol.messages.metadata import MetadataRequest
+from tests.compat.jvm import java_command
+from tests.live import free_port
+from tests.live.client import Client
+from tests.live.cluster import LiveCombined
+from tests.patience import PATIENCE_S, until
+
+COUNT = 3
+
+
+class Nodes(Protocol):
+    name: str
+
+    @property
+    def addresses(self) -> Sequence[str]: ...
+
+    def create(self, topic: str, partitions: int) -> None: ...
+
+    def roll(self, node_id: int) -> None:
+        """Ends node 1, 2 or 3 by SIGTERM and starts it; returns when the cluster is whole."""
+
+
+class MillraceNodes:
+    """`with MillraceNodes(folder) as nodes`: as they come, on a bucket in the folder."""
+
+    name = "Millrace"
+
+    def __init__(self, folder: Path, overrides: dict[str, str] | None = None) -> None:
+        self.cluster = LiveCombined(folder, COUNT, overrides)
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        return self.cluster.addresses
+
+    def create(self, topic: str, partitions: int) -> None:
+        with Client(self.addresses[0]) as client:
+            client.create(topic, partitions)
+
+    def roll(self, node_id: int) -> None:
+        node = self.cluster.brokers[node_id]
+        assert node.stop() == 0, node.log_path.read_text()[-4000:]
+        node.start()
+
+    def __enter__(self) -> Self:
+        self.cluster.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cluster.__exit__(kind, error, trace)
+
+
+class KafkaNodes:
+    """`with KafkaNodes(folder) as nodes`: broker and controller each, three replicas of which two have to be
+    in sync, and otherwise as they come."""
+
+    name = "Apache Kafka"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ports = {node_id: (free_port(), free_port()) for node_id in range(1, COUNT + 1)}
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        return [f"127.0.0.1:{clients}" for clients, _ in self._ports.values()]
+
+    def _settings(self, node_id: int) -> dict[str, object]:
+        clients, controller = self._ports[node_id]
+        voters = [f"{one}@127.0.0.1:{port}" for one, (_, port) in self._ports.items()]
+        return {
+            "process.roles": "broker,controller",
+            "node.id": node_id,
+            "controller.quorum.voters": ",".join(voters),
+            "listeners": f"PLAINTEXT://127.0.0.1:{clients},CONTROLLER://127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": self._folder / f"kafka{node_id}",
+            "default.replication.factor": COUNT,
+            "min.insync.replicas": 2,
+            "offsets.topic.replication.factor": COUNT,
+            "transaction.state.log.replication.factor": COUNT,
+            "group.initial.rebalance.delay.ms": 0,
+        }
+
+    def __enter__(self) -> Self:
+        tool = java_command("kafka.tools.StorageTool")
+        made = subprocess.run([*tool, "random-uuid"], capture_output=True, text=True, check=True)
+        try:
+            for node_id in self._ports:
+                settings = self._path(node_id)
+                lines = [f"{key}={value}\n" for key, value in self._settings(node_id).items()]
+                settings.write_text("".join(lines))
+                words = ["format", "-t", made.stdout.strip(), "-c", str(settings)]
+                subprocess.run([*tool, *words], capture_output=True, check=True)
+                self._begin(node_id)
+            until(self.is_whole, "Kafka's nodes do not come up", pause_s=0.2)
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    def _path(self, node_id: int) -> Path:
+        return self._folder / f"kafka{node_id}.properties"
+
+    def _begin(self, node_id: int) -> None:
+        with (self._folder / f"kafka{node_id}.log").open("ab") as log:
+            command = java_command("kafka.Kafka", str(self._path(node_id)))
+            self._processes[node_id] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def create(self, topic: str, partitions: int) -> None:
+        with Client(self.addresses[0]) as client:
+            made = CreatableTopic(topic, partitions, COUNT)
+            answer = client.ask("CreateTopics", CreateTopicsRequest([made], int(PATIENCE_S * 1000)))
+        assert answer.topics[0].error_code == 0, answer
+
+    def is_whole(self) -> bool:
+        """Every node answers, knows all of them, and of no partition without a replica in sync."""
+        try:
+            for address in self.addresses:
+                with Client(address, timeout_s=10) as client:
+                    answer = client.ask("Metadata", MetadataRequest(topics=None), 12)
+                parts = [one for topic in answer.topics for one in topic.partitions]
+                if len(answer.brokers) < COUNT or any(len(one.isr_nodes) < COUNT for one in parts):
+                    return False
+        except OSError:
+            return False
+        return True
+
+    def roll(self, node_id: int) -> None:
+        process = self._processes[node_id]
+        process.terminate()
+        process.wait(PATIENCE_S)
+        self._begin(node_id)
+        until(self.is_whole, f"Kafka's node {node_id} does not come back", pause_s=0.2)
+
+    def _kill(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._kill()
+
+
+def settle(seconds: float) -> None:
+    """Applications work on for a while, so that what one restart did is not taken for the next one's."""
+    time.sleep(seconds)
