@@ -93,8 +93,25 @@ def refuse_elect_leaders(request: Any, error: KafkaError) -> Any:
     return ElectLeadersResponse(error_code=error.code, replica_election_results=results)
 
 
+def refuse_reassignments(request: Any, error: KafkaError) -> Any:
+    from millrace.protocol.messages import alter_partition_reassignments as alter
+
+    said = error.code, error.message
+    responses = [
+        alter.ReassignableTopicResponse(
+            topic.name,
+            [alter.ReassignablePartitionResponse(one.partition_index, *said) for one in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    return alter.AlterPartitionReassignmentsResponse(
+        error_code=error.code, error_message=error.message, responses=responses
+    )
+
+
 SPECIAL: Final[dict[str, Callable[[Any, KafkaError], Any]]] = {
     "AlterConfigsRequest": refuse_alter_configs,
+    "AlterPartitionReassignmentsRequest": refuse_reassignments,
     "CreatePartitionsRequest": refuse_create_partitions,
     "CreateTopicsRequest": refuse_create_topics,
     "DeleteTopicsRequest": refuse_delete_topics,

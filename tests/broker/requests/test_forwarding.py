@@ -20,6 +20,11 @@ from millrace.kraft.errors import NotLeader
 from millrace.protocol.apis import API
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millrace.runtime.scheduling.yield_queue import YieldQueue
@@ -79,7 +84,8 @@ def test_every_forwarded_api_is_answered(key: int, channel: Any) -> None:
 
 
 def test_the_refusal_names_what_was_asked_for() -> None:
-    """Each topic of the request has the code, and the text says that the outcome is unknown."""
+    """Each topic of the request has the code, and the text says that the outcome is unknown; of partitions
+    each. Kafka's AdminClient takes a response that leaves some out for a broken one."""
 
     async def scenario() -> None:
         asked = CreateTopicsRequest(topics=[CreatableTopic("a", 1, 1), CreatableTopic("b", 1, 1)])
@@ -92,6 +98,17 @@ def test_the_refusal_names_what_was_asked_for() -> None:
             ("a", bytes(16), ErrorCode.REQUEST_TIMED_OUT),
             (None, b"i" * 16, ErrorCode.REQUEST_TIMED_OUT),
         ]
+        moved = AlterPartitionReassignmentsRequest(
+            topics=[ReassignableTopic("a", [ReassignablePartition(one, [1]) for one in (0, 3)])]
+        )
+        response = await ask(45, 0, moved, Silent())
+        assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
+        (topic,) = response.responses
+        told = [(one.partition_index, one.error_code, one.error_message) for one in topic.partitions]
+        assert (topic.name, told) == (
+            "a",
+            [(one, ErrorCode.REQUEST_TIMED_OUT, TIMED_OUT) for one in (0, 3)],
+        )
 
     asyncio.run(scenario())
 
