@@ -128,6 +128,8 @@ ROWS: Final[dict[str, Row]] = {
 }
 
 
+# They change nothing, however often they are decided.
+QUESTIONS: Final = frozenset({"DescribeQuorum", "GetOpeningStreams", "ListPartitionReassignments"})
 COMMAND_KEYS: Final = frozenset(NAMED[name].key for name in (*ROWS, "DescribeQuorum"))
 
 

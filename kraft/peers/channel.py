@@ -3,10 +3,14 @@
 The node's own controller decides where it leads. Else the command goes over one connection to who leads,
 many under way at a time; the reply is given when this node's image has reached what the reply holds in.
 Where nobody leads, or who is asked says that it does not, the command waits for news and is sent again:
-nothing was decided. Once it was sent and no answer came, CommandLost says that the outcome is unknown.
+nothing was decided. Once it was sent and no answer came, CommandLost says that the outcome is unknown; a
+question, which changes nothing, is asked again.
+
+Who led may still say what became of a command when another is known to lead: one that is stopped gives the
+leadership away first, and its word is on its way. It is waited for, for a moment.
 
 Not here: how long a caller waits, whether it asks again (broker/controller_client.py). Kept true: a command
-that may have been decided is never sent again from here.
+that may have been decided, and changes something, is never sent again from here.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from millrace.kraft.commands.table import QUESTIONS
 from millrace.kraft.errors import CommandLost, CommandNotTaken, NotLeader
 from millrace.kraft.news import QuorumNews
 from millrace.kraft.peers.connection import PeerConnection, PeerLost
@@ -30,6 +35,7 @@ log = logging.getLogger(__name__)
 ANSWER_S: Final = 30.0  # controller.socket.timeout.ms
 BACKOFF_MIN_S: Final = 0.02  # after an answer that decided nothing, doubled with each
 BACKOFF_MAX_S: Final = 1.0
+FORMER_ANSWER_S: Final = 0.5  # of who led, from the news of another on: it may stand still for ever
 NOT_TAKEN: Final = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
 
@@ -53,6 +59,7 @@ class QuorumChannel:
         self._connecting = asyncio.Lock()
         self._connection: PeerConnection | None = None
         self._leader = -1  # whom the connection is to
+        self._former: dict[PeerConnection, asyncio.TimerHandle] = {}  # to who led before, and when it closes
         self._failure = ""  # the last one that was logged; "" while commands are answered
         news.on_change.append(self._on_change)
 
@@ -69,9 +76,13 @@ class QuorumChannel:
                 except NotLeader:
                     pass
             elif news.leader >= 0 and news.leader != self._node_id:
-                found = await self._forward(news.leader, request)
-                if found is not None:
-                    return await self._reply(request, *found)
+                try:
+                    found = await self._forward(news.leader, request)
+                    if found is not None:
+                        return await self._reply(request, *found)
+                except CommandLost:
+                    if api_of(request).name not in QUESTIONS:
+                        raise
             else:
                 await asyncio.wait([change])
                 continue
@@ -80,9 +91,9 @@ class QuorumChannel:
 
     def close(self) -> None:
         """Commands that are not answered are lost. Idempotent."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        for connection in list(self._former):
+            self._close_former(connection)
+        self._close_current()
 
     async def _forward(self, leader: int, request: Any) -> tuple[int, int, ForwardCommandResponse] | None:
         """Who answered, in which version of the command's API, and what; None where nothing was decided."""
@@ -135,16 +146,28 @@ class QuorumChannel:
                 return None
             connection = self._connection
             if connection is None or not connection.is_open or self._leader != leader:
-                self.close()
+                self._close_current()
                 connection = self._connection = await self._connect(leader)
             self._leader = leader
             return connection
 
     def _on_change(self) -> None:
-        """Who led and does no more may never answer: what it was asked is unknown from now on."""
+        """Who led and does no more may never answer: what it was asked is unknown after a moment."""
         is_other = self._news.leader not in (-1, self._leader)
-        if self._connection is not None and (is_other or self._news.is_active):
-            self.close()
+        connection = self._connection
+        if connection is not None and (is_other or self._news.is_active):
+            self._connection = None
+            later = asyncio.get_running_loop().call_later
+            self._former[connection] = later(FORMER_ANSWER_S, self._close_former, connection)
+
+    def _close_former(self, connection: PeerConnection) -> None:
+        self._former.pop(connection).cancel()
+        connection.close()
+
+    def _close_current(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def _on_failure(self, leader: int, failure: str) -> None:
         """Logged once for as long as it stays the same."""

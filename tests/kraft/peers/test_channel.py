@@ -13,14 +13,16 @@ from millrace.kraft.errors import CommandLost, CommandNotTaken
 from millrace.kraft.news import QuorumNews
 from millrace.kraft.peers.channel import QuorumChannel
 from millrace.kraft.peers.connection import PeerConnection, PeerLost
-from millrace.protocol.apis import NAMED
-from millrace.protocol.codec import encode_request
+from millrace.protocol.apis import NAMED, api_of
+from millrace.protocol.codec import encode_request, encode_response
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from millrace.protocol.messages.describe_quorum import DescribeQuorumRequest
 from millrace.protocol.messages.envelope import EnvelopeRequest
 from millrace.protocol.messages.forward_command import ForwardCommandRequest, ForwardCommandResponse
+from millrace.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from millrace.runtime.rand import Rand
 from tests.kraft.peers.members import CLUSTER, Member, Members, name
 from tests.sim.loop import SimLoop, run_simulation
@@ -266,6 +268,123 @@ def test_who_waited_for_a_connection_asks_who_leads_by_then() -> None:
         for task in sending:
             task.cancel()
         await asyncio.gather(*sending, return_exceptions=True)
+
+    run_simulation(main)
+
+
+class Asked:
+    """A connection whose answers a test gives, by hand."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.answers: list[asyncio.Future[ForwardCommandResponse]] = []
+
+    def version_of(self, api: Any) -> int:
+        return int(api.max_stable_version)
+
+    async def ask(self, request: Any, timeout_s: float) -> ForwardCommandResponse:
+        self.answers.append(asyncio.get_running_loop().create_future())
+        return await self.answers[-1]
+
+    def close(self) -> None:
+        self.is_open = False
+        for answer in self.answers:
+            if not answer.done():
+                answer.set_exception(PeerLost("node:9093", "closed"))
+
+
+class TwoLeaders:
+    """Node 1 leads, and then node 2: a channel, and the connections to both."""
+
+    def __init__(self) -> None:
+        self.news, self.to = QuorumNews(), {1: Asked(), 2: Asked()}
+        self.channel = QuorumChannel(OBSERVER, self._decide, self.news, self._connect)  # type: ignore[arg-type]
+        self.news.tell(1, 1, 0, is_active=False)
+
+    async def _decide(self, request: object) -> object:
+        raise AssertionError("it does not lead")
+
+    async def _connect(self, node_id: int) -> Asked:
+        return self.to[node_id]
+
+    async def sent(self, request: Any) -> asyncio.Task[Any]:
+        """To node 1; then node 2 leads."""
+        sending = asyncio.create_task(self.channel.send(request))
+        await asyncio.sleep(0.1)
+        assert len(self.to[1].answers) == 1
+        self.news.tell(2, 2, 0, is_active=False)
+        await asyncio.sleep(0.1)
+        return sending
+
+
+def reply_to(request: Any) -> ForwardCommandResponse:
+    api = api_of(request)
+    response = encode_response(api, api.max_stable_version, 0, api.response_type())
+    return ForwardCommandResponse(reply=b"".join(response)[4:], metadata_offset=0)
+
+
+@pytest.mark.parametrize("is_decided", [True, False])
+def test_who_led_may_still_answer_what_it_was_asked_before(is_decided: bool) -> None:
+    """A leader that is stopped gives the leadership away and says what became of each command: that word may
+    come behind the news of the next leader. A command of which it decided nothing goes to that one."""
+
+    async def main(loop: SimLoop) -> None:
+        both, asked = TwoLeaders(), topics("t")
+        sending = await both.sent(asked)
+        assert not sending.done()
+        told = reply_to(asked) if is_decided else ForwardCommandResponse(ErrorCode.NOT_CONTROLLER)
+        both.to[1].answers[0].set_result(told)
+        await asyncio.sleep(1)
+        assert len(both.to[2].answers) == int(not is_decided)
+        if not is_decided:
+            both.to[2].answers[0].set_result(reply_to(asked))
+        await sending
+        assert not both.to[1].is_open
+        both.channel.close()
+
+    run_simulation(main)
+
+
+def test_who_led_and_says_nothing_has_lost_what_it_was_asked() -> None:
+    """It may stand still, or be cut off: after half a second the outcome is unknown."""
+
+    async def main(loop: SimLoop) -> None:
+        both, began = TwoLeaders(), loop.time()
+        with pytest.raises(CommandLost, match="node 1"):
+            await (await both.sent(topics("t")))
+        assert loop.time() - began < 1
+        both.channel.close()
+
+    run_simulation(main)
+
+
+def test_a_closed_channel_waits_for_nobody() -> None:
+    """Nor for who led before."""
+
+    async def main(loop: SimLoop) -> None:
+        both = TwoLeaders()
+        sending = await both.sent(topics("t"))
+        both.channel.close()
+        await asyncio.sleep(0)
+        assert not both.to[1].is_open
+        with pytest.raises(CommandLost):
+            await sending
+
+    run_simulation(main)
+
+
+@pytest.mark.parametrize("request_type", [DescribeQuorumRequest, ListPartitionReassignmentsRequest])
+def test_a_question_that_was_lost_is_asked_again(request_type: Any) -> None:
+    """It changes nothing, however often it is decided."""
+
+    async def main(loop: SimLoop) -> None:
+        both, asked = TwoLeaders(), request_type()
+        sending = await both.sent(asked)
+        await asyncio.sleep(1)  # node 1 says nothing
+        (answer,) = both.to[2].answers
+        answer.set_result(reply_to(asked))
+        assert await sending == api_of(asked).response_type()
+        both.channel.close()
 
     run_simulation(main)
 
