@@ -52,8 +52,15 @@ ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
     """An unsigned 32-bit varint at `pos`: the value and the position after it. Raises WireError for more
     bits, IndexError where it is cut off."""
-    value = shift = 0
-    for index in range(pos, pos + 5):
+    value = buf[pos]
+    if value < 0x80:
+        return value, pos + 1
+    byte = buf[pos + 1]
+    value = value & 0x7F | (byte & 0x7F) << 7
+    if byte < 0x80:
+        return value, pos + 2
+    shift = 14
+    for index in range(pos + 2, pos + 5):
         byte = buf[index]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
@@ -67,8 +74,15 @@ def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
 def read_uvarlong(buf: Buffer, pos: int) -> tuple[int, int]:
     """An unsigned 64-bit varint at `pos`: the value and the position after it. Raises WireError for more
     bits, IndexError where it is cut off."""
-    value = shift = 0
-    for index in range(pos, pos + 10):
+    value = buf[pos]
+    if value < 0x80:
+        return value, pos + 1
+    byte = buf[pos + 1]
+    value = value & 0x7F | (byte & 0x7F) << 7
+    if byte < 0x80:
+        return value, pos + 2
+    shift = 14
+    for index in range(pos + 2, pos + 10):
         byte = buf[index]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:

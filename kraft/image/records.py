@@ -52,6 +52,7 @@ RECORDS_PER_CHUNK: Final = 500  # between two pauses: two or three milliseconds
 NO_KEY: Final = 0x01  # a varint -1
 PRIVATE_KEY_MIN: Final = 501
 NO_OP_PREFIX: Final = uvarint(FRAME_VERSION) + uvarint(NoOpRecord.KEY) + uvarint(0)
+PRIVATE_PREFIX: Final = NO_OP_PREFIX + uvarint(1)  # with one tagged field
 RECORDS_BY_KEY: Final[dict[int, Any]] = {cls.KEY: cls for cls in (*METADATA_RECORDS, *STREAM_RECORDS)}  # type: ignore[attr-defined]
 WRITTEN_VERSIONS: Final[dict[type, int]] = {
     RegisterBrokerRecord: 4,
@@ -130,7 +131,18 @@ class ValueReader:
         return self._decoder(key, version)(value, pos)[0]
 
     def _read_tagged(self, value: bytes) -> Any:
-        """One of ours, or a NoOpRecord; tags below ours are Kafka's and say nothing to us."""
+        """One of ours, or a NoOpRecord; tags below ours are Kafka's and say nothing to us. As this build
+        writes them, a tag takes two bytes, a size one or two, and a version one: a restart reads hundreds of
+        thousands of them."""
+        pos = len(PRIVATE_PREFIX)
+        if value.startswith(PRIVATE_PREFIX) and value[pos] > 0x7F and value[pos + 1] < 0x80:
+            tag = value[pos] & 0x7F | value[pos + 1] << 7
+            pos += 3 if value[pos + 2] < 0x80 else 4
+            if tag >= PRIVATE_KEY_MIN and value[pos - 1] < 0x80 and value[pos] < 0x80:
+                return self._decoder(tag, value[pos])(value, pos + 1)[0]
+        return self._read_any_tagged(value)
+
+    def _read_any_tagged(self, value: bytes) -> Any:
         count, pos = read_uvarint(value, len(NO_OP_PREFIX))
         for _ in range(count):
             tag, pos = read_uvarint(value, pos)

@@ -44,8 +44,10 @@ class ObjectsEdit:
         self._pending_deletions: SortedMapEdit[tuple[int, ObjectId], None] = origin.pending_deletions.edit()
         self._next_id = origin.next_id
         self._committed_bytes = origin.committed_bytes
+        self._named: dict[Holder, int] = {}  # by ranges of a snapshot, and not counted yet
 
     def done(self) -> Objects:
+        self._count_named()
         return Objects(
             self._by_id.done(),
             self._ranges.done(),
@@ -212,12 +214,14 @@ class ObjectsEdit:
             self._open_groups[record.node_id, Purpose(record.purpose)] = record.group_id
 
     def apply_holders(self, record: StreamHoldersRecord) -> None:
-        ranges = StreamRanges.of_pieces(unpack_holders(record.holders))
+        pieces, named = list(unpack_holders(record.holders)), self._named
         before = self._ranges.get(StreamId(record.stream_id))
+        ranges = StreamRanges.of(*pieces[0]) if len(pieces) == 1 else StreamRanges.of_pieces(pieces)
         self._ranges[StreamId(record.stream_id)] = ranges
-        for change, named in ((-1, before), (1, ranges)):
-            for holder in named.holders() if named is not None else ():
-                self._name(holder, change)
+        for _, holder in pieces:
+            named[holder] = named.get(holder, 0) + 1
+        for holder in () if before is None else before.holders():
+            named[holder] = named.get(holder, 0) - 1
 
     # Steps.
 
@@ -379,6 +383,13 @@ class ObjectsEdit:
         return all(object_id == GONE or object_id in sources for object_id in self._groups[group_id].members)
 
     # Counting.
+
+    def _count_named(self) -> None:
+        """Once for all ranges of a snapshot: hundreds of thousands name a few hundred holders. Its records of
+        objects and groups stand before those of holders, so until then nobody looks at a count."""
+        named, self._named = self._named, {}
+        for holder, change in named.items():
+            self._name(holder, change)
 
     def _name(self, holder: Holder, change: int) -> None:
         """So many more ranges name this holder."""

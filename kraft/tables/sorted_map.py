@@ -3,7 +3,8 @@
 Keys and values lie in chunks of at most CHUNK_MAX; a version is a list of chunks and a list of their first
 keys. `edit()` gives a mutable map over the same lists that copies a list, or a chunk, the first time it
 changes, so that a change of one entry among 100,000 copies one chunk and one list of a thousand pointers:
-microseconds. `done()` freezes what is there.
+microseconds. `done()` freezes what is there. An edit of the empty map gathers in a dict, which is sorted once
+it is frozen or read in order: so a restart makes a table of 300,000 entries without finding a place for each.
 
 Not here: what the keys mean (tables/). Kept true: keys within and between chunks ascend, no chunk is empty,
 and nothing that a frozen map can see is ever written.
@@ -128,16 +129,58 @@ class SortedMap(_Chunks[K, V]):
 class SortedMapEdit(_Chunks[K, V]):
     """A version in the making; reads see its own writes. One writer; it may go on after `done`."""
 
-    __slots__ = ("_frozen", "_is_firsts_shared", "_turn")
+    __slots__ = ("_frozen", "_gathered", "_is_firsts_shared", "_turn")
 
     def __init__(self, origin: SortedMap[K, V]) -> None:
         super().__init__(origin._firsts, origin._chunks, origin._count)
         self._frozen: SortedMap[K, V] | None = origin  # equal to this edit; None once something was written
         self._is_firsts_shared = True
         self._turn = object()
+        # Of the empty map, until it is frozen or read in order: then there are no chunks.
+        self._gathered: dict[K, V] | None = None if origin._count else {}
+
+    def get(self, key: K, default: D | None = None) -> V | D | None:
+        return super().get(key, default) if self._gathered is None else self._gathered.get(key, default)
+
+    def __getitem__(self, key: K) -> V:
+        return super().__getitem__(key) if self._gathered is None else self._gathered[key]
+
+    def __contains__(self, key: K) -> bool:
+        return super().__contains__(key) if self._gathered is None else key in self._gathered
+
+    def __len__(self) -> int:
+        return self._count if self._gathered is None else len(self._gathered)
+
+    def __iter__(self) -> Iterator[K]:
+        self._order()
+        return super().__iter__()
+
+    def values(self) -> Iterator[V]:
+        self._order()
+        return super().values()
+
+    def items(self, start: K | None = None) -> Iterator[tuple[K, V]]:
+        self._order()
+        return super().items(start)
+
+    def __reversed__(self) -> Iterator[K]:
+        self._order()
+        return super().__reversed__()
+
+    def _order(self) -> None:
+        """What was gathered becomes chunks, filled to the end."""
+        gathered, self._gathered = self._gathered, None
+        if not gathered:
+            return
+        self._unfreeze()
+        keys = sorted(gathered)
+        for start in range(0, len(keys), CHUNK_MAX):
+            part = keys[start : start + CHUNK_MAX]
+            self._insert_chunk(len(self._chunks), part, [gathered[key] for key in part])
 
     def done(self) -> SortedMap[K, V]:
         """What is written so far, frozen. Nothing written since the last time: the same map."""
+        self._order()
         if self._frozen is None:
             self._frozen = SortedMap(self._firsts, self._chunks, self._count)
             self._is_firsts_shared = True
@@ -145,6 +188,9 @@ class SortedMapEdit(_Chunks[K, V]):
         return self._frozen
 
     def __setitem__(self, key: K, value: V) -> None:
+        if self._gathered is not None:
+            self._gathered[key] = value
+            return None
         self._unfreeze()
         last = len(self._chunks) - 1
         if last < 0:
@@ -166,6 +212,8 @@ class SortedMapEdit(_Chunks[K, V]):
         return None
 
     def pop(self, key: K, default: D | None = None) -> V | D | None:
+        if self._gathered is not None:
+            return self._gathered.pop(key, default)
         if self._find(key) is None:
             return default
         self._unfreeze()

@@ -16,6 +16,7 @@ from millrace.protocol.stream_records import NextIdsRecord, StreamRecord, TrimSt
 from millrace.s3stream.ids import OpenedStream, StreamId, StreamRole
 
 CLOSED, OPEN = 0, 1  # StreamRecord.state
+ROLES = {int(role): role for role in StreamRole}
 
 
 class StreamState(NamedTuple):
@@ -94,7 +95,7 @@ class StreamsEdit:
             stream_id,
             record.topic_id if before is None else before.topic_id,
             record.partition_index,
-            StreamRole(record.role),
+            ROLES[record.role],
             record.epoch,
             record.node_id,
             record.state == OPEN,
@@ -140,9 +141,13 @@ class StreamsEdit:
 
     def _add_to_partition(self, stream: StreamState) -> None:
         key = stream.topic_id, stream.partition
-        others = self._partitions.get(key) or ()
-        assert all(role != stream.role for role, _ in others), stream
-        self._partitions[key] = tuple(sorted((*others, (stream.role, stream.stream_id))))
+        own = stream.role, stream.stream_id
+        others = self._partitions.get(key)
+        if others is None:
+            self._partitions[key] = (own,)
+            return
+        assert stream.role not in dict(others), stream
+        self._partitions[key] = (*others, own) if others[-1] < own else tuple(sorted((*others, own)))
 
 
 def stream_record(stream: StreamState) -> StreamRecord:

@@ -44,6 +44,23 @@ def scans_below(bound: float, image: MetadataImage) -> Iterator[None]:
     assert spent < bound, f"{spent:,.0f} times a scan of every stream"
 
 
+@contextmanager
+def calls_below(bound: float) -> Iterator[None]:
+    """Calls and returns, of Python's functions and of others."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+    assert calls < bound, f"{calls:,} calls"
+
+
 def big_records() -> list[Any]:
     """One topic with three streams a partition; each object holds a range of a thousand streams."""
     records: list[Any] = [TopicRecord("big", TOPIC_ID)]
@@ -102,19 +119,9 @@ def test_what_a_node_has_open_is_found_without_looking_at_the_rest(big: Metadata
     image = apply_records(
         big, [StreamRecord(n, TOPIC_ID, 0, n, 0, 2, 1, 0, 0) for n in range(3)], big.offset + 1, 1
     )[1]
-    calls = 0
-
-    def count(frame: object, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += 1
-
-    sys.setprofile(count)
-    try:
+    with calls_below(1_000):
         found = list(image.streams.open_on(2))
-    finally:
-        sys.setprofile(None)
     assert [stream.stream_id for stream in found] == [0, 1, 2]
-    assert calls < 1_000
     assert sum(1 for _ in image.streams.open_on(1)) == 3 * PARTITIONS - 3
 
 
@@ -159,6 +166,17 @@ def test_a_snapshot_is_written_in_short_slices(big: MetadataImage) -> None:
     assert count == sum(1 for _ in image_records(big))
     _, again = apply_records(EMPTY_IMAGE, image_records(big), big.offset, big.epoch)
     assert again.objects == big.objects
+    assert again == big
+
+
+def test_a_snapshot_is_read_with_few_calls_a_record(big: MetadataImage) -> None:
+    """A start waits for it: no record of it finds its place in a table one after the other, or is counted
+    alone."""
+    written = [encode_batch([Proposal(values, 0)], 0, 1) for values in chunks(big, ValueWriter())]
+    count, reader = sum(1 for _ in image_records(big)), ValueReader()
+    with calls_below(130 * count):
+        read = (reader.read(value) for batch in written for value in decode_values(memoryview(batch)))
+        _, again = apply_records(EMPTY_IMAGE, read, big.offset, big.epoch)
     assert again == big
 
 
