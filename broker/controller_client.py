@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millrace.broker.metadata_cache import MetadataCache
+from millrace.broker.stream_closes import StreamCloses
 from millrace.kraft.channel import ControllerChannel
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.brokers import UNASSIGNED_DIRECTORY
@@ -32,7 +33,12 @@ from millrace.protocol.messages.broker_registration import (
     Listener,
 )
 from millrace.protocol.messages.claim_node import ClaimNodeRequest, ClaimNodeResponse
-from millrace.protocol.messages.close_streams import CloseStreamsRequest, CloseStreamsResponse, StreamClose
+from millrace.protocol.messages.close_streams import (
+    ClosedStream,
+    CloseStreamsRequest,
+    CloseStreamsResponse,
+    StreamClose,
+)
 from millrace.protocol.messages.commit_upload import (
     CommitUploadRequest,
     CommitUploadResponse,
@@ -81,6 +87,7 @@ class ControllerClient:
         self._cache = cache
         self._node_id = node_id
         self._incarnation = NO_UUID
+        self._closes = StreamCloses(self._close_all)
         self.broker_epoch = -1
 
     async def register(
@@ -191,10 +198,15 @@ class ControllerClient:
         _check_stream(response.streams[0].error_code, stream_id, epoch)
 
     async def close(self, stream_id: StreamId, epoch: int) -> None:
-        request = CloseStreamsRequest(self._node_id, self.broker_epoch, [StreamClose(stream_id, epoch)])
+        _check_stream(await self._closes.close(stream_id, epoch), stream_id, epoch)
+
+    async def _close_all(self, streams: Sequence[tuple[StreamId, int]]) -> Sequence[ClosedStream]:
+        request = CloseStreamsRequest(
+            self._node_id, self.broker_epoch, [StreamClose(*one) for one in streams]
+        )
         response: CloseStreamsResponse = await self._ask(request)
         self._check_node(response.error_code)
-        _check_stream(response.streams[0].error_code, stream_id, epoch)
+        return response.streams
 
     # ObjectCatalog
 

@@ -33,7 +33,7 @@ from millrace.wal.log import WalRecord, WriteAheadLog
 
 log = logging.getLogger(__name__)
 
-CLOSES_IN_FLIGHT = 64
+CLOSES_IN_FLIGHT = 1_000  # the catalog sends those that come together together
 
 
 @dataclass(slots=True)

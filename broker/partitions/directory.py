@@ -306,12 +306,20 @@ class PartitionDirectory:
         )
 
     def _wake(self, delta: MetadataDelta) -> None:
-        """Those who wait for streams to be closed elsewhere, where that or the partition has changed."""
-        for key, waiting in list(self._streams_changed.items()):
-            is_moved = key[0] in delta.topics_changed or key[0] in delta.topics_removed
-            if is_moved or (delta.streams_changed and not self._is_open_elsewhere(key)):
-                del self._streams_changed[key]
-                waiting.set_result(None)
+        """Those who wait for streams to be closed elsewhere, where that or the partition has changed. Of the
+        others none is looked at: thousands may wait, while thousands of changes come."""
+        waiting = self._streams_changed
+        changed = [self._image.streams.get(stream_id) for stream_id in delta.streams_changed]
+        keys = {(stream.topic_id, stream.partition): None for stream in changed if stream is not None}
+        if delta.topics_changed or delta.topics_removed:
+            moved = [
+                key for key in waiting if key[0] in delta.topics_changed or key[0] in delta.topics_removed
+            ]
+        else:
+            moved = []
+        ready = [key for key in keys if key in waiting and not self._is_open_elsewhere(key)]
+        for key in dict.fromkeys((*moved, *ready)):
+            waiting.pop(key).set_result(None)
 
     def _reopen(self, led: LedTopic, partition: Partition) -> None:
         """It ends, and opens on its next use."""

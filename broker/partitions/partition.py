@@ -497,7 +497,6 @@ class Partition:
                 await self._start_moved
             await self._trim()
             await self.save()
-            await asyncio.gather(self.data.close(), self.time.close())
-            await self.meta.stream.close()
+            await asyncio.gather(self.data.close(), self.time.close(), self.meta.stream.close())
         except (Fenced, Closed, StreamMissing) as error:
             log.info("%r was not closed in order: %s", self, in_words(error))

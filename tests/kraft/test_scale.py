@@ -8,7 +8,6 @@ the same time: they tell a change of order, and neither a slow nor a busy machin
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from millrace.protocol.stream_records import (
     TrimStreamRecord,
 )
 from millrace.s3stream.ids import StreamId
+from tests.calls import calls_below
 from tests.kraft.build import Broker, create_topic, open_node, run, sim_disk
 
 PARTITIONS, OBJECTS, STREAMS_AN_OBJECT = 10_000, 100, 1_000
@@ -42,23 +42,6 @@ def scans_below(bound: float, image: MetadataImage) -> Iterator[None]:
     yield
     spent = (time.process_time() - start) * 1e6 / max(before, scan_us(image))
     assert spent < bound, f"{spent:,.0f} times a scan of every stream"
-
-
-@contextmanager
-def calls_below(bound: float) -> Iterator[None]:
-    """Calls and returns, of Python's functions and of others."""
-    calls = 0
-
-    def count(frame: object, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += 1
-
-    sys.setprofile(count)
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
-    assert calls < bound, f"{calls:,} calls"
 
 
 def big_records() -> list[Any]:

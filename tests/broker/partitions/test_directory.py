@@ -17,11 +17,13 @@ from millrace.kraft.tables.features import MILLRACE_VERSION
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.metadata_records import ConfigRecord, FeatureLevelRecord, PartitionRecord
+from millrace.protocol.stream_records import StreamRecord
 from millrace.runtime.objectstore import ObjectMissing, StoreFull
 from millrace.runtime.scheduling.semaphore import Owner
 from millrace.s3stream.errors import StreamFenced
 from tests.broker.broker_fixture import NODE, OTHER, BrokerFixture, parts_of, topic_id
 from tests.broker.partitions.build import START_MS, batch, run
+from tests.calls import calls_below
 from tests.patience import PATIENCE_S, eventually
 from tests.s3stream.build import World
 
@@ -478,6 +480,33 @@ def test_at_level_0_the_build_before_finds_every_producer_that_it_would_remember
         assert fixture.directory._cooling is not None
         await fixture.directory._cooling
         assert memory.hot_bytes <= memory.hot_bytes_max
+
+    run(scenario())
+
+
+def test_a_close_elsewhere_is_looked_at_by_who_waits_for_it_alone() -> None:
+    """Of a thousand partitions that wait for another broker to close them each opens when its own streams are
+    closed; what a change costs does not grow with how many others wait."""
+
+    async def scenario() -> None:
+        fixture = await BrokerFixture().start()
+        count = 1_000
+        made = fixture.make_topic("a", count)
+        fixture.publish(*(StreamRecord(n, made, n, 1, 0, OTHER, 1, 0, 0) for n in range(count)))
+        opening = [fixture.directory.get(made, index) for index in range(count)]
+        await eventually(lambda: len(fixture.directory._streams_changed) == count)
+        assert not fixture.opener.opened
+        with calls_below(500 * count):
+            for n in range(count - 1):
+                fixture.publish(StreamRecord(n, made, n, 1, 0, OTHER, 0, 0, 0))
+        assert list(fixture.directory._streams_changed) == [(made, count - 1)]
+        for future in opening[:-1]:
+            assert isinstance(future, asyncio.Future)
+            await asyncio.shield(future)
+        fixture.move("a", count - 1, OTHER)
+        assert isinstance(opening[-1], asyncio.Future)
+        with pytest.raises(KafkaError):
+            await asyncio.shield(opening[-1])
 
     run(scenario())
 
