@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from types import MappingProxyType
 
+from millrace.kraft.raft.voters import NO_DIRECTORY
 from millrace.protocol.dataclass import dataclass
 
 TICK_MS, TICK_MS_MIN = 100, 10
@@ -19,7 +20,7 @@ class RaftSettings:
     """Times are the driver's ticks. A quorum of one uses none of them, but while others fetch from it."""
 
     node_id: int
-    voters: tuple[int, ...]
+    voters: tuple[int, ...]  # while kraft.version is 0
     # controller.quorum.election.timeout.ms: without a leader for this long, and as much again by chance
     election_ticks: int = 10
     # controller.quorum.fetch.timeout.ms: a leader not heard for this long is given up; it resigns after half
@@ -29,6 +30,9 @@ class RaftSettings:
     retry_ticks: int = 5  # a request not answered for this long is sent again
     park_ticks: int = 5  # a fetch that finds nothing is answered after this long
     observer_ticks: int = OBSERVER_MS // TICK_MS
+    directory_id: bytes = NO_DIRECTORY
+    # negative ids: whom to ask who leads beside the voters (controller.quorum.bootstrap.servers)
+    bootstrap: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         assert len(set(self.voters)) == len(self.voters), self.voters

@@ -303,7 +303,7 @@ class Driver:
         try:
             await self.reserve.at_need(partial(self._store.append, batch, end))
         except DiskFull as error:
-            if self.raft.is_alone and any(entry.is_control for entry in self.raft.log.unstable):
+            if self.raft.is_alone and self.raft.is_opening_epoch:
                 raise
             log.error("no room for %d bytes of metadata: %s", len(batch), in_words(error))
             self.raft.drop_unstable()

@@ -207,7 +207,7 @@ class ControllerNode:
             node._names_before, node.is_new = names_before, META_FILE not in names_before
             raft = Raft(raft_settings(settings), state, log_view, rand.split("elections").below)
             if recovery.is_all_committed and not raft.is_alone:
-                raft.expect_committed()
+                raft.expect_committed(store.end)
             reserve = Reserve(disk, settings.log_dir, settings.reserve_bytes)
             await reserve.hold()
             applier = Applier(node.publisher)

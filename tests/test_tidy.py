@@ -125,6 +125,7 @@ PURE = (
     "kraft/image/records.py",
     "kraft/commands/refusals.py",
     "kraft/raft/roles.py",
+    "kraft/raft/voters.py",
     "kraft/tables/sorted_map.py",
     "kraft/commands/brokers.py",
     "kraft/tables/brokers.py",

@@ -20,6 +20,10 @@ Followers pull: a Fetch is the acknowledgement of everything below its offset. P
 epoch before raising it. A leader whose majority no longer fetches resigns. It serves only what is durable at
 itself, so that what the disk would not take can be dropped unseen.
 
+Who votes stands in the log, and is in force as soon as it does (KIP-853): one change at a time, of one voter,
+by a leader that has committed in its epoch. A voter is an id and a directory: a node of the id with another
+directory is an observer, and whoever asks it as the voter is told so.
+
 Not here: bytes, clocks, sockets, chance (`random_below` is handed in), what the payloads mean. Kept true: one
 leader an epoch (a vote is durable before it is sent, and one an epoch); the high watermark never falls;
 nothing of an earlier epoch is committed before the leader's own LeaderChange is.
@@ -45,7 +49,7 @@ from millrace.kraft.raft.messages import (
     Vote,
     VoteReply,
 )
-from millrace.kraft.raft.progress import Progress
+from millrace.kraft.raft.progress import Progress, assigned
 from millrace.kraft.raft.quorum import VoteResult, count_votes, majority, majority_end
 from millrace.kraft.raft.ready import LeaderChange, QuorumState, Ready
 from millrace.kraft.raft.roles import (
@@ -59,6 +63,7 @@ from millrace.kraft.raft.roles import (
     leader_in,
     voted_in,
 )
+from millrace.kraft.raft.voters import BEFORE_LOG, NO_DIRECTORY, STATIC, VotersChange, VoterSet
 
 
 class Raft:
@@ -66,13 +71,15 @@ class Raft:
         self, settings: RaftSettings, state: QuorumState, log: LogView, random_below: Callable[[int], int]
     ) -> None:
         self.node_id = settings.node_id
-        self.voters = settings.voters
+        self.directory_id = settings.directory_id
         self.log = log
+        log.voters.static = VoterSet.static(settings.voters)
         self.high_watermark = log.snapshot[0] if log.snapshot else 0
         self.now = 0  # ticks
         self.settings = settings
         self._random_below = random_below
         self._saved = state
+        self._voted_directory = state.voted_directory  # of whom it voted for in this epoch, if for anybody
         self._given = log.end  # entries below were given to the caller
         self._messages: list[Message] = []
         self._truncate_to: int | None = None
@@ -110,11 +117,33 @@ class Raft:
     @property
     def is_alone(self) -> bool:
         """This node is the whole quorum."""
-        return self.voters == (self.node_id,)
+        return self.voter_set.is_only(self.node_id, self.directory_id)
 
     @property
     def is_voter(self) -> bool:
-        return self.node_id in self.voters
+        return self.voter_set.has(self.node_id, self.directory_id)
+
+    @property
+    def may_stand(self) -> bool:
+        """A voter, or one that is removed and does not know that to be committed: who alone holds the record
+        that removes it must be able to lead, for nobody whose log is shorter can."""
+        known = self.log.voters.since(self.high_watermark)
+        return self.is_voter or any(one.has(self.node_id, self.directory_id) for one in known)
+
+    @property
+    def voter_set(self) -> VoterSet:
+        """In force, committed or not."""
+        return self.log.voters.last
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        return self.voter_set.ids
+
+    @property
+    def may_change_voters(self) -> bool:
+        """It leads and has committed in its epoch, and the voters in force are committed."""
+        role, end = self.role, self.high_watermark
+        return isinstance(role, Leader) and role.start < end and self.log.voters.last_offset < end
 
     # Inputs.
 
@@ -123,10 +152,10 @@ class Raft:
         elects nobody. To be said before `start`."""
         self._least = epoch, end
 
-    def expect_committed(self) -> None:
-        """All of the log is committed: its epochs had this node alone for a quorum. To be said before
+    def expect_committed(self, end: int) -> None:
+        """All below `end` is committed: what is there had this node alone for a quorum. To be said before
         `start`."""
-        self.high_watermark = self.log.stable_end
+        self.high_watermark = max(self.high_watermark, min(end, self.log.stable_end))
 
     def start(self) -> None:
         """A quorum of one elects itself at once; a follower goes on fetching."""
@@ -144,13 +173,37 @@ class Raft:
         self.log.append(entry)
         return entry
 
+    def change_voters(self, change: VotersChange) -> Entry:
+        """Takes another voter set into the log: it is in force from here on, and this node leads until it is
+        committed even where it has no place in it. To be asked while `may_change_voters`; the sets may differ
+        by one voter. Raises NotLeader."""
+        role = self.role
+        if not isinstance(role, Leader):
+            raise NotLeader(self.leader)
+        before, after = self.voter_set, change.on(self.voter_set)
+        assert self.may_change_voters, (self.log.voters.last_offset, self.high_watermark)
+        assert after.voters, "nobody would be left to decide"
+        assert after.is_next_to(before), (before, after)
+        count = sum(part is not None for part in (change.kraft_version, change.voters))
+        entry = Entry(self.log.end, count, self.epoch, change, is_control=True, change=change)
+        self.log.append(entry)
+        self._assign(role)
+        return entry
+
     def drop_unstable(self) -> None:
         """The disk has no room for what was proposed or fetched: nobody has heard that it is here, so it
         never was. Who leads and cannot write the epoch's own record leads no more."""
-        if isinstance(self.role, Leader) and any(entry.is_control for entry in self.log.unstable):
+        if self.is_opening_epoch:
             self.resign()
         self.log.truncate(self.log.stable_end)
         self._given = self.log.end
+        if isinstance(self.role, Leader):
+            self._assign(self.role)
+
+    @property
+    def is_opening_epoch(self) -> bool:
+        """It leads, and the epoch's own record is not durable here."""
+        return isinstance(self.role, Leader) and self.role.start >= self.log.stable_end
 
     def may_send(self, message: Message) -> bool:
         """Whether what the message says of our log is durable: it is once the entries of its Ready are, and
@@ -167,7 +220,8 @@ class Raft:
             return  # a new leader's log has taken their place meanwhile
         self.log.on_persisted(end)
         if isinstance(self.role, Leader):
-            self.role.voters[self.node_id].on_fetch(self._own_fetch(), self.now, end)
+            if self.is_voter:
+                self.role.voters[self.node_id].on_fetch(self._own_fetch(), self.now, end)
             self._advance(self.role)
 
     def wants_snapshot(self, end: int, epoch: int) -> bool:
@@ -179,10 +233,10 @@ class Raft:
         latest, *place = self._wanted
         return latest >= (end, epoch) and place == [self.log.end, self.log.last_epoch]
 
-    def on_snapshot_asked(self, replica_id: int) -> None:
+    def on_snapshot_asked(self, replica_id: int, directory_id: bytes = NO_DIRECTORY) -> None:
         """A piece of our snapshot was given to a replica, which asks for nothing else until it has all: a
         voter is as alive as if it had fetched."""
-        if isinstance(self.role, Leader) and replica_id in self.role.voters:
+        if isinstance(self.role, Leader) and self.voter_set.has(replica_id, directory_id):
             self.role.voters[replica_id].fetched_at = self.now
 
     def on_snapshot_piece(self, leader: int) -> None:
@@ -197,9 +251,9 @@ class Raft:
         if isinstance(role, Follower) and role.leader == target and not self.is_voter:
             role.fetching_since = self.now - self._fetch_retry_ticks()
 
-    def on_snapshot_fetched(self, end: int, epoch: int) -> None:
-        """The leader's snapshot took the place of the log, durably."""
-        self.log.restart_at(end, epoch)
+    def on_snapshot_fetched(self, end: int, epoch: int, voters: VoterSet | None = None) -> None:
+        """The leader's snapshot took the place of the log, durably; it names `voters`, or none."""
+        self.log.restart_at(end, epoch, voters)
         self._given, self._truncate_to, self._snapshot = end, None, None
         self.high_watermark = max(self.high_watermark, end)
         if isinstance(self.role, Follower):
@@ -224,9 +278,10 @@ class Raft:
             return
         others = [voter for voter in self.voters if voter != self.node_id]
         others.sort(key=lambda voter: (-role.voters[voter].end, voter))
+        directories = tuple(map(self.voter_set.directory_of, others))
         self._step_down(Resigned(self.epoch, self._election_due()))
         for voter in others:
-            self._send(EndEpoch(self.node_id, voter, self.epoch, tuple(others)))
+            self._send(EndEpoch(self.node_id, voter, self.epoch, tuple(others), directories))
 
     def give_way(self, ticks: int) -> None:
         """Of a leader that cannot do its work, where another may: resigns, and does not stand of its own
@@ -283,16 +338,20 @@ class Raft:
         return ready
 
     def _state(self) -> QuorumState:
-        role = self.role
+        role, version = self.role, self.voter_set.kraft_version
         if isinstance(role, Leader | Resigned):
-            return QuorumState(role.epoch, self.node_id, self.node_id)
-        return QuorumState(role.epoch, leader_in(role, self.node_id), voted_in(role, self.node_id))
+            voted, leader = self.node_id, self.node_id
+        else:
+            voted, leader = voted_in(role, self.node_id), leader_in(role, self.node_id)
+        directory = self.directory_id if voted == self.node_id else self._voted_directory
+        is_remembered = voted != NOBODY and version != STATIC
+        return QuorumState(role.epoch, leader, voted, directory if is_remembered else NO_DIRECTORY, version)
 
     # Elections.
 
     def _on_due(self, role: Unattached | Follower | Prospective | Candidate | Resigned) -> None:
         is_known = (self.log.last_epoch, self.log.end) >= self._least
-        if self.is_voter and is_known and self.now >= self._stands_from:
+        if self.may_stand and is_known and self.now >= self._stands_from:
             self._become_prospective()
         else:
             self.role = Unattached(role.epoch, self._election_due(), voted_in(role, self.node_id))
@@ -302,7 +361,9 @@ class Raft:
         """Of an observer, whom a new leader does not know: any voter answers a fetch with who leads. And of a
         voter that may not stand."""
         others = [voter for voter in self.voters if voter != self.node_id]
-        self._send(self._fetch_message(others[self._random_below(len(others))]))
+        others += self.settings.bootstrap
+        if others:
+            self._send(self._fetch_message(others[self._random_below(len(others))]))
 
     def _step_down(self, role: Unattached | Follower | Resigned) -> None:
         """Takes the role; a leader's parked fetches are told that it is none."""
@@ -337,11 +398,29 @@ class Raft:
     def _become_leader(self, granted_by: tuple[int, ...]) -> None:
         epoch = self.epoch
         progress = {voter: Progress() for voter in self.voters}
-        progress[self.node_id].on_fetch(self._own_fetch(), self.now, self.log.end)
+        if self.is_voter:
+            progress[self.node_id].on_fetch(self._own_fetch(), self.now, self.log.end)
         self.role = Leader(epoch, self.log.end, self.now, granted_by, progress)
-        change = LeaderChange(self.node_id, self.voters, granted_by)
-        self.log.append(Entry(self.log.end, 1, epoch, change, is_control=True))
+        self.log.append(self._opening(epoch, granted_by))
         self._announce(self.role)
+
+    def _opening(self, epoch: int, granted_by: tuple[int, ...]) -> Entry:
+        """The epoch's own record; behind it the voters that a directory was formatted with, for those whose
+        directory was not."""
+        known = self.voter_set
+        if known.kraft_version == STATIC:
+            change = LeaderChange(self.node_id, known.ids, granted_by)
+            return Entry(self.log.end, 1, epoch, change, is_control=True)
+        is_first = self.log.voters.last_offset == BEFORE_LOG
+        change = LeaderChange(self.node_id, known.ids, granted_by, known, is_first)
+        if not is_first:
+            return Entry(self.log.end, 1, epoch, change, is_control=True)
+        first = VotersChange(known.kraft_version, known.voters)
+        return Entry(self.log.end, 3, epoch, change, is_control=True, change=first)
+
+    def _assign(self, role: Leader) -> None:
+        """Another voter set is in force."""
+        role.voters, role.observers = assigned(self.voter_set, role.voters, role.observers)
 
     def _ask_votes(self, role: Prospective | Candidate) -> None:
         self._count(role)
@@ -351,12 +430,11 @@ class Raft:
     def _resend_votes(self, role: Prospective | Candidate, at_once: bool = False) -> None:
         if not at_once and (role.due - self.now) % self.settings.retry_ticks:
             return
-        is_pre_vote = isinstance(role, Prospective)
-        for voter in self.voters:
-            if voter not in role.votes:
-                self._send(
-                    Vote(self.node_id, voter, role.epoch, self.log.last_epoch, self.log.end, is_pre_vote)
-                )
+        asked = role.epoch, self.log.last_epoch, self.log.end, isinstance(role, Prospective)
+        for voter in self.voter_set.voters:
+            if voter.node_id not in role.votes:
+                keys = self.directory_id, voter.directory_id
+                self._send(Vote(self.node_id, voter.node_id, *asked, *keys))
 
     def _count(self, role: Prospective | Candidate) -> None:
         result = count_votes(self.voters, role.votes)
@@ -375,13 +453,16 @@ class Raft:
     def _on_vote(self, message: Vote) -> None:
         if message.epoch > self.epoch:
             self._become_unattached(message.epoch)
-        is_granted = message.epoch == self.epoch and self._would_grant(message)
+        is_meant = self._is_meant(message.target_directory)
+        is_granted = is_meant and message.epoch == self.epoch and self._would_grant(message)
         if is_granted and not message.is_pre_vote:
             self._become_unattached(self.epoch, message.source)
-        reply = VoteReply(
-            self.node_id, message.source, self.epoch, self.leader, is_granted, message.is_pre_vote
-        )
-        self._send_reply(message, reply)
+            self._voted_directory = message.directory_id
+        answer = self.epoch, self.leader, is_granted, message.is_pre_vote, not is_meant
+        self._send_reply(message, VoteReply(self.node_id, message.source, *answer))
+
+    def _is_meant(self, target_directory: bytes) -> bool:
+        return target_directory in (NO_DIRECTORY, self.directory_id)
 
     def _would_grant(self, message: Vote) -> bool:
         """In the same epoch. A candidate's log must hold all that ours does; who knows a live leader helps
@@ -392,12 +473,15 @@ class Raft:
         if message.is_pre_vote:
             return not isinstance(role, Leader) and not (isinstance(role, Follower) and role.has_fetched)
         if isinstance(role, Unattached | Prospective):
-            return role.voted == message.source or (role.voted == NOBODY and self.leader == NOBODY)
+            if role.voted == message.source:
+                return self._voted_directory in (NO_DIRECTORY, message.directory_id)
+            return role.voted == NOBODY and self.leader == NOBODY
         return False
 
     def _on_begin_epoch(self, message: BeginEpoch) -> None:
         self._observe(message.epoch, message.source, message.source)
-        self._send_reply(message, BeginEpochReply(self.node_id, message.source, self.epoch, self.leader))
+        answer = self.epoch, self.leader, not self._is_meant(message.target_directory)
+        self._send_reply(message, BeginEpochReply(self.node_id, message.source, *answer))
 
     def _on_end_epoch(self, message: EndEpoch) -> None:
         """The further back in the leader's list, the later one stands, so that the first usually wins
@@ -407,7 +491,7 @@ class Raft:
         role = self.role
         if message.epoch == self.epoch:
             self._ended = self.epoch
-        if message.epoch != self.epoch or not isinstance(role, Follower) or not self.is_voter:
+        if message.epoch != self.epoch or not isinstance(role, Follower) or not self.may_stand:
             return
         place = (
             message.preferred.index(self.node_id) if self.node_id in message.preferred else len(self.voters)
@@ -428,7 +512,8 @@ class Raft:
                 role.votes[message.source] = message.is_granted
                 self._count(role)
         elif isinstance(message, BeginEpochReply) and isinstance(role, Leader):
-            role.voters[message.source].knows_leader = True
+            if message.source in role.voters and not message.is_wrong_key:
+                role.voters[message.source].knows_leader = True
         elif isinstance(message, FetchReply) and isinstance(role, Follower):
             if message.source == role.leader:
                 self._on_fetch_reply(role, message)
@@ -467,7 +552,8 @@ class Raft:
     def _announce(self, role: Leader) -> None:
         for voter, progress in role.voters.items():
             if voter != self.node_id and not progress.knows_leader:
-                self._send(BeginEpoch(self.node_id, voter, role.epoch))
+                directory = self.voter_set.directory_of(voter)
+                self._send(BeginEpoch(self.node_id, voter, role.epoch, directory))
 
     def _on_fetch(self, message: Fetch) -> None:
         if message.epoch > self.epoch:
@@ -476,7 +562,7 @@ class Raft:
         if not isinstance(role, Leader) or message.epoch < self.epoch:
             self._send_reply(message, FetchReply(self.node_id, message.source, self.epoch, self.leader))
             return
-        progress = role.voters.get(message.source) or role.observers.setdefault(message.source, Progress())
+        progress = self._progress_of(role, message)
         answer = self.log.check_fetch(message.offset, message.last_epoch)
         if answer is not None:
             progress.fetched_at, progress.knows_leader = self.now, True
@@ -487,6 +573,12 @@ class Raft:
         self._advance(role)
         if message.offset < self.log.stable_end or message.high_watermark < self.high_watermark:
             self._answer(progress)
+
+    def _progress_of(self, role: Leader, message: Fetch) -> Progress:
+        if self.voter_set.has(message.source, message.directory_id):
+            return role.voters[message.source]
+        key = message.source, message.directory_id
+        return role.observers.setdefault(key, Progress(directory_id=message.directory_id))
 
     def _refuse_fetch(self, message: Fetch, answer: tuple[int, int] | str) -> None:
         asked = message.offset, message.last_epoch
@@ -504,6 +596,8 @@ class Raft:
         if end > self.high_watermark and end > role.start:
             self.high_watermark = end
             self._answer_parked(role, only_due=False)
+            if self.log.voters.last_offset < end and not self.is_voter:
+                self.resign()
         elif self.log.stable_end > min(
             (p.parked.offset for p in self._parked(role) if p.parked), default=self.log.end
         ):
@@ -566,17 +660,19 @@ class Raft:
         self._send(self._fetch_message(role.leader))
 
     def _fetch_message(self, target: int) -> Fetch:
-        return Fetch(self.node_id, target, self.epoch, self.log.end, self.log.last_epoch, self.high_watermark)
+        place = self.log.end, self.log.last_epoch, self.high_watermark
+        return Fetch(self.node_id, target, self.epoch, *place, self.directory_id)
 
     def _own_fetch(self) -> Fetch:
-        return Fetch(self.node_id, self.node_id, self.epoch, self.log.stable_end)
+        end = self.log.stable_end
+        return Fetch(self.node_id, self.node_id, self.epoch, end, directory_id=self.directory_id)
 
     def _fetch_retry_ticks(self) -> int:
         return self.settings.park_ticks + self.settings.retry_ticks
 
     def _election_due(self) -> int:
         """When to stand; an observer asks for the leader then."""
-        if not self.is_voter:
+        if not self.may_stand:
             return self.now + self.settings.retry_ticks
         ticks = self.settings.election_ticks
         return self.now + ticks + self._random_below(ticks)

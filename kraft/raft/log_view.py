@@ -1,5 +1,5 @@
 """LogView: what the core knows of the log without holding it: its bounds, where each epoch begins, what is
-not durable.
+not durable; and who votes, as the log's records say.
 
     snapshot end <= ... start ... stable_end <= end        [stable_end, end) = `unstable`, to be persisted
 
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Any
 
+from millrace.kraft.raft.voters import VoterHistory, VotersChange, VoterSet
 from millrace.protocol.dataclass import dataclass
 
 
@@ -23,6 +24,7 @@ class Entry:
     payload.
 
     From `propose` the payload is what was proposed; from a fetch it is a batch as the leader's log has it.
+    `change`: what its records say of voters, told by whoever knows its bytes.
     """
 
     base: int
@@ -30,6 +32,7 @@ class Entry:
     epoch: int
     payload: Any = None
     is_control: bool = False
+    change: VotersChange | None = None
 
     @property
     def end(self) -> int:
@@ -63,6 +66,7 @@ class LogView:
     epochs: list[tuple[int, int]] = field(default_factory=list)  # (epoch, its first offset)
     snapshot: tuple[int, int] | None = None  # the newest: (end, epoch of the last record in it)
     unstable: list[Entry] = field(default_factory=list)
+    voters: VoterHistory = field(default_factory=VoterHistory)
 
     @property
     def history(self) -> LogHistory:
@@ -81,6 +85,8 @@ class LogView:
         assert entry.epoch >= self.last_epoch, (entry.epoch, self.last_epoch)
         if not self.epochs or self.epochs[-1][0] < entry.epoch:
             self.epochs.append((entry.epoch, entry.base))
+        if entry.change is not None:
+            self.voters.append(entry.base, entry.change)
         self.unstable.append(entry)
         self.end = entry.end
 
@@ -105,6 +111,7 @@ class LogView:
         self.unstable = [entry for entry in self.unstable if entry.end <= end]
         while self.epochs and self.epochs[-1][1] >= end:
             self.epochs.pop()
+        self.voters.truncate(end)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch in the log that is not above `epoch` (0 when there is none), and the offset where
@@ -135,17 +142,19 @@ class LogView:
         assert self.snapshot is not None
         assert start <= self.snapshot[0], (start, self.snapshot)
         self.start = max(self.start, start)
+        self.voters.trim(self.start)
         kept = (
             bisect_left(self.epochs, self.start, key=lambda known: known[1]) - 1
         )  # holds the record before start
         del self.epochs[: max(kept, 0)]
 
-    def restart_at(self, end: int, epoch: int) -> None:
-        """The log was replaced by a snapshot of the leader's."""
+    def restart_at(self, end: int, epoch: int, voters: VoterSet | None = None) -> None:
+        """The log was replaced by a snapshot of the leader's, and by the voters that it names."""
         self.start = self.end = self.stable_end = end
         self.snapshot = end, epoch
         self.epochs = []
         self.unstable = []
+        self.voters.restart_at(end, voters)
 
     def _epochs_up_to(self, epoch: int) -> int:
         return bisect_right(self.epochs, epoch, key=lambda known: known[0])

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
+from millrace.kraft.raft.voters import NO_DIRECTORY
 from millrace.protocol.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -42,11 +43,16 @@ class Reply(Message):
 
 @dataclass(slots=True, repr=False)
 class Vote(Message):
-    """Asks for a vote in `epoch`; a pre-vote asks whether one would be given, and binds nobody."""
+    """Asks for a vote in `epoch`; a pre-vote asks whether one would be given, and binds nobody.
+
+    `directory_id` is the candidate's; `target_directory` that of the voter that it means, NO_DIRECTORY where
+    it means whoever has the id: both of this and of BeginEpoch."""
 
     last_epoch: int = 0
     end: int = 0
     is_pre_vote: bool = False
+    directory_id: bytes = NO_DIRECTORY
+    target_directory: bytes = NO_DIRECTORY
 
     def words(self) -> str:
         return f"log={self.end}@{self.last_epoch}" + (" pre" if self.is_pre_vote else "")
@@ -54,30 +60,39 @@ class Vote(Message):
 
 @dataclass(slots=True, repr=False)
 class VoteReply(Reply):
+    """`is_wrong_key`: another directory of this id is meant."""
+
     is_granted: bool = False
     is_pre_vote: bool = False
+    is_wrong_key: bool = False
 
     def words(self) -> str:
-        return ("granted" if self.is_granted else f"refused leader={self.leader}") + (
-            " pre" if self.is_pre_vote else ""
-        )
+        answer = "granted" if self.is_granted else f"refused leader={self.leader}"
+        return answer + " wrong-key" * self.is_wrong_key + " pre" * self.is_pre_vote
 
 
 @dataclass(slots=True, repr=False)
 class BeginEpoch(Message):
     """The leader tells a voter that it leads."""
 
+    target_directory: bytes = NO_DIRECTORY
+
 
 @dataclass(slots=True, repr=False)
 class BeginEpochReply(Reply):
-    pass
+    is_wrong_key: bool = False
+
+    def words(self) -> str:
+        return "wrong-key" if self.is_wrong_key else ""
 
 
 @dataclass(slots=True, repr=False)
 class EndEpoch(Message):
-    """The leader steps down; those named first should stand first."""
+    """The leader steps down; those named first should stand first. `directories`: theirs, where they have
+    one."""
 
     preferred: tuple[int, ...] = ()
+    directories: tuple[bytes, ...] = ()
 
     def words(self) -> str:
         return f"preferred={','.join(map(str, self.preferred))}"
@@ -90,6 +105,7 @@ class Fetch(Message):
     offset: int = 0
     last_epoch: int = 0  # of the entry before `offset`
     high_watermark: int = 0  # as the asker knows it: it need not wait when the leader knows more
+    directory_id: bytes = NO_DIRECTORY  # the asker's
 
     def words(self) -> str:
         return f"offset={self.offset}@{self.last_epoch} hw={self.high_watermark}"

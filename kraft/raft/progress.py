@@ -7,6 +7,7 @@ Not here: when that means a new high watermark, or a lost quorum (core.py).
 from __future__ import annotations
 
 from millrace.kraft.raft.messages import Fetch
+from millrace.kraft.raft.voters import NO_DIRECTORY, Replica, VoterSet
 from millrace.protocol.dataclass import dataclass
 
 
@@ -20,14 +21,30 @@ class Progress:
     knows_leader: bool = False  # it answered BeginEpoch, or fetched
     parked: Fetch | None = None  # waits for something to fetch
     parked_at: int = 0
+    directory_id: bytes = NO_DIRECTORY  # that it fetched with last
 
     def on_fetch(self, message: Fetch, now: int, leader_end: int) -> None:
         self.end = max(self.end, message.offset)
         self.fetched_at = now
         self.knows_leader = True
+        self.directory_id = message.directory_id
         if message.offset >= leader_end:
             self.caught_up_at = now
 
     def park(self, message: Fetch, now: int) -> None:
         self.parked = message
         self.parked_at = now
+
+
+def assigned(
+    voter_set: VoterSet, voters: dict[int, Progress], observers: dict[Replica, Progress]
+) -> tuple[dict[int, Progress], dict[Replica, Progress]]:
+    """What is known of replicas, when `voter_set` takes the place of the set before it: who becomes a voter
+    takes what is known of it along, and so does who is none any more."""
+    known = {(node_id, progress.directory_id): progress for node_id, progress in voters.items()}
+    known |= observers
+    now: dict[int, Progress] = {}
+    for voter in voter_set.voters:
+        own = [key for key in known if voter.node_id == key[0] and voter.is_at(key[1])]
+        now[voter.node_id] = known.pop(own[0]) if own else Progress()
+    return now, {key: progress for key, progress in known.items() if progress.fetched_at >= 0}

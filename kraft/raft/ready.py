@@ -10,25 +10,33 @@ from dataclasses import field
 
 from millrace.kraft.raft.log_view import Entry
 from millrace.kraft.raft.messages import NOBODY, Message
+from millrace.kraft.raft.voters import NO_DIRECTORY, STATIC, VoterSet
 from millrace.protocol.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """What must survive a restart: the quorum-state file."""
+    """What must survive a restart: the quorum-state file. `kraft_version`, in force with the log as it is,
+    says how that is written; without it no directory is remembered."""
 
     epoch: int = 0
     leader: int = NOBODY
     voted: int = NOBODY
+    voted_directory: bytes = NO_DIRECTORY
+    kraft_version: int = STATIC
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderChange:
-    """The payload of the control record that opens an epoch."""
+    """The payload of the control record that opens an epoch. `voter_set`: those voters, from kraft.version 1
+    on. `is_first`: no log has them yet, for the directory was formatted with them; they are written behind
+    it."""
 
     leader: int
     voters: tuple[int, ...]
     granted_by: tuple[int, ...]
+    voter_set: VoterSet | None = None
+    is_first: bool = False
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from dataclasses import field
 
 from millrace.kraft.raft.messages import NOBODY
 from millrace.kraft.raft.progress import Progress
+from millrace.kraft.raft.voters import Replica
 from millrace.protocol.dataclass import dataclass
 
 
@@ -77,7 +78,7 @@ class Leader:
     since: int
     granted_by: tuple[int, ...]
     voters: dict[int, Progress] = field(default_factory=dict)  # itself included
-    observers: dict[int, Progress] = field(default_factory=dict)
+    observers: dict[Replica, Progress] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         ends = " ".join(f"{voter}:{progress.end}" for voter, progress in sorted(self.voters.items()))

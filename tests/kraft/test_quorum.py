@@ -151,7 +151,7 @@ def test_who_fetches_no_more_is_forgotten() -> None:
         raft.step(Fetch(2, 1, 1))
         raft.step(Fetch(4, 1, 1))
         raft.tick()
-    assert list(raft.role.observers) == [4]
+    assert [node_id for node_id, _ in raft.role.observers] == [4]
 
 
 def test_who_leads_no_more_expires_nothing() -> None:

@@ -3,20 +3,25 @@ print of it.
 
 Persisting is immediate. A crash forgets what was not given as Ready, which is nothing but the role; a restart
 begins from the durable state and log. Chance is fixed: node n waits n - 1 ticks longer than the least.
+
+A dynamic cluster is at kraft.version 1: its voters were formatted, its observers are told where to ask.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
 from millrace.kraft.config import RaftSettings
 from millrace.kraft.raft.core import Raft
 from millrace.kraft.raft.log_view import Entry, LogView
-from millrace.kraft.raft.messages import Fetch, FetchReply, Message
+from millrace.kraft.raft.messages import Fetch, FetchReply, Message, Reply
 from millrace.kraft.raft.ready import LeaderChange, QuorumState
+from millrace.kraft.raft.voters import DYNAMIC, Voter, VoterHistory, VotersChange, VoterSet
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "election_ticks": 10,
     "fetch_ticks": 20,
     "backoff_ticks_max": 10,
@@ -35,16 +40,31 @@ class Node:
     snapshot: tuple[int, int] | None = None
     raft: Raft | None = None
     committed: int = 0
+    disk_count: int = 1
+    snapshot_voters: VoterSet | None = None
+    bootstrap: tuple[int, ...] = ()  # negative ids of nodes
+    chance: Callable[[int], int] | None = None
+
+    @property
+    def voter(self) -> Voter:
+        return Voter(self.node_id, bytes([self.node_id, self.disk_count]) * 8, (), (0, 1))
 
     def boot(self) -> None:
-        settings = RaftSettings(self.node_id, self.voters, **SETTINGS)  # type: ignore[arg-type]
+        ids: dict[str, Any] = {"directory_id": self.voter.directory_id, "bootstrap": self.bootstrap}
+        settings = RaftSettings(self.node_id, self.voters, **SETTINGS, **ids)
         end = self.entries[-1].end if self.entries else self.start
         epochs: list[tuple[int, int]] = []
         for entry in self.entries:
             if not epochs or epochs[-1][0] < entry.epoch:
                 epochs.append((entry.epoch, entry.base))
-        view = LogView(self.start, end, end, epochs, self.snapshot)
-        self.raft = Raft(settings, self.state, view, lambda bound: (self.node_id - 1) % bound)
+        history = VoterHistory()
+        history.restart_at(self.start, self.snapshot_voters)
+        for entry in self.entries:
+            if entry.change is not None:
+                history.append(entry.base, entry.change)
+        view = LogView(self.start, end, end, epochs, self.snapshot, voters=history)
+        chance = self.chance or (lambda bound: (self.node_id - 1) % bound)
+        self.raft = Raft(settings, self.state, view, chance)
         self.raft.start()
 
     @property
@@ -57,6 +77,8 @@ class Node:
 
 
 def payload_text(payload: Any) -> str:
+    if isinstance(payload, VotersChange):
+        return f"voters({','.join(str(voter.node_id) for voter in payload.voters or ())})"
     return f"leader{payload.leader}" if isinstance(payload, LeaderChange) else str(payload)
 
 
@@ -69,8 +91,17 @@ def is_idle(message: Message) -> bool:
 
 
 class Cluster:
-    def __init__(self, voters: tuple[int, ...], observers: tuple[int, ...] = ()) -> None:
-        self.nodes = {node_id: Node(node_id, voters) for node_id in (*voters, *observers)}
+    def __init__(
+        self, voters: tuple[int, ...], observers: tuple[int, ...] = (), *, is_dynamic: bool = False
+    ) -> None:
+        ids = (*voters, *observers)
+        self.nodes = {node_id: Node(node_id, () if is_dynamic else voters) for node_id in ids}
+        if is_dynamic:
+            first = VoterSet(tuple(self.nodes[node_id].voter for node_id in voters), DYNAMIC)
+            for node in self.nodes.values():
+                node.bootstrap = tuple(-one for one in voters if one != node.node_id)
+                node.snapshot_voters = first if node.node_id in voters else None
+        self.snapshot_voters: dict[tuple[int, int], VoterSet | None] = {}
         self.queue: list[Message] = []
         self.cut: list[int] = []
         self.out: list[str] = []
@@ -104,7 +135,18 @@ class Cluster:
     def install(self, node: Node, snapshot: tuple[int, int]) -> None:
         self.out.append(f"{node.node_id} installs snapshot {snapshot[0]}@{snapshot[1]}")
         node.entries, node.start, node.snapshot = [], snapshot[0], snapshot
-        node.core.on_snapshot_fetched(*snapshot)
+        node.snapshot_voters = self.snapshot_voters[snapshot]
+        node.core.on_snapshot_fetched(*snapshot, node.snapshot_voters)
+
+    def compact(self, node: Node, end: int, epoch: int) -> None:
+        """A snapshot takes the place of the log below `end`."""
+        known = node.core.log.voters.at(end)
+        node.entries = [entry for entry in node.entries if entry.base >= end]
+        node.start, node.snapshot = end, (end, epoch)
+        node.snapshot_voters = known if known.kraft_version == DYNAMIC else None
+        self.snapshot_voters[node.snapshot] = node.snapshot_voters
+        node.core.log.on_snapshot(end, epoch)
+        node.core.log.trim_start(end)
 
     def fill(self, message: Message) -> Message:
         """What a driver does for the core when it sends: puts the entries into a reply."""
@@ -121,7 +163,7 @@ class Cluster:
             rounds += 1
             assert rounds < 500, "the cluster talks for ever"
             batch, self.queue = self.queue, []
-            for message in batch:
+            for message in map(self.addressed, batch):
                 pair = f"{message.source}->{message.target}"
                 if only is not None and pair != only:
                     self.queue.append(message)
@@ -138,6 +180,17 @@ class Cluster:
             if only is not None:
                 return
 
+    def addressed(self, message: Message) -> Message:
+        """What goes to a bootstrap server is taken by whoever is there; its answer is one of that server's,
+        whoever that is."""
+        if message.target < 0:
+            message = copy(message)
+            message.request_id, message.target = message.target, -message.target
+        elif isinstance(message, Reply) and message.request_id < 0:
+            message = copy(message)
+            message.source, message.request_id = message.request_id, 0
+        return message
+
     def tick(self, node_ids: list[int], count: int) -> None:
         for _ in range(count):
             for node_id in node_ids:
@@ -145,6 +198,32 @@ class Cluster:
                 if node.raft is not None:
                     node.core.tick()
                     self.settle(node)
+
+    def change(self, leader: int, verb: str, node_id: int) -> None:
+        """Has the leader change who votes, as its node is now."""
+        core, voter = self.nodes[leader].core, self.nodes[node_id].voter
+        if not core.may_change_voters:
+            self.out.append("not now")
+            return
+        if verb == "upgrade":
+            members = tuple(self.nodes[one].voter for one in core.voters)
+            core.change_voters(VotersChange(DYNAMIC, members))
+        else:
+            known = core.voter_set
+            after = known.without(node_id) if verb == "remove" else known.with_voter(voter)
+            core.change_voters(VotersChange(voters=after.voters))
+        self.settle(self.nodes[leader])
+
+    def voters(self) -> None:
+        """Whom each holds for the voters."""
+        for node in self.nodes.values():
+            if node.raft is not None:
+                history = node.core.log.voters
+                what = "voter" if node.core.is_voter else "observer"
+                version = history.last.kraft_version
+                self.out.append(
+                    f"{node.node_id} {what} of {history.last!r} since={history.last_offset} version={version}"
+                )
 
     def states(self) -> None:
         for node in self.nodes.values():

@@ -3,6 +3,7 @@
 A block is a command, a line of dashes, and what it printed. Commands:
 
     cluster 1 2 3 [observers 4]   voters, and nodes that only follow
+    cluster 1 dynamic [observers 2]   the same at kraft.version 1: voters are an id and a disk
     tick N... [xCOUNT]            time passes at some nodes, or `all`
     run COUNT                     time passes everywhere, and all is delivered, so often; fetches of nothing
                                   are not printed
@@ -13,6 +14,9 @@ A block is a command, a line of dashes, and what it printed. Commands:
     propose N NAME...             one record each
     crash N / restart N           forgets what is not durable
     wipe N                        its disk is lost; it is up again, and empty
+    add L N / remove L N          the leader L changes the voters; N as it is now
+    upgrade L                     to kraft.version 1, with all voters as they are now
+    voters                        whom each holds for the voters
     require N EPOCH END           metadata is known to be committed up to there
     compact N END                 a snapshot takes the place of the log below END
     resign N
@@ -37,8 +41,11 @@ def run_command(cluster: Cluster | None, line: str) -> tuple[Cluster, list[str]]
     words = line.split()
     verb, rest = words[0], words[1:]
     if verb == "cluster":
+        is_dynamic = "dynamic" in rest
+        rest = [word for word in rest if word != "dynamic"]
         split = rest.index("observers") if "observers" in rest else len(rest)
-        cluster = Cluster(tuple(map(int, rest[:split])), tuple(map(int, rest[split + 1 :])))
+        ids = tuple(map(int, rest[:split])), tuple(map(int, rest[split + 1 :]))
+        cluster = Cluster(*ids, is_dynamic=is_dynamic)
     assert cluster is not None
     nodes = cluster.nodes
     if verb == "tick":
@@ -74,7 +81,8 @@ def run_command(cluster: Cluster | None, line: str) -> tuple[Cluster, list[str]]
         cluster.settle(nodes[int(rest[0])])
     elif verb == "wipe":
         node = nodes[int(rest[0])]
-        nodes[node.node_id] = node = Node(node.node_id, node.voters)
+        known = node.voters, node.disk_count + 1, node.bootstrap
+        nodes[node.node_id] = node = Node(node.node_id, known[0], disk_count=known[1], bootstrap=known[2])
         node.boot()
         cluster.settle(node)
     elif verb == "require":
@@ -82,10 +90,11 @@ def run_command(cluster: Cluster | None, line: str) -> tuple[Cluster, list[str]]
     elif verb == "compact":
         node, end = nodes[int(rest[0])], int(rest[1])
         epoch = next(entry.epoch for entry in node.entries if entry.end == end)
-        node.entries = [entry for entry in node.entries if entry.base >= end]
-        node.start, node.snapshot = end, (end, epoch)
-        node.core.log.on_snapshot(end, epoch)
-        node.core.log.trim_start(end)
+        cluster.compact(node, end, epoch)
+    elif verb in ("add", "remove", "upgrade"):
+        cluster.change(int(rest[0]), verb, int(rest[-1]))
+    elif verb == "voters":
+        cluster.voters()
     elif verb == "resign":
         nodes[int(rest[0])].core.resign()
         cluster.settle(nodes[int(rest[0])])

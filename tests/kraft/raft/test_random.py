@@ -84,6 +84,7 @@ class Storm:
 
     def hand_over(self, message: Message) -> None:
         cluster = self.cluster
+        message = cluster.addressed(message)
         target = cluster.nodes[message.target]
         is_cut = message.source in cluster.cut or message.target in cluster.cut
         if target.raft is not None and not is_cut:
@@ -102,11 +103,7 @@ class Storm:
         node = self.cluster.nodes[node_id]
         ends = [entry for entry in node.entries if entry.end <= node.committed]
         if ends:
-            end, epoch = ends[-1].end, ends[-1].epoch
-            node.entries = [entry for entry in node.entries if entry.base >= end]
-            node.start, node.snapshot = end, (end, epoch)
-            node.core.log.on_snapshot(end, epoch)
-            node.core.log.trim_start(end)
+            self.cluster.compact(node, ends[-1].end, ends[-1].epoch)
 
     def calm_round(self) -> None:
         """A tick for everybody, and all that comes of it."""
