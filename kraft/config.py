@@ -77,6 +77,10 @@ class ControllerSettings:
     node_id: int
     voters: tuple[int, ...] = ()  # empty: this node alone
     is_voters_change_accepted: bool = False  # controller.quorum.voters.change.accept
+    is_dynamic: bool = (
+        False  # without a list: the log, or what the directory was formatted with, names voters
+    )
+    bootstrap_servers: tuple[tuple[str, int], ...] = ()  # whom to ask who leads, beside voters that are known
     cluster_id: str | None = None  # for a first start; None: made up then
     partitions_default: int = 1  # num.partitions
     topic_partitions_max: int = 10_000  # in one CreateTopics or CreatePartitions request, as Kafka bounds it
@@ -104,13 +108,25 @@ class ControllerSettings:
     voter_endpoints: Mapping[int, tuple[str, str, int]] = field(default_factory=dict)
 
 
-def raft_settings(settings: ControllerSettings) -> RaftSettings:
+def static_voters(settings: ControllerSettings) -> tuple[int, ...]:
+    """While kraft.version is 0. Of a node that joins a quorum nobody: the log says who votes."""
+    return () if settings.is_dynamic else settings.voters or (settings.node_id,)
+
+
+def raft_settings(settings: ControllerSettings, directory_id: bytes) -> RaftSettings:
     ticks = settings.ticks
     return RaftSettings(
         settings.node_id,
-        settings.voters or (settings.node_id,),
+        static_voters(settings),
         ticks.election,
         ticks.fetch,
         ticks.backoff_max,
         observer_ticks=OBSERVER_MS // ticks.ms,
+        directory_id=directory_id,
+        bootstrap=tuple(bootstrap_id(index) for index in range(len(settings.bootstrap_servers))),
     )
+
+
+def bootstrap_id(index: int) -> int:
+    """What a bootstrap server is called, whose node's id nobody knows. As in Kafka."""
+    return -2 - index

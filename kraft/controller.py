@@ -205,6 +205,8 @@ class Controller:
             for command in group.commands:
                 if not command.reply.done():
                     command.reply.set_result(command.response)
+        if self._epoch >= 0 and not self._groups:
+            self._head = self._publisher.image  # also where a record of the quorum's own was the last
 
     def on_dropped(self, end: int, error: Exception) -> None:
         """Goes back to the last image that stands. A full disk leaves the leadership as it is; with the

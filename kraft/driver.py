@@ -21,7 +21,8 @@ from millrace.kraft.errors import LogCorrupt, LogFull, OffsetWithinBatch, Propos
 from millrace.kraft.image.applier import Applier, StoredBatch
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
-from millrace.kraft.image.records import Proposal, encode_batch_yielding, encode_leader_change
+from millrace.kraft.image.records import Proposal, encode_batch_yielding
+from millrace.kraft.image.voter_records import change_of, encode_leader_change, encode_voters_change
 from millrace.kraft.log.log_store import LogStore, SnapshotId
 from millrace.kraft.log.reserve import Reserve
 from millrace.kraft.log.snapshot import receive_snapshot
@@ -31,6 +32,7 @@ from millrace.kraft.raft.log_view import Entry
 from millrace.kraft.raft.messages import FetchReply, Message
 from millrace.kraft.raft.ready import LeaderChange
 from millrace.kraft.raft.roles import Leader
+from millrace.kraft.raft.voters import VotersChange
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk, DiskFull
 from millrace.runtime.errors import Unavailable, in_words
@@ -145,6 +147,12 @@ class Driver:
         self._wake.set()
         return entry
 
+    def change_voters(self, change: VotersChange) -> Entry:
+        """Takes another voter set into the log, where it is in force at once. As `Raft.change_voters`."""
+        entry = self.raft.change_voters(change)
+        self._wake.set()
+        return entry
+
     def step(self, message: Message) -> None:
         self.raft.step(message)
         self._wake.set()
@@ -255,7 +263,7 @@ class Driver:
         assert self._snapshots is not None, "a quorum of one fetches no snapshot"
         try:
             pieces = self._while_open(self._snapshots.fetch(self.raft.leader, snapshot))
-            image = await receive_snapshot(self._disk, self._store.folder, snapshot, pieces)
+            image, voters = await receive_snapshot(self._disk, self._store.folder, snapshot, pieces)
         except (Unavailable, SnapshotCorrupt, DiskFull) as error:
             log.warning(
                 "the leader's snapshot at offset %d could not be installed: %s", snapshot.end, in_words(error)
@@ -264,7 +272,7 @@ class Driver:
         if not self.raft.wants_snapshot(snapshot.end, snapshot.epoch):
             return
         await self._store.restart_at(snapshot.end)
-        self.raft.on_snapshot_fetched(snapshot.end, snapshot.epoch)
+        self.raft.on_snapshot_fetched(snapshot.end, snapshot.epoch, voters)
         if image.offset > self.applier.end:
             self.applier.install(image)
 
@@ -318,6 +326,8 @@ class Driver:
         first = group[0]
         if isinstance(first.payload, LeaderChange):
             return encode_leader_change(first.payload, first.base, first.epoch, self._clock.wall_ms())
+        if isinstance(first.payload, VotersChange):
+            return encode_voters_change(first.payload, first.base, first.epoch, self._clock.wall_ms())
         if isinstance(first.payload, bytes):
             return first.payload
         steps = encode_batch_yielding([entry.payload for entry in group], first.base, first.epoch)
@@ -330,7 +340,8 @@ class Driver:
 
 def entry_of(batch: StoredBatch) -> Entry:
     """A batch as a follower is sent it."""
-    return Entry(batch.base, batch.end - batch.base, batch.epoch, batch.data, batch.is_control)
+    change = change_of(memoryview(batch.data)) if batch.is_control else None
+    return Entry(batch.base, batch.end - batch.base, batch.epoch, batch.data, batch.is_control, change)
 
 
 def groups(entries: Sequence[Entry], bytes_max: int) -> list[list[Entry]]:

@@ -5,9 +5,8 @@
     node.channel, node.publisher, node.cluster_id
     await node.close()
 
-Not here: any decision. Kept true: at start, the image is the newest whole snapshot and the log behind it as
-far as that is known to be committed (a quorum of one: all of it); a snapshot that cannot be read falls back
-to the one before it while the log still reaches back that far.
+Not here: any decision, what a directory holds (recovery.py). Kept true: at start, the image is what is known
+to be committed (a quorum of one: all of it).
 """
 
 from __future__ import annotations
@@ -20,25 +19,24 @@ from typing import Any, Final
 
 from millrace.kraft.channel import ControllerChannel, LocalChannel
 from millrace.kraft.commands.decision import BrokerConfigCheck, Decision, OtherConfigCheck
-from millrace.kraft.config import ControllerSettings, raft_settings
+from millrace.kraft.config import ControllerSettings, raft_settings, static_voters
 from millrace.kraft.controller import Controller
 from millrace.kraft.driver import Driver, SnapshotSource
-from millrace.kraft.errors import LogCorrupt, LogMismatch, ProposalDropped, SnapshotCorrupt, VotersChanged
-from millrace.kraft.image.applier import Applier, Folding
-from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
+from millrace.kraft.errors import ProposalDropped
+from millrace.kraft.image.applier import Applier
+from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.image.publisher import MetadataPublisher
-from millrace.kraft.log.log_store import FOLDER, STATE_FILE, LogStore, SnapshotId
+from millrace.kraft.log.log_store import FOLDER, LogStore
 from millrace.kraft.log.meta_properties import FILE as META_FILE
-from millrace.kraft.log.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from millrace.kraft.log.meta_properties import MetaProperties
 from millrace.kraft.log.reserve import Reserve
-from millrace.kraft.log.snapshot import load_snapshot, write_snapshot
+from millrace.kraft.log.snapshot import write_snapshot
 from millrace.kraft.raft.core import Raft
-from millrace.kraft.raft.log_view import LogHistory, LogView
+from millrace.kraft.raft.log_view import LogHistory
 from millrace.kraft.raft.messages import Message
-from millrace.kraft.raft.ready import QuorumState
+from millrace.kraft.recovery import Recovery, recover
 from millrace.kraft.tables.configs import Values
-from millrace.protocol.batches import BatchHeader
-from millrace.protocol.ids import uuid_text
+from millrace.protocol.ids import uuid_bytes
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk, DiskFailed, DiskFull, DiskLock
 from millrace.runtime.errors import Closed, in_words
@@ -86,52 +84,6 @@ async def remove_made(disk: Disk, log_dir: str, names_before: Sequence[str]) -> 
 
 def end_process(error: BaseException) -> None:
     """What a node does without being told: nothing but stay dead. An app ends its process instead."""
-
-
-class Recovery:
-    """What a start finds behind the snapshot: batches that are known to be committed are folded into its
-    image, others are only looked at; and where epochs begin."""
-
-    def __init__(self, image: MetadataImage, *, is_all_committed: bool) -> None:
-        """`is_all_committed`: this node alone is the quorum, so that what is durable is committed. Else it is
-        the leader who says how much behind the snapshot is."""
-        self.epochs: list[tuple[int, int]] = []
-        self.snapshot_end, self.snapshot_epoch = image.offset, image.epoch
-        self.epoch = image.epoch
-        self.start: int | None = None
-        self.record_count = 0
-        self.bytes = 0  # behind the snapshot
-        self.newest_ms = 0  # the latest time of a batch
-        self._folding = Folding(image)
-        self.is_all_committed = is_all_committed
-
-    @property
-    def is_to_be_replaced(self) -> bool:
-        """A log of earlier epochs than the snapshot is no log that the snapshot was made of: the leader's
-        was about to take its place."""
-        return not self.is_all_committed and bool(self.epochs) and self.epochs[-1][0] < self.snapshot_epoch
-
-    def visit(self, header: BatchHeader, view: memoryview) -> None:
-        """Takes the log's next batch. Raises LogCorrupt where the snapshot ends within it."""
-        if self.start is None:
-            self.start = header.base_offset
-        self.newest_ms = max(self.newest_ms, header.max_timestamp)
-        if not self.epochs or self.epochs[-1][0] < header.leader_epoch:
-            self.epochs.append((header.leader_epoch, header.base_offset))
-        if header.base_offset < self._folding.end <= header.last_offset and not self.is_to_be_replaced:
-            raise LogCorrupt(
-                "the snapshot", 0, f"it ends at offset {self._folding.end}, within a batch of the log"
-            )
-        if header.base_offset < self._folding.end:
-            return
-        if self.is_all_committed:
-            self._folding.take(header, view)
-        self.epoch = header.leader_epoch
-        self.record_count += header.record_count
-        self.bytes += header.size_bytes
-
-    def image(self) -> MetadataImage:
-        return self._folding.image()
 
 
 class ControllerNode:
@@ -199,15 +151,17 @@ class ControllerNode:
         """
         lock, names_before = await lock_folder(disk, settings.log_dir)
         try:
-            store = LogStore(disk, settings.log_dir, raft_settings(settings).voters, settings.segment_bytes)
+            store = LogStore(disk, settings.log_dir, static_voters(settings), settings.segment_bytes)
             meta, recovery, state, log_view = await recover(disk, rand, settings, store)
             node = cls(disk, clock, settings, meta, lock, store, recovery, on_failed)
             node.history_at_open, node.epoch_at_open = log_view.history, log_view.last_epoch
             node._is_reachable = send is not None
             node._names_before, node.is_new = names_before, META_FILE not in names_before
-            raft = Raft(raft_settings(settings), state, log_view, rand.split("elections").below)
-            if recovery.is_all_committed and not raft.is_alone:
-                raft.expect_committed(store.end)
+            directory_id = uuid_bytes(meta.directory_id)
+            own = raft_settings(settings, directory_id)
+            raft = Raft(own, state, log_view, rand.split("elections").below)
+            if not raft.is_alone:
+                raft.expect_committed(recovery.committed_end)
             reserve = Reserve(disk, settings.log_dir, settings.reserve_bytes)
             await reserve.hold()
             applier = Applier(node.publisher)
@@ -371,7 +325,8 @@ class ControllerNode:
         its beginning. A disk that will not have it is tried again later; where one of the leader's has taken
         the log's place meanwhile it says nothing of the log any more."""
         try:
-            snapshot = await write_snapshot(self.disk, self._store.folder, image, self._clock.wall_ms())
+            time_ms, voters = self._clock.wall_ms(), self.driver.raft.log.voters.at(image.offset)
+            snapshot = await write_snapshot(self.disk, self._store.folder, image, time_ms, voters)
             self._snapshot_offset = image.offset
             known = await self._store.snapshots()
             size_bytes = self._store.size_bytes
@@ -387,107 +342,3 @@ class ControllerNode:
 
 def refuse_message(message: Message) -> None:
     raise AssertionError(f"a quorum of one sends nothing: {message}")
-
-
-async def recover(
-    disk: Disk, rand: Rand, settings: ControllerSettings, store: LogStore
-) -> tuple[MetaProperties, Recovery, QuorumState, LogView]:
-    """Reads what the directory holds; makes it anew when it holds nothing. Raises LogCorrupt where a part of
-    it is missing or damaged, LogMismatch where it is another node's or cluster's, or of another quorum. A new
-    meta.properties is
-    durable on return."""
-    meta = await read_meta_properties(disk, settings.log_dir)
-    segments = await store.list_segments()
-    snapshots = await store.snapshots()
-    is_alone = store.voters == (settings.node_id,)
-    if not segments and (meta is not None or snapshots) and (is_alone or not snapshots):
-        raise LogCorrupt(store.folder, 0, "the directory was in use, and the log's segments are gone")
-    if meta is not None:
-        check_meta(settings, meta)
-    voters = await store.load_voters()
-    check_voters(settings, store.folder, voters, store.voters)
-    # Of a node that was a quorum of one until now too; its state still says so.
-    is_committed = is_alone or voters == (settings.node_id,)
-    recovery, snapshot = await replay(disk, store, snapshots, segments, is_alone=is_committed)
-    if meta is None and (snapshot is not None or recovery.record_count):
-        # A first start writes it before the first record: a new cluster id would make a stranger of the log.
-        raise LogCorrupt(
-            f"{settings.log_dir}/meta.properties", 0, "it is gone, and the directory holds a metadata log"
-        )
-    if meta is None:
-        # Syncs its folder: a segment that a killed start made there is durable before meta.properties says
-        # that there is one.
-        await store.save_state(await store.load_state())
-        cluster_id = settings.cluster_id or uuid_text(rand.split("cluster id").uuid())
-        meta = MetaProperties(cluster_id, settings.node_id, uuid_text(rand.split("directory id").uuid()))
-        await write_meta_properties(disk, settings.log_dir, meta)
-    state = await store.load_state()
-    epoch = max(
-        [recovery.epoch, *(epoch for epoch, _ in recovery.epochs)]
-    )  # no checksum covers a batch's epoch
-    if state.epoch < epoch:
-        raise LogCorrupt(f"{store.folder}/quorum-state", 0, f"epoch {state.epoch}, below the log's {epoch}")
-    start = store.start if recovery.start is None else recovery.start
-    log_view = LogView(start, store.end, store.end, recovery.epochs)
-    if snapshot is not None:
-        log_view.snapshot = snapshot.end, snapshot.epoch
-    return meta, recovery, state, log_view
-
-
-def check_voters(
-    settings: ControllerSettings, folder: str, before: tuple[int, ...], now: tuple[int, ...]
-) -> None:
-    """Raises VotersChanged where this node was one of several voters, and the quorum is to have others: those
-    that it leaves behind may still elect each other, and acknowledge beside it. A quorum of one may grow, for
-    nobody else knew its metadata."""
-    was_voter = settings.node_id in before
-    if was_voter and len(before) > 1 and before != now and not settings.is_voters_change_accepted:
-        raise VotersChanged(f"{folder}/{STATE_FILE}", before, now)
-
-
-async def replay(
-    disk: Disk,
-    store: LogStore,
-    snapshots: Sequence[SnapshotId],
-    segments: Sequence[int],
-    *,
-    is_alone: bool,
-) -> tuple[Recovery, SnapshotId | None]:
-    """The newest snapshot that can be read, and the log behind it, as far as it is known to be committed. A
-    log that ends below a snapshot of a leader's, or in an earlier epoch, was being replaced by it.
-    `is_alone`: of what was a quorum of one, all of whose log is committed. Raises SnapshotCorrupt or
-    LogCorrupt where the two do not meet."""
-    image, chosen = EMPTY_IMAGE, None
-    fault: SnapshotCorrupt | None = None
-    for snapshot in snapshots:
-        try:
-            image, chosen = await load_snapshot(disk, store.folder, snapshot), snapshot
-            break
-        except SnapshotCorrupt as error:
-            log.error("a snapshot cannot be read, the one before it is tried: %s", error)
-            fault = fault or error
-    if segments and image.offset < segments[0]:
-        if fault is not None:
-            raise fault
-        raise LogCorrupt(
-            store.folder, 0, f"the log begins at offset {segments[0]}, and no snapshot holds what is before"
-        )
-    recovery = Recovery(image, is_all_committed=is_alone)
-    await store.read_all(image.offset, recovery.visit)
-    if (store.end < image.offset and not is_alone) or recovery.is_to_be_replaced:
-        await store.restart_at(image.offset)
-        recovery = Recovery(image, is_all_committed=False)
-    if store.end < image.offset:
-        raise LogCorrupt(
-            store.folder, 0, f"the log ends at offset {store.end}, before the snapshot at {image.offset}"
-        )
-    return recovery, chosen
-
-
-def check_meta(settings: ControllerSettings, meta: MetaProperties) -> None:
-    """The directory is this node's and this cluster's. Else raises LogMismatch."""
-    path = f"{settings.log_dir}/meta.properties"
-    if meta.node_id != settings.node_id:
-        raise LogMismatch(path, "node.id", meta.node_id, settings.node_id)
-    if settings.cluster_id is not None and meta.cluster_id != settings.cluster_id:
-        raise LogMismatch(path, "cluster.id", meta.cluster_id, settings.cluster_id)

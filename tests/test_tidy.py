@@ -123,6 +123,7 @@ PURE = (
     "kraft/raft/core.py",
     "kraft/raft/ready.py",
     "kraft/image/records.py",
+    "kraft/image/voter_records.py",
     "kraft/commands/refusals.py",
     "kraft/raft/roles.py",
     "kraft/raft/voters.py",

@@ -19,7 +19,7 @@ from millrace.kraft.errors import LogCorrupt, SnapshotCorrupt
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.log.log_store import FOLDER, LogStore
 from millrace.kraft.log.meta_properties import read_meta_properties
-from millrace.kraft.node import replay
+from millrace.kraft.recovery import replay
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.bundle import Runtime
 from millrace.runtime.disk import Buffer, Disk, DiskLock, DiskLocked
@@ -95,7 +95,7 @@ async def _read_image(disk: Disk, log_dir: str) -> MetadataImage:
     if not segments:
         raise LogCorrupt(store.folder, 0, "the directory was in use, and the log's segments are gone")
     try:
-        recovery, _ = await replay(looking, store, snapshots, segments, is_alone=True)
+        recovery, _ = await replay(looking, store, snapshots, segments, lambda known: True)
     finally:
         await store.close()
     return recovery.image()

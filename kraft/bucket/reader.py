@@ -186,7 +186,7 @@ async def _load_from(
         key = snapshot_key(cluster_id, snapshot)
         try:
             framed = unframe(key, await store.get(key))
-            image = await fold_snapshot(BytesFile(framed.payload), key, snapshot)
+            image = (await fold_snapshot(BytesFile(framed.payload), key, snapshot)).image
         except (BackupCorrupt, SnapshotCorrupt, ObjectMissing) as error:
             _note(losses, f"a snapshot cannot be read, the one before it is tried: {error}")
             return None

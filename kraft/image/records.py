@@ -5,15 +5,13 @@
              is our
                 record's key (501 and up), its bytes are our record's version (uvarint) and body
     batch    := Kafka's record batch v2, uncompressed, records without key and headers; offsets are the log's
-    control  := a batch of one record, control bit set, key (version 0, type) and value of
-             protocol/control_records.py
 
 A key of our own would do, but for Kafka's tools: its metadata shell steps over a key it does not know, then
 waits for ever for the offsets it did not count. A tagged field that it does not know it keeps in peace.
 
-The versions written are those of metadata.version 30 (4.3-IV0); any declared version is read. Not here: files
-(log_store.py), what records do (delta.py). Kept true: what is written can be read by this build and by
-Kafka's tools.
+The versions written are those of metadata.version 30 (4.3-IV0); any declared version is read. Not here:
+control records (voter_records.py), files (log_store.py), what records do (delta.py). Kept true: what is
+written can be read by this build and by Kafka's tools.
 """
 
 from __future__ import annotations
@@ -22,16 +20,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from millrace.kraft.errors import UnknownRecord
-from millrace.kraft.raft.ready import LeaderChange
-from millrace.protocol.batch_build import build_batch, build_batch_yielding
+from millrace.protocol.batch_build import build_batch_yielding
 from millrace.protocol.batches import HEADER_BYTES, BatchHeader
 from millrace.protocol.compile import decoder, encoder
-from millrace.protocol.control_records import (
-    ChangeVoter,
-    LeaderChangeMessage,
-    SnapshotFooterRecord,
-    SnapshotHeaderRecord,
-)
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.errors import WireError
 from millrace.protocol.metadata_records import (
@@ -43,7 +34,7 @@ from millrace.protocol.metadata_records import (
     RegisterBrokerRecord,
 )
 from millrace.protocol.primitives import Buffer, read_uvarint, read_varint, uvarint
-from millrace.protocol.records import ControlType, Record, control_key, decode_control_key, iter_records
+from millrace.protocol.records import Record
 from millrace.protocol.stream_records import STREAM_RECORDS
 from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 
@@ -177,31 +168,6 @@ def encode_batch_yielding(proposals: Sequence[Proposal], base_offset: int, epoch
     return (yield from steps)
 
 
-def encode_control(kind: ControlType, value: bytes, base_offset: int, epoch: int, time_ms: int) -> bytes:
-    record = Record(control_key(kind), value, time_ms)
-    return build_batch([record], base_offset=base_offset, leader_epoch=epoch, is_control=True)
-
-
-def encode_leader_change(change: LeaderChange, base_offset: int, epoch: int, time_ms: int) -> bytes:
-    message = LeaderChangeMessage(
-        leader_id=change.leader,
-        voters=[ChangeVoter(voter) for voter in change.voters],
-        granting_voters=[ChangeVoter(voter) for voter in change.granted_by],
-    )
-    value = encoder(LeaderChangeMessage, 0)(message)
-    return encode_control(ControlType.LEADER_CHANGE, value, base_offset, epoch, time_ms)
-
-
-def encode_snapshot_header(log_time_ms: int, epoch: int, time_ms: int) -> bytes:
-    value = encoder(SnapshotHeaderRecord, 0)(SnapshotHeaderRecord(0, log_time_ms))
-    return encode_control(ControlType.SNAPSHOT_HEADER, value, 0, epoch, time_ms)
-
-
-def encode_snapshot_footer(base_offset: int, epoch: int, time_ms: int) -> bytes:
-    value = encoder(SnapshotFooterRecord, 0)(SnapshotFooterRecord())
-    return encode_control(ControlType.SNAPSHOT_FOOTER, value, base_offset, epoch, time_ms)
-
-
 def decode_values(view: memoryview) -> list[bytes]:
     """The values of a batch of metadata records that is known to be intact.
 
@@ -235,11 +201,6 @@ def decode_values(view: memoryview) -> list[bytes]:
     except IndexError:
         raise WireError(f"records of the batch at offset {header.base_offset} do not fill it") from None
     return values
-
-
-def control_type(view: memoryview) -> int:
-    """What the control batch at the start of `view` is."""
-    return next(decode_control_key(record.key) for record in iter_records(view))
 
 
 def first_batch_fault(view: Buffer, position: int, expected_offset: int) -> str | None:

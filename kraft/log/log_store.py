@@ -32,8 +32,10 @@ from millrace.kraft.errors import LogCorrupt, OffsetWithinBatch
 from millrace.kraft.image.applier import StoredBatch
 from millrace.kraft.image.records import first_batch_fault
 from millrace.kraft.raft.ready import QuorumState
+from millrace.kraft.raft.voters import DYNAMIC, NO_DIRECTORY, STATIC
 from millrace.protocol.batches import HEADER_BYTES, BatchHeader, is_intact
 from millrace.protocol.dataclass import dataclass
+from millrace.protocol.ids import uuid_bytes, uuid_text
 from millrace.runtime.disk import Buffer, Disk, DiskFull, LogFile
 from millrace.runtime.errors import in_words
 
@@ -114,9 +116,10 @@ class LogStore:
             return QuorumState()
         try:
             found = json.loads(data)
-            return QuorumState(
-                int(found["leaderEpoch"]), int(found["leaderId"]), int(found.get("votedId", -1))
-            )
+            version = int(found.get("data_version", 0))
+            directory = uuid_bytes(found["votedDirectoryId"]) if version else NO_DIRECTORY
+            leader, voted = int(found["leaderId"]), int(found.get("votedId", -1))
+            return QuorumState(int(found["leaderEpoch"]), leader, voted, directory, min(version, DYNAMIC))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise LogCorrupt(
                 f"{self.folder}/{STATE_FILE}", 0, f"not a quorum state: {in_words(error)}"
@@ -132,16 +135,19 @@ class LogStore:
             return ()  # load_state says what is wrong with it
 
     async def save_state(self, state: QuorumState) -> None:
-        """Durable on return."""
+        """Durable on return. From kraft.version 1 on the file names a directory and no voters (its version
+        1): those stand in the log."""
         content: dict[str, Any] = {
-            "clusterId": "",
             "leaderId": state.leader,
             "leaderEpoch": state.epoch,
             "votedId": state.voted,
-            "appliedOffset": 0,
-            "currentVoters": [{"voterId": voter} for voter in self.voters],
-            "data_version": 0,
         }
+        if state.kraft_version == STATIC:
+            voters = [{"voterId": voter} for voter in self.voters]
+            content = {"clusterId": "", **content, "appliedOffset": 0, "currentVoters": voters}
+        else:
+            content["votedDirectoryId"] = uuid_text(state.voted_directory)
+        content["data_version"] = state.kraft_version
         await self._disk.write_file(
             f"{self.folder}/{STATE_FILE}", json.dumps(content, separators=(",", ":")).encode()
         )

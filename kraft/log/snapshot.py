@@ -1,6 +1,6 @@
 """Snapshots: an image as records, in Kafka's checkpoint files, and back.
 
-    control batch SnapshotHeader | batches of metadata records, offsets from 0 | control batch SnapshotFooter
+    control batch SnapshotHeader, voters | batches of metadata records, offsets from 0 | SnapshotFooter
 
 The image is immutable, so it is written in chunks while the broker goes on: each chunk is some milliseconds
 of work. The file gets its name when it is whole and durable. Not here: when to write one (node.py), what it
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from millrace.kraft.errors import LogCorrupt, SnapshotCorrupt, UnknownRecord
 from millrace.kraft.image.delta import MetadataDelta
@@ -21,13 +21,17 @@ from millrace.kraft.image.records import (
     Proposal,
     ValueReader,
     ValueWriter,
-    control_type,
     decode_values,
     encode_batch,
+)
+from millrace.kraft.image.voter_records import (
+    change_of,
+    control_types,
     encode_snapshot_footer,
     encode_snapshot_header,
 )
 from millrace.kraft.log.log_store import ReadableFile, SnapshotId, read_batches
+from millrace.kraft.raft.voters import VotersChange, VoterSet
 from millrace.kraft.tables.brokers import registration_record
 from millrace.kraft.tables.features import METADATA_VERSION
 from millrace.kraft.tables.objects import ObjectState, StoredObject
@@ -35,6 +39,7 @@ from millrace.kraft.tables.packing import pack_holders
 from millrace.kraft.tables.streams import stream_record
 from millrace.kraft.tables.topics import PartitionState, Topic
 from millrace.kraft.tables.wals import wal_record
+from millrace.protocol.batches import BatchHeader
 from millrace.protocol.errors import WireError
 from millrace.protocol.metadata_records import (
     ConfigRecord,
@@ -171,10 +176,23 @@ def chunks(image: MetadataImage, writer: ValueWriter) -> Iterator[list[bytes]]:
         yield values
 
 
-async def snapshot_parts(image: MetadataImage, time_ms: int) -> AsyncIterator[bytes]:
+NO_VOTERS: Final = VoterSet()  # of a snapshot at kraft.version 0
+
+
+class LoadedSnapshot(NamedTuple):
+    """`voters`: in force where the snapshot ends; None where it names none (kraft.version 0)."""
+
+    image: MetadataImage
+    voters: VoterSet | None
+
+
+async def snapshot_parts(
+    image: MetadataImage, time_ms: int, voters: VoterSet = NO_VOTERS
+) -> AsyncIterator[bytes]:
     """The file's bytes, a bounded amount of work at a time between turns of others."""
-    yield encode_snapshot_header(time_ms, image.epoch, time_ms)
-    offset = 1
+    header = encode_snapshot_header(time_ms, image.epoch, time_ms, voters)
+    yield header
+    offset = BatchHeader(header).record_count
     for values in chunks(image, ValueWriter()):
         yield encode_batch([Proposal(values, time_ms)], offset, image.epoch)
         offset += len(values)
@@ -182,13 +200,15 @@ async def snapshot_parts(image: MetadataImage, time_ms: int) -> AsyncIterator[by
     yield encode_snapshot_footer(offset, image.epoch, time_ms)
 
 
-async def write_snapshot(disk: Disk, folder: str, image: MetadataImage, time_ms: int) -> SnapshotId:
+async def write_snapshot(
+    disk: Disk, folder: str, image: MetadataImage, time_ms: int, voters: VoterSet = NO_VOTERS
+) -> SnapshotId:
     """Durable under its name on return. Cancelled, it leaves at most a file that the next start removes;
     failed, nothing."""
     snapshot = SnapshotId(image.offset, image.epoch)
     path = f"{folder}/{snapshot.name}"
     async with part_of(disk, path) as part:
-        await write_pieces(disk, part, snapshot_parts(image, time_ms))
+        await write_pieces(disk, part, snapshot_parts(image, time_ms, voters))
     return snapshot
 
 
@@ -219,8 +239,8 @@ async def write_pieces(disk: Disk, path: str, pieces: AsyncIterator[bytes]) -> N
 
 async def receive_snapshot(
     disk: Disk, folder: str, snapshot: SnapshotId, pieces: AsyncIterator[bytes]
-) -> MetadataImage:
-    """Takes a snapshot that comes from elsewhere, and gives its image. Durable under its name on return;
+) -> LoadedSnapshot:
+    """Takes a snapshot that comes from elsewhere, and gives what is in it. Durable under its name on return;
     nothing is there under that name when it is not whole. Raises SnapshotCorrupt, UnknownRecord, and what
     `pieces` raises."""
     async with part_of(disk, f"{folder}/{snapshot.name}") as part:
@@ -228,12 +248,12 @@ async def receive_snapshot(
         return await load_snapshot_file(disk, part, snapshot)
 
 
-async def load_snapshot(disk: Disk, folder: str, snapshot: SnapshotId) -> MetadataImage:
+async def load_snapshot(disk: Disk, folder: str, snapshot: SnapshotId) -> LoadedSnapshot:
     """Raises SnapshotCorrupt for a file that is not whole, UnknownRecord for one that a later build wrote."""
     return await load_snapshot_file(disk, f"{folder}/{snapshot.name}", snapshot)
 
 
-async def load_snapshot_file(disk: Disk, path: str, snapshot: SnapshotId) -> MetadataImage:
+async def load_snapshot_file(disk: Disk, path: str, snapshot: SnapshotId) -> LoadedSnapshot:
     """The same of a file of another name."""
     file = await disk.open_log(path)
     try:
@@ -242,16 +262,19 @@ async def load_snapshot_file(disk: Disk, path: str, snapshot: SnapshotId) -> Met
         await file.close()
 
 
-async def fold_snapshot(file: ReadableFile, path: str, snapshot: SnapshotId) -> MetadataImage:
+async def fold_snapshot(file: ReadableFile, path: str, snapshot: SnapshotId) -> LoadedSnapshot:
     """The same of an open file, or of bytes. Raises SnapshotCorrupt where it is damaged or unfinished,
     UnknownRecord where a later version wrote it."""
     delta = MetadataDelta(EMPTY_IMAGE)
     reader = ValueReader()
     kinds: list[int] = []
+    changes: list[VotersChange] = []
     try:
         async for header, view in read_batches(file, path, 0, may_be_torn=False):
             if header.is_control:
-                kinds.append(control_type(view))
+                kinds += control_types(view)
+                change = change_of(view)
+                changes += [change] if change is not None else []
             elif kinds != [ControlType.SNAPSHOT_HEADER]:
                 raise SnapshotCorrupt(path, "records outside of header and footer")
             else:
@@ -262,4 +285,7 @@ async def fold_snapshot(file: ReadableFile, path: str, snapshot: SnapshotId) -> 
         raise UnknownRecord(f"{error.what} in {path}") from error
     if kinds != [ControlType.SNAPSHOT_HEADER, ControlType.SNAPSHOT_FOOTER]:
         raise SnapshotCorrupt(path, "no footer: it was never finished, or lost its end")
-    return delta.done(snapshot.end, snapshot.epoch)
+    voters = None
+    for change in changes:
+        voters = change.on(voters or NO_VOTERS)
+    return LoadedSnapshot(delta.done(snapshot.end, snapshot.epoch), voters)

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from millrace.kraft.errors import UnknownRecord
+from millrace.kraft.image.voter_records import change_of
 from millrace.kraft.raft.log_view import Entry
 from millrace.kraft.raft.messages import (
     NOBODY,
@@ -28,6 +30,7 @@ from millrace.kraft.raft.messages import (
     Vote,
     VoteReply,
 )
+from millrace.kraft.raft.voters import VotersChange
 from millrace.protocol.batches import HEADER_BYTES, BatchHeader, is_intact
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.error_codes import ErrorCode
@@ -313,10 +316,19 @@ def entries_of(records: Buffer, message: Fetch, epoch_max: int) -> list[Entry]:
                 f"{offset}, epoch {last_epoch}"
             )
         count = header.last_offset_delta + 1
-        entries.append(Entry(offset, count, header.leader_epoch, bytes(batch), header.is_control))
+        change = voters_change(batch) if header.is_control else None
+        entries.append(Entry(offset, count, header.leader_epoch, bytes(batch), header.is_control, change))
         position += header.size_bytes
         offset, last_epoch = offset + count, header.leader_epoch
     return entries
+
+
+def voters_change(batch: memoryview) -> VotersChange | None:
+    """Raises WireError."""
+    try:
+        return change_of(batch)
+    except UnknownRecord as error:
+        raise WireError(str(error)) from error
 
 
 def only(topics: list[Any], name: str, index: str) -> Any:

@@ -11,6 +11,7 @@ from millrace.kraft.config import ControllerSettings
 from millrace.kraft.raft.core import Raft
 from millrace.kraft.raft.progress import Progress
 from millrace.kraft.raft.roles import Leader
+from millrace.kraft.raft.voters import NO_DIRECTORY, Replica
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.ids import uuid_bytes
@@ -48,6 +49,9 @@ class QuorumView:
             response.topics.append(DescribeQuorumResponseTopicData(topic, partitions))
         own_id, known = self.settings.node_id, self.settings.voter_endpoints
         nodes = {voter: [Listener(*endpoint)] for voter, endpoint in known.items()}
+        for voter in self.raft.voter_set.voters:
+            if voter.endpoints:
+                nodes[voter.node_id] = [Listener(*endpoint) for endpoint in voter.endpoints]
         nodes[own_id] = [Listener(*endpoint) for endpoint in self.settings.endpoints]
         response.nodes = [Node(node_id, listeners) for node_id, listeners in sorted(nodes.items())]
         return Decision(response)
@@ -65,17 +69,21 @@ class QuorumView:
             self.raft.node_id,
             role.epoch,
             self.raft.high_watermark,
-            self._replicas(role.voters, now_ms),
+            self._replicas(self._voters(role), now_ms),
             self._replicas(role.observers, now_ms),
         )
 
-    def _replicas(self, replicas: Mapping[int, Progress], now_ms: int) -> list[ReplicaState]:
-        return [
-            self._replica(replica_id, progress, now_ms) for replica_id, progress in sorted(replicas.items())
-        ]
+    def _voters(self, role: Leader) -> dict[Replica, Progress]:
+        """With the directory that each votes with; none at kraft.version 0."""
+        known = self.raft.voter_set
+        return {(voter, known.directory_of(voter)): progress for voter, progress in role.voters.items()}
 
-    def _replica(self, replica_id: int, progress: Progress, now_ms: int) -> ReplicaState:
-        if replica_id == self.raft.node_id:
+    def _replicas(self, replicas: Mapping[Replica, Progress], now_ms: int) -> list[ReplicaState]:
+        return [self._replica(key, replicas[key], now_ms) for key in sorted(replicas)]
+
+    def _replica(self, key: Replica, progress: Progress, now_ms: int) -> ReplicaState:
+        replica_id, directory = key
+        if replica_id == self.raft.node_id and directory in (NO_DIRECTORY, self.raft.directory_id):
             directory_id = uuid_bytes(self.directory_id)
             return ReplicaState(replica_id, directory_id, self.raft.log.end, now_ms, now_ms)
 
@@ -83,7 +91,7 @@ class QuorumView:
             return -1 if tick < 0 else now_ms - (self.raft.now - tick) * self.tick_ms
 
         times = time_of(progress.fetched_at), time_of(progress.caught_up_at)
-        return ReplicaState(replica_id, bytes(16), progress.end, *times)
+        return ReplicaState(replica_id, directory, progress.end, *times)
 
 
 def _unknown(index: int) -> DescribeQuorumResponsePartitionData:

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from millrace.kraft.log.formatted_log import write_formatted_log
 from millrace.kraft.log.log_store import FOLDER
+from millrace.kraft.log.meta_properties import MetaProperties
+from millrace.kraft.raft.voters import DYNAMIC, Endpoint, Voter, VotersChange, VoterSet
+from millrace.protocol.ids import uuid_text
 from millrace.runtime.disk.posix import PosixDisk
 from tests.kraft.build import Broker, open_node, run
 from tests.patience import PATIENCE_S
@@ -73,6 +77,34 @@ def test_dump_log_decodes_every_record(tmp_path: Path) -> None:
         ):
             assert kind in kinds
         assert kinds.count("PARTITION_RECORD") == 2
+
+
+def test_dump_log_decodes_voters(tmp_path: Path) -> None:
+    """What a directory is formatted with, what an epoch brings of it into the log, and a later change."""
+    folder = tmp_path / "log"
+    first = Voter(1, bytes([1]) * 16, (Endpoint("CONTROLLER", "127.0.0.1", 9093),), (0, 1))
+
+    async def main() -> None:
+        meta = MetaProperties("AAAAAAAAAAAAAAAAAAAAAQ", 1, uuid_text(first.directory_id))
+        voters = VoterSet((first,), DYNAMIC)
+        await write_formatted_log(PosixDisk(), str(folder), meta, voters, 1_000)
+        node = await open_node(PosixDisk(), log_dir=str(folder), is_dynamic=True)
+        added = voters.with_voter(Voter(2, bytes([2]) * 16, first.endpoints, (0, 1)))
+        node.driver.change_voters(VotersChange(voters=added.voters))
+        await node.close()
+
+    run(main())
+    log = folder / FOLDER
+    files = f"{log}/00000000000000000000.log,{log}/00000000000000000000-0000000000.checkpoint"
+    words = ("org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", files)
+    printed = java(tmp_path, *words)
+    assert "isvalid: false" not in printed
+    assert "Error" not in printed
+    lines = [line for line in printed.splitlines() if "KRaftVoters" in line]
+    assert len(lines) == 3
+    assert [line.count("voterId") for line in lines] == [1, 2, 1]
+    assert all(f'"voterDirectoryId":"{uuid_text(first.directory_id)}"' in line for line in lines)
+    assert printed.count("KRaftVersion") == 2
 
 
 def test_the_metadata_shell_shows_the_image(tmp_path: Path) -> None:

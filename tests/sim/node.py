@@ -26,7 +26,8 @@ from millrace.broker.stores import NodeStores
 from millrace.kraft.bucket.writer import MetadataBackup
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.log.log_store import LogStore
-from millrace.kraft.node import ControllerNode, recover
+from millrace.kraft.node import ControllerNode
+from millrace.kraft.recovery import recover
 from millrace.runtime.bundle import Runtime
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import BLOCK_BYTES, DiskFailed

@@ -9,14 +9,17 @@ from millrace.kraft.image.records import (
     Proposal,
     ValueReader,
     ValueWriter,
-    control_type,
     decode_values,
     encode_batch,
+)
+from millrace.kraft.image.voter_records import (
+    control_types,
     encode_leader_change,
     encode_snapshot_footer,
     encode_snapshot_header,
 )
 from millrace.kraft.raft.ready import LeaderChange
+from millrace.kraft.raft.voters import VoterSet
 from millrace.protocol.batch_build import build_batch
 from millrace.protocol.batches import BatchHeader, is_intact
 from millrace.protocol.compile import decoder, encoder
@@ -107,8 +110,8 @@ def test_control_batches() -> None:
     """Leader changes and a snapshot's ends are told by their keys, and are Kafka's bytes."""
     change = encode_leader_change(LeaderChange(1, (1, 2), (1,)), 9, 4, 1000)
     kinds = [
-        control_type(memoryview(batch))
-        for batch in (change, encode_snapshot_header(5, 4, 6), encode_snapshot_footer(9, 4, 6))
+        control_types(memoryview(batch))[0]
+        for batch in (change, encode_snapshot_header(5, 4, 6, VoterSet()), encode_snapshot_footer(9, 4, 6))
     ]
     assert kinds == [ControlType.LEADER_CHANGE, ControlType.SNAPSHOT_HEADER, ControlType.SNAPSHOT_FOOTER]
     (record,) = iter_records(memoryview(change))
