@@ -585,6 +585,7 @@ class Broker:
             ConfigRules(lookup, *config_checks(settings)),
             listeners,
             follow_log_levels(settings.log_level, cache, node.publisher),
+            lambda: node.driver.raft.voter_set.kraft_version,
         )
 
     def _room_makers(

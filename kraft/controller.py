@@ -135,6 +135,11 @@ class Controller:
         return self._head
 
     @property
+    def is_active(self) -> bool:
+        """Commands are decided here."""
+        return self._why_not_now() is None
+
+    @property
     def is_free(self) -> bool:
         """It takes commands, and decides the next one at once."""
         return self._why_not_now() is None and not self._is_busy

@@ -114,6 +114,8 @@ PURE = (
     "kraft/commands/folding.py",
     "kraft/image/delta.py",
     "kraft/peers/wire.py",
+    "kraft/peers/places.py",
+    "kraft/commands/voters.py",
     "kraft/raft/describe_quorum.py",
     "kraft/image/image.py",
     "kraft/raft/log_view.py",

@@ -4,6 +4,7 @@ others."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -37,10 +38,10 @@ from millrace.s3stream.storage import Storage
 
 FORWARDED = keys(lambda traits: traits.is_forwarded)  # by a handler of their own where they have one
 ALTER_CONFIGS = (33, 44)
-# SASL, ACLs, delegation tokens, quotas, SCRAM users, transactions, dynamic voters, the newer groups: what
-# exists of them is nothing
+# SASL, ACLs, delegation tokens, quotas, SCRAM users, transactions, the newer groups: what exists of them is
+# nothing
 TURNED_OFF = frozenset(
-    {17, *range(24, 32), 36, *range(38, 42), *range(48, 52), 65, 66, 68, 69, *range(76, 82), *range(83, 95)}
+    {17, *range(24, 32), 36, *range(38, 42), *range(48, 52), 65, 66, 68, 69, 76, 77, 78, 79, *range(83, 95)}
 )
 
 
@@ -63,6 +64,7 @@ class Parts:
     configs: ConfigRules
     listeners: Listeners
     levels: LogLevels
+    kraft_version: Callable[[], int]
 
 
 def build_handlers(parts: Parts) -> dict[int, Handle | Late]:
@@ -124,7 +126,8 @@ def build_handlers(parts: Parts) -> dict[int, Handle | Late]:
         **{key: late("turned_off.TurnedOff", key) for key in sorted(TURNED_OFF)},
     }
     handlers |= {key: late("forward.Forward", forwarding) for key in sorted(FORWARDED - handlers.keys())}
-    handlers[18] = ApiVersions(handlers, cache.cluster_id, settings.node_id, lambda: cache.image).handle
+    shown = handlers, cache.cluster_id, settings.node_id, lambda: cache.image
+    handlers[18] = ApiVersions(*shown, kraft_version=parts.kraft_version).handle
     return handlers
 
 

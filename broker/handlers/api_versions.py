@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 
 from millrace.broker.requests.request import RequestContext
 from millrace.kraft.image.image import MetadataImage
-from millrace.kraft.tables.features import SUPPORTED
+from millrace.kraft.raft.voters import STATIC
+from millrace.kraft.tables.features import KRAFT_VERSION, SUPPORTED
 from millrace.protocol.apis import API
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.header import API_VERSIONS_KEY
@@ -35,7 +36,8 @@ FIRST_WITH_MIN_ZERO = 4  # before it, a feature whose lowest level is 0 breaks J
 
 class ApiVersions:
     """`api_keys` are the keys of the handler table, this one included or not. `listener`: of whom, "broker"
-    or "controller"."""
+    or "controller".
+    `kraft_version`: in force, which stands in no image."""
 
     def __init__(
         self,
@@ -44,11 +46,13 @@ class ApiVersions:
         node_id: int,
         image: Callable[[], MetadataImage],
         listener: str = "broker",
+        kraft_version: Callable[[], int] = lambda: STATIC,
     ) -> None:
         self._api_keys = shown_ranges({*api_keys, API_VERSIONS_KEY}, listener)
         self._cluster_id = cluster_id
         self._node_id = node_id
         self._image = image
+        self._kraft_version = kraft_version
         self._supported = [
             SupportedFeatureKey(feature.name, feature.min_level, feature.max_level)
             for feature in SUPPORTED
@@ -68,15 +72,16 @@ class ApiVersions:
             if is_elsewhere:
                 return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
         image = self._image()
+        levels = dict(image.features.levels)
+        if (kraft_version := self._kraft_version()) != STATIC:
+            levels[KRAFT_VERSION] = kraft_version
         return ApiVersionsResponse(
             api_keys=self._api_keys,
             supported_features=[
                 shown for shown in self._supported if shown.min_version > 0 or version >= FIRST_WITH_MIN_ZERO
             ],
             finalized_features_epoch=image.offset,
-            finalized_features=[
-                FinalizedFeatureKey(name, level, level) for name, level in image.features.levels.items()
-            ],
+            finalized_features=[FinalizedFeatureKey(name, level, level) for name, level in levels.items()],
         )
 
     def refuse(self, request: ApiVersionsRequest | None, code: int) -> ApiVersionsResponse:

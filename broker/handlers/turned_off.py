@@ -1,7 +1,7 @@
 """APIs of features that this broker does not have: the answers Kafka gives where the feature is turned off.
 
 SaslHandshake 17, SaslAuthenticate 36, ACLs 29 to 31, delegation tokens 38 to 41, quotas 48 and 49, SCRAM
-users 50 and 51, voters 80 and 81, UnregisterController 94, in all versions. Of a request is looked at what
+users 50 and 51, UnregisterController 94, in all versions. Of a request is looked at what
 its refusals name.
 
 Questions are answered truly: there is nothing. Writes are refused with Kafka's own code for it, so that a
@@ -20,7 +20,6 @@ from millrace.broker.handlers import turned_off_groups, turned_off_transactions
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages import (
-    add_raft_voter,
     alter_client_quotas,
     alter_user_scram_credentials,
     create_acls,
@@ -31,7 +30,6 @@ from millrace.protocol.messages import (
     describe_delegation_token,
     describe_user_scram_credentials,
     expire_delegation_token,
-    remove_raft_voter,
     renew_delegation_token,
     sasl_authenticate,
     sasl_handshake,
@@ -42,7 +40,6 @@ NO_AUTHORIZER = "no authorizer is configured: this broker has no access control"
 NO_SCRAM = "SCRAM users are not served: this broker has no authentication"
 NO_QUOTAS = "client quotas are not served by this broker"
 NO_SASL = "this listener has no authentication"
-NO_DYNAMIC_QUORUM = "voters cannot be added or removed while kraft.version is 0"
 NO_CONTROLLER_REMOVAL = "controllers cannot be unregistered at this metadata.version"
 
 
@@ -139,8 +136,6 @@ TURNED_OFF: dict[int, Callable[[Any], Any]] = {
     49: _alter_quotas,
     50: _describe_scram,
     51: _alter_scram,
-    80: _refused(add_raft_voter.AddRaftVoterResponse, ErrorCode.UNSUPPORTED_VERSION, NO_DYNAMIC_QUORUM),
-    81: _refused(remove_raft_voter.RemoveRaftVoterResponse, ErrorCode.UNSUPPORTED_VERSION, NO_DYNAMIC_QUORUM),
     94: _refused(
         unregister_controller.UnregisterControllerResponse,
         ErrorCode.UNSUPPORTED_VERSION,

@@ -1,7 +1,8 @@
 """What a controller listener serves, on one screen: members of the quorum, nodes of the cluster, and tools
 that are pointed at controllers (`--bootstrap-controller`).
 
-    Vote 52, BeginQuorumEpoch 53, EndQuorumEpoch 54, Fetch 1 of the metadata log, FetchSnapshot 59
+    Vote 52, BeginQuorumEpoch 53, EndQuorumEpoch 54, Fetch 1 of the metadata log, FetchSnapshot 59,
+    UpdateRaftVoter 82
     ForwardCommand 524: commands of other nodes
     commands of administration clients, as they are: those that a broker forwards (api_traits.py); whichever
     controller is asked, the one that leads decides
@@ -13,7 +14,7 @@ Not here: what they mean (millrace/kraft), who may ask (nobody is authenticated 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from millrace.broker.config import BrokerSettings
@@ -39,7 +40,7 @@ from millrace.protocol.messages.describe_cluster import (
 from millrace.runtime.bundle import Runtime
 
 DRAIN_MS: Final = 1_000
-OF_MEMBERS: Final = (1, 52, 53, 54, 59, 524)
+OF_MEMBERS: Final = (1, 52, 53, 54, 59, 82, 524)
 BROKERS, CONTROLLERS = 1, 2
 # Kafka's words
 BROKERS_TEXT: Final = (
@@ -68,7 +69,7 @@ class DescribeControllers:
     Ignored: `include_fenced_brokers`.
     """
 
-    def __init__(self, node: ControllerNode, endpoints: Endpoints) -> None:
+    def __init__(self, node: ControllerNode, endpoints: Callable[[], Endpoints]) -> None:
         self._node = node
         self._endpoints = endpoints
 
@@ -85,23 +86,28 @@ class DescribeControllers:
             controller_id=self._node.driver.news.leader,
             brokers=[
                 DescribeClusterBroker(node_id, host, port, None)
-                for node_id, (host, port) in sorted(self._endpoints.items())
+                for node_id, (host, port) in sorted(self._endpoints().items())
             ],
         )
 
 
 def build_controller_handlers(
-    node: ControllerNode, transport: QuorumTransport, endpoints: Endpoints, timeout_ms: int
+    node: ControllerNode, transport: QuorumTransport, timeout_ms: int
 ) -> Mapping[int, Handle]:
-    """By API key. `endpoints`: of the controllers, as clients reach them."""
+    """By API key."""
     handlers: dict[int, Handle] = {key: QuorumRequest(transport).handle for key in OF_MEMBERS}
     forwarding = Forwarding(transport.channel, timeout_ms)
     handlers |= {key: Forward(forwarding).handle for key in FORWARDED}
-    handlers[60] = DescribeControllers(node, endpoints).handle
+    handlers[60] = DescribeControllers(node, transport.places.known).handle
     # Also of what a ForwardCommand may hold, which is served in no other way: who sends one has to know.
     shown = {*handlers, *COMMAND_KEYS, *UNDECIDED}
     handlers[18] = ApiVersions(
-        shown, node.cluster_id, node.settings.node_id, lambda: node.publisher.image, "controller"
+        shown,
+        node.cluster_id,
+        node.settings.node_id,
+        lambda: node.publisher.image,
+        "controller",
+        lambda: node.driver.raft.voter_set.kraft_version,
     ).handle
     return handlers
 
@@ -114,8 +120,7 @@ def controller_server(
     runtime: Runtime,
 ) -> Server:
     """What is served at the addresses that it is started at."""
-    voters, timeout_ms = settings.quorum.voters, settings.request_timeout_ms
-    handlers = build_controller_handlers(node, transport, voters, timeout_ms)
+    handlers = build_controller_handlers(node, transport, settings.request_timeout_ms)
     dispatcher = Dispatcher(
         handlers,
         asyncio.get_running_loop().create_task,

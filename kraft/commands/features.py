@@ -1,5 +1,5 @@
 """Decides UpdateFeatures: a level that is not supported here is refused, and with it the whole request.
-Pure."""
+Pure. Not here: kraft.version of a quorum that others can join (kraft/peers/voter_changes.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from millrace.kraft.commands.decision import Decision
 from millrace.kraft.image.image import MetadataImage
-from millrace.kraft.tables.features import MILLRACE_VERSION, SUPPORTED_BY_NAME
+from millrace.kraft.tables.features import KRAFT_VERSION, MILLRACE_VERSION, SUPPORTED_BY_NAME
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.update_features import (
@@ -19,6 +19,7 @@ from millrace.protocol.messages.update_features import (
 from millrace.protocol.metadata_records import FeatureLevelRecord
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+NO_OTHERS: Final = "This process is broker and whole quorum in one, without a listener for other controllers."
 UPGRADE_TYPES: Final = (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE)
 
 
@@ -61,6 +62,9 @@ def check(image: MetadataImage, update: FeatureUpdateKey) -> None:
         raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"{prefix} The feature is not known here.")
     if not supported.min_level <= level <= supported.max_level:
         text = f"{prefix} Supported are versions {supported.min_level}-{supported.max_level}."
+        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, text)
+    if update.feature == KRAFT_VERSION and level != current:
+        text = f"{prefix} {NO_OTHERS}"
         raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, text)
     if level != current:
         check_brokers(image, update.feature, level, prefix)

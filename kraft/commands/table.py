@@ -92,6 +92,7 @@ def _beating(decide: Decider, context: Context, request: Any) -> Any:
 
 ROWS: Final[dict[str, Row]] = {
     # Kafka's own.
+    "AddRaftVoter": Row("voters.refuse_change", _plain),
     "AllocateProducerIds": Row("brokers.decide_allocate_producer_ids", _plain, is_growing=True),
     "AlterConfigs": Row("configs.decide_alter_configs", _configuring, is_growing=True, is_yielding=True),
     "AlterPartitionReassignments": Row(
@@ -109,6 +110,7 @@ ROWS: Final[dict[str, Row]] = {
         "configs.decide_incremental_alter_configs", _configuring, is_growing=True, is_yielding=True
     ),
     "ListPartitionReassignments": Row("partitions.decide_list_partition_reassignments", _plain),
+    "RemoveRaftVoter": Row("voters.refuse_change", _plain),
     "UnregisterBroker": Row("brokers.decide_unregister_broker", _plain),
     "UpdateFeatures": Row("features.decide_update_features", _plain, is_growing=True),
     # Ours. A commit is bounded by what was prepared, so it passes when the disk is full.

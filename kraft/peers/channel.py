@@ -24,6 +24,7 @@ from millrace.kraft.commands.table import QUESTIONS
 from millrace.kraft.errors import CommandLost, CommandNotTaken, NotLeader
 from millrace.kraft.news import QuorumNews
 from millrace.kraft.peers.connection import PeerConnection, PeerLost
+from millrace.kraft.peers.voter_changes import is_of_voters
 from millrace.protocol.apis import api_of
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.error_codes import ErrorCode
@@ -61,12 +62,16 @@ class QuorumChannel:
         self._leader = -1  # whom the connection is to
         self._former: dict[PeerConnection, asyncio.TimerHandle] = {}  # to who led before, and when it closes
         self._failure = ""  # the last one that was logged; "" while commands are answered
+        self._is_slow = False
+        self._slow: QuorumChannel | None = None  # for what takes long: answers come in the order of asking
         news.on_change.append(self._on_change)
 
     async def send(self, request: Any) -> Any:
         """The reply, once what it says is committed and in this node's image. Cancelling gives up the wait,
         not the command. Raises CommandLost, ProposalDropped (unknown); CommandNotTaken, LogFull,
         TooManyCommands (not done); KafkaError where the active controller knows no such command."""
+        if is_of_voters(request) and not self._news.is_active and not self._is_slow:
+            return await self._beside().send(request)
         backoff_s = BACKOFF_MIN_S
         while True:
             news, change = self._news, self._news.changed()
@@ -94,6 +99,15 @@ class QuorumChannel:
         for connection in list(self._former):
             self._close_former(connection)
         self._close_current()
+        if self._slow is not None:
+            self._slow.close()
+
+    def _beside(self) -> QuorumChannel:
+        """Over another connection."""
+        if self._slow is None:
+            self._slow = QuorumChannel(self._node_id, self._decide, self._news, self._connect, self._answer_s)
+            self._slow._is_slow = True
+        return self._slow
 
     async def _forward(self, leader: int, request: Any) -> tuple[int, int, ForwardCommandResponse] | None:
         """Who answered, in which version of the command's API, and what; None where nothing was decided."""

@@ -2,7 +2,7 @@
 
     ForwardCommand (private, key 524), version 0: the request that it holds is a command of
     kraft/commands/table.py, in any version that is known here, or AwaitBackup, which waits, or ReportLoad,
-    which decides nothing.
+    which decides nothing. What changes voters is decided by voter_changes.py.
     Ignored: the principal, until somebody is authenticated.
 
 The answer carries the metadata offset behind which the reply holds: who asked waits until its own image has
@@ -19,7 +19,7 @@ Not here: what a command does (kraft/commands), who sends it (channel.py).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from millrace.kraft.bucket.writer import MetadataBackup
@@ -27,6 +27,7 @@ from millrace.kraft.commands.table import COMMAND_KEYS
 from millrace.kraft.controller import Controller
 from millrace.kraft.errors import LogFull, NotLeader, TooManyCommands
 from millrace.kraft.image.publisher import MetadataPublisher
+from millrace.kraft.peers.voter_changes import is_of_voters
 from millrace.kraft.raft.messages import NOBODY
 from millrace.protocol.apis import API, NAMED
 from millrace.protocol.codec import decode_request_yielding, encode_response_yielding
@@ -48,9 +49,15 @@ class CommandService:
     """`backup` gives the metadata's way into the bucket, while this node leads and has one; `on_load` is told
     what brokers report."""
 
-    def __init__(self, controller: Controller, publisher: MetadataPublisher) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        publisher: MetadataPublisher,
+        change_voters: Callable[[Any], Awaitable[Any]],
+    ) -> None:
         self._controller = controller
         self._publisher = publisher
+        self._change_voters = change_voters
         self.backup: Callable[[], MetadataBackup | None] = lambda: None
         self.on_load: Callable[[ReportLoadRequest], None] = lambda report: None
 
@@ -87,6 +94,10 @@ class CommandService:
             return ReportLoadResponse()
         if isinstance(command, AwaitBackupRequest):
             return await self._await_backup(command)
+        if is_of_voters(command):
+            if not self._controller.is_active:
+                raise NotLeader(NOBODY)
+            return await self._change_voters(command)
         return await self._controller.submit(command)
 
     async def _await_backup(self, request: AwaitBackupRequest) -> AwaitBackupResponse:

@@ -2,8 +2,7 @@
 
     Vote (key 52), versions 0 to 2; BeginQuorumEpoch (53), 0 to 1; EndQuorumEpoch (54), 0 to 1;
     Fetch (1) of the metadata log, 4 to 18, from replicas; FetchSnapshot (59), 0 to 1
-    Ignored: a fetch's wait and sizes (a leader's own hold), endpoints and ids of directories that a request
-    names.
+    Ignored: a fetch's wait and sizes (a leader's own hold), endpoints of a leader that resigns.
 
 A request becomes a message for the core; its answer comes back by the request's number, at once, or for a
 fetch that finds nothing when there is something.
@@ -18,17 +17,20 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+from millrace.kraft.peers.places import Places
 from millrace.kraft.peers.snapshots import SnapshotPieces
-from millrace.kraft.peers.wire import Member, message_of, refusal_of, response_of
+from millrace.kraft.peers.wire import Member, leader_place, message_of, name_leader, refusal_of, response_of
 from millrace.kraft.raft.messages import EndEpoch, Message, Reply
 from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages.begin_quorum_epoch import BeginQuorumEpochRequest
 from millrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest
 
 ANSWER_S: Final = 30.0  # a fetch that another of the same replica took the place of is given up then
 
 
 class QuorumService:
-    """`step` takes a message to the core; `now` is the epoch that it is in and who leads it."""
+    """`step` takes a message to the core; `now` is the epoch that it is in and who leads it; `places` knows
+    where nodes are."""
 
     def __init__(
         self,
@@ -36,11 +38,13 @@ class QuorumService:
         pieces: SnapshotPieces,
         step: Callable[[Message], None],
         now: Callable[[], tuple[int, int]],
+        places: Places,
     ) -> None:
         self._member = member
         self._pieces = pieces
         self._step = step
         self._now = now
+        self._places = places
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._request_id = 0
 
@@ -48,7 +52,8 @@ class QuorumService:
         """The response, for any request of the quorum. Cancelled, it forgets the request. Raises TimeoutError
         for one that will not be answered: the connection is to be closed."""
         if isinstance(request, FetchSnapshotRequest):
-            return await self._pieces.answer(request, *self._now())
+            epoch, leader = self._now()
+            return self._named(await self._pieces.answer(request, epoch, leader), leader)
         try:
             message = message_of(request, self._member)
         except KafkaError as error:
@@ -56,10 +61,18 @@ class QuorumService:
         if isinstance(message, EndEpoch):
             self._step(message)
             epoch, leader = self._now()
-            return response_of(
-                request, message, Reply(self._member.node_id, message.source, epoch, leader=leader)
-            )
-        return response_of(request, message, await self._reply(message))
+            reply = Reply(self._member.node_id, message.source, epoch, leader=leader)
+            return response_of(request, message, reply)
+        if isinstance(request, BeginQuorumEpochRequest):
+            place = leader_place(request, self._places.listener)
+            if place is not None:
+                self._places.learn(message.source, place)
+        reply = await self._reply(message)
+        return self._named(response_of(request, message, reply), reply.leader)
+
+    def _named(self, response: Any, leader: int) -> Any:
+        """Where the leader is needs to be told where voters come and go."""
+        return name_leader(response, leader, self._places.of(leader)) if self._places.may_move else response
 
     async def _reply(self, message: Message) -> Reply:
         self._request_id += 1

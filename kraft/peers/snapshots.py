@@ -25,9 +25,9 @@ PIECE_BYTES_MAX: Final = 1 << 20
 
 
 class SnapshotPieces:
-    """`on_given` is told the replica that was given a piece."""
+    """`on_given` is told the replica that was given a piece, and its directory."""
 
-    def __init__(self, member: Member, store: LogStore, on_given: Callable[[int], None]) -> None:
+    def __init__(self, member: Member, store: LogStore, on_given: Callable[[int, bytes], None]) -> None:
         self._member = member
         self._store = store
         self._on_given = on_given
@@ -50,7 +50,7 @@ class SnapshotPieces:
         code = self._epoch_fault(asked.current_leader_epoch, epoch, leader)
         part.error_code = int(code or await self._read(asked, part, max(1, request.max_bytes)))
         if not part.error_code:
-            self._on_given(request.replica_id)
+            self._on_given(request.replica_id, asked.replica_directory_id)
         topic = wire.FetchSnapshotResponseTopicSnapshot(TOPIC, [part])
         return wire.FetchSnapshotResponse(topics=[topic])
 

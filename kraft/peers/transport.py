@@ -7,7 +7,7 @@
     reply = await transport.channel.send(command)   to whoever leads
     await node.close(), await transport.close()
 
-Where the members are is given (controller.quorum.voters). Not here: the listener.
+Where the members are: places.py. Not here: the listener.
 """
 
 from __future__ import annotations
@@ -24,18 +24,28 @@ from millrace.kraft.peers.channel import QuorumChannel
 from millrace.kraft.peers.commands import CommandService
 from millrace.kraft.peers.connection import PeerConnection
 from millrace.kraft.peers.lane import Lane
+from millrace.kraft.peers.places import Places
 from millrace.kraft.peers.service import QuorumService
 from millrace.kraft.peers.snapshots import SnapshotFetcher, SnapshotPieces
-from millrace.kraft.peers.wire import Member
+from millrace.kraft.peers.voter_changes import OwnNode, VoterChanges
+from millrace.kraft.peers.voter_update import VoterUpdate
+from millrace.kraft.peers.wire import Member, Place
 from millrace.kraft.raft.messages import Fetch, Message, Reply
+from millrace.kraft.raft.voters import Endpoint
+from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.ids import uuid_bytes
 from millrace.protocol.messages.forward_command import ForwardCommandRequest
+from millrace.protocol.messages.update_raft_voter import (
+    CurrentLeader,
+    UpdateRaftVoterRequest,
+    UpdateRaftVoterResponse,
+)
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.net import Net
 from millrace.runtime.tasks import Tasks
 
 REQUEST_S: Final = 2.0  # controller.quorum.request.timeout.ms
-Endpoints = Mapping[int, tuple[str, int]]  # host and port by node id
+Endpoints = Mapping[int, Place]  # by node id
 
 
 class QuorumTransport:
@@ -49,7 +59,9 @@ class QuorumTransport:
         self._node: ControllerNode
         self._member: Member
         self._service: QuorumService
+        self.places: Places  # once it is started
         self._fetcher: SnapshotFetcher
+        self._changes: VoterChanges
         self.commands: CommandService  # once it is started, as the channel
         self.channel: QuorumChannel  # once it is started
 
@@ -62,17 +74,31 @@ class QuorumTransport:
             settings.node_id,
             uuid_bytes(node.meta.directory_id),
             raft.settings.park_ticks * settings.ticks.ms,
+            tuple(Endpoint(*endpoint) for endpoint in settings.endpoints),
         )
+        listener = settings.endpoints[0][0] if settings.endpoints else ""
+        self.places = Places(self._endpoints, settings.bootstrap_servers, lambda: raft.voter_set, listener)
         pieces = SnapshotPieces(self._member, node.log, raft.on_snapshot_asked)
         self._service = QuorumService(
-            self._member, pieces, node.driver.step, lambda: (raft.epoch, raft.leader)
+            self._member, pieces, node.driver.step, lambda: (raft.epoch, raft.leader), self.places
         )
         self._fetcher = SnapshotFetcher(
             self._member, self._connect, lambda: raft.epoch, raft.on_snapshot_piece, self._request_s
         )
-        self.commands = CommandService(node.controller, node.publisher)
+        own = OwnNode(
+            settings.node_id,
+            node.cluster_id,
+            self._member.endpoints,
+            {node_id: Endpoint(*one) for node_id, one in settings.voter_endpoints.items()},
+            settings.ticks.ms / 1000,
+        )
+        driver, submit = node.driver, node.controller.submit
+        self._changes = VoterChanges(own, driver, node.publisher, self.places, self.connect_to, submit)
+        update = VoterUpdate(own, driver, self._connect, self._changes.decide)
+        self._tasks.start("addresses of this voter", update.run)
+        self.commands = CommandService(node.controller, node.publisher, self._changes.decide)
         self.channel = self.new_channel()
-        if not raft.is_alone:
+        if settings.is_dynamic or not raft.is_alone:
             node.channel = self.channel
 
     def new_channel(self) -> QuorumChannel:
@@ -85,7 +111,7 @@ class QuorumTransport:
         """What the core says: a request goes to its peer, an answer to who waits for it."""
         if isinstance(message, Reply):
             self._service.deliver(message)
-        elif message.target in self._endpoints and not self._is_closed:
+        elif not self._is_closed and self.places.of(message.target) is not None:
             self._lane(message.target, isinstance(message, Fetch)).post(message)
 
     @property
@@ -98,7 +124,20 @@ class QuorumTransport:
         TimeoutError for what will not be answered."""
         if isinstance(request, ForwardCommandRequest):
             return await self.commands.answer(request)
+        if isinstance(request, UpdateRaftVoterRequest):
+            return await self._answer_update(request)
         return await self._service.answer(request)
+
+    async def _answer_update(self, request: UpdateRaftVoterRequest) -> UpdateRaftVoterResponse:
+        """Nobody passes it on: a voter asks who leads."""
+        try:
+            response: UpdateRaftVoterResponse = await self.commands.decide(request)
+        except Unavailable:
+            raft = self._node.driver.raft
+            place = self.places.of(raft.leader) or ("", 0)
+            leader = CurrentLeader(raft.leader, raft.epoch, *place)
+            return UpdateRaftVoterResponse(0, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader)
+        return response
 
     def fetch(self, leader: int, snapshot: SnapshotId) -> AsyncIterator[bytes]:
         """The leader's snapshot, in pieces (SnapshotSource). Raises Unavailable, as the iterator does."""
@@ -125,6 +164,7 @@ class QuorumTransport:
                 partial(self._connect, peer_id),
                 self._node.driver.step,
                 self._on_lost,
+                self._on_places,
                 self._request_s,
             )
             self._lanes[peer_id, is_fetch] = lane
@@ -135,10 +175,23 @@ class QuorumTransport:
         if isinstance(message, Fetch):
             self._node.driver.raft.on_fetch_lost(message.target)
 
+    def _on_places(self, places: Mapping[int, Place]) -> None:
+        own = self._member.node_id
+        for node_id, place in places.items():
+            if node_id != own and place != self.places.of(node_id):
+                self.places.learn(node_id, place)
+
     async def _connect(self, peer_id: int) -> PeerConnection:
-        """Raises ConnectFailed, PeerLost."""
-        if peer_id not in self._endpoints:
+        """Raises Unavailable where nobody accepts, or nobody knows where it is; PeerLost."""
+        place = self.places.of(peer_id)
+        if place is None:
             raise Unavailable(f"nobody knows where node {peer_id} of the quorum is")
-        host, port = self._endpoints[peer_id]
-        client_id = f"quorum node {self._member.node_id}"
-        return await PeerConnection.open(self._net, host, port, client_id)
+        try:
+            return await self.connect_to(place)
+        except Unavailable:
+            self.places.forget(peer_id, place)
+            raise
+
+    async def connect_to(self, place: Place) -> PeerConnection:
+        """Raises ConnectFailed, PeerLost."""
+        return await PeerConnection.open(self._net, *place, f"quorum node {self._member.node_id}")

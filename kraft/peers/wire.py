@@ -30,7 +30,7 @@ from millrace.kraft.raft.messages import (
     Vote,
     VoteReply,
 )
-from millrace.kraft.raft.voters import VotersChange
+from millrace.kraft.raft.voters import NO_DIRECTORY, Endpoint, VotersChange
 from millrace.protocol.batches import HEADER_BYTES, BatchHeader, is_intact
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.error_codes import ErrorCode
@@ -53,14 +53,19 @@ OF_EPOCHS: Final = frozenset(
 )
 
 
+Place = tuple[str, int]  # host and port
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Who speaks. `max_wait_ms`: how long a leader may keep a fetch that finds nothing."""
+    """Who speaks. `max_wait_ms`: how long a leader may keep a fetch that finds nothing. `endpoints`: where it
+    is reached, the one that others of the quorum use first."""
 
     cluster_id: str
     node_id: int
     directory_id: bytes
     max_wait_ms: int = 500
+    endpoints: tuple[Endpoint, ...] = ()
 
 
 def request_of(message: Message, member: Member) -> Any:
@@ -71,7 +76,8 @@ def request_of(message: Message, member: Member) -> Any:
                 PARTITION,
                 message.epoch,
                 message.source,
-                member.directory_id,
+                message.directory_id,
+                message.target_directory,
                 last_offset_epoch=message.last_epoch,
                 last_offset=message.end,
                 pre_vote=message.is_pre_vote,
@@ -80,17 +86,20 @@ def request_of(message: Message, member: Member) -> Any:
             return vote.VoteRequest(member.cluster_id, message.target, topics)
         case BeginEpoch():
             begun = begin.BeginQuorumEpochRequestPartitionData(
-                PARTITION, leader_id=message.source, leader_epoch=message.epoch
+                PARTITION, message.target_directory, message.source, message.epoch
             )
             begun_topics = [begin.BeginQuorumEpochRequestTopicData(TOPIC, [begun])]
-            return begin.BeginQuorumEpochRequest(member.cluster_id, message.target, begun_topics)
+            places = [begin.LeaderEndpoint(*endpoint) for endpoint in member.endpoints]
+            return begin.BeginQuorumEpochRequest(member.cluster_id, message.target, begun_topics, places)
         case EndEpoch():
-            candidates = [end.ReplicaInfo(voter) for voter in message.preferred]
+            directories = message.directories or (NO_DIRECTORY,) * len(message.preferred)
+            candidates = [end.ReplicaInfo(*one) for one in zip(message.preferred, directories, strict=True)]
             ended = end.EndQuorumEpochRequestPartitionData(
                 PARTITION, message.source, message.epoch, list(message.preferred), candidates
             )
             ended_topics = [end.EndQuorumEpochRequestTopicData(TOPIC, [ended])]
-            return end.EndQuorumEpochRequest(member.cluster_id, ended_topics)
+            ended_places = [end.LeaderEndpoint(*endpoint) for endpoint in member.endpoints]
+            return end.EndQuorumEpochRequest(member.cluster_id, ended_topics, ended_places)
         case Fetch():
             return fetch_request_of(message, member)
     raise AssertionError(f"not a request: {message}")
@@ -103,7 +112,7 @@ def fetch_request_of(message: Fetch, member: Member) -> fetch.FetchRequest:
         message.offset,
         message.last_epoch,
         partition_max_bytes=FETCH_BYTES_MAX,
-        replica_directory_id=member.directory_id,
+        replica_directory_id=message.directory_id,
         high_watermark=message.high_watermark,
     )
     return fetch.FetchRequest(
@@ -145,11 +154,14 @@ def message_of(request: Any, member: Member) -> Message:
                 asked.last_offset_epoch,
                 asked.last_offset,
                 asked.pre_vote,
+                asked.replica_directory_id,
+                asked.voter_directory_id,
             )
         case begin.BeginQuorumEpochRequest():
             begun = only(request.topics, "topic_name", "partition_index")
             check_voter(request.voter_id, member)
-            return BeginEpoch(replica(begun.leader_id, member), member.node_id, epoch(begun.leader_epoch))
+            leader = replica(begun.leader_id, member)
+            return BeginEpoch(leader, member.node_id, epoch(begun.leader_epoch), begun.voter_directory_id)
         case end.EndQuorumEpochRequest():
             ended = only(request.topics, "topic_name", "partition_index")
             candidates = [info.candidate_id for info in ended.preferred_candidates]
@@ -180,6 +192,7 @@ def fetch_message_of(request: fetch.FetchRequest, member: Member) -> Fetch:
         asked.fetch_offset,
         asked.last_fetched_epoch,
         asked.high_watermark,
+        asked.replica_directory_id,
     )
 
 
@@ -188,6 +201,8 @@ def response_of(request: Any, message: Message, reply: Reply) -> Any:
     if isinstance(reply, FetchReply):
         return fetch_response_of(request, message, reply)
     code = int(ErrorCode.FENCED_LEADER_EPOCH if reply.epoch > message.epoch else ErrorCode.NONE)
+    if isinstance(reply, VoteReply | BeginEpochReply) and reply.is_wrong_key:
+        code = int(ErrorCode.INVALID_VOTER_KEY)
     answer = PARTITION, code, reply.leader, reply.epoch
     match reply:
         case VoteReply():
@@ -254,8 +269,30 @@ def reply_of(message: Message, response: Any) -> Reply | None:
     peer = message.target, message.source, answer.leader_epoch, answer.leader_id
     if isinstance(response, vote.VoteResponse):
         assert isinstance(message, Vote)
-        return VoteReply(*peer, answer.vote_granted, message.is_pre_vote)
+        is_wrong_key = answer.error_code == ErrorCode.INVALID_VOTER_KEY
+        return VoteReply(*peer, answer.vote_granted, message.is_pre_vote, is_wrong_key)
+    if answer.error_code == ErrorCode.INVALID_VOTER_KEY:
+        raise KafkaError(answer.error_code, f"node {message.target} has another directory than the voter")
     return BeginEpochReply(*peer) if isinstance(message, BeginEpoch) else None
+
+
+def places_in(response: Any) -> dict[int, Place]:
+    """Where nodes are, as a peer says beside its answer."""
+    return {one.node_id: (one.host, one.port) for one in response.node_endpoints}
+
+
+def leader_place(request: begin.BeginQuorumEpochRequest, listener: str) -> Place | None:
+    """Where a leader that makes itself known is reached; by its listener of this name where it has one."""
+    named = sorted(request.leader_endpoints, key=lambda one: one.name != listener)
+    return (named[0].host, named[0].port) if named else None
+
+
+def name_leader(response: Any, leader_id: int, place: Place | None) -> Any:
+    """The same response, which says where the leader is."""
+    if place is not None and leader_id >= 0:
+        kind = fetch.NodeEndpoint if isinstance(response, fetch.FetchResponse) else vote.NodeEndpoint
+        response.node_endpoints = [kind(leader_id, *place)]
+    return response
 
 
 def fetch_reply_of(message: Fetch, response: fetch.FetchResponse) -> FetchReply:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Final
 
+from millrace.kraft.raft.voters import DYNAMIC, STATIC
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.metadata_records import FeatureLevelRecord
 
@@ -19,6 +20,7 @@ METADATA_VERSION_LEVEL: Final = 30  # 4.3-IV0: what kraft/image/records.py write
 # footer, metadata in the bucket. Level 2: failovers.
 MILLRACE_VERSION: Final = "millrace.version"
 MILLRACE_VERSION_LEVEL: Final = 2
+KRAFT_VERSION: Final = "kraft.version"  # stands in control records, and never in an image
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ SUPPORTED: Final = (
         METADATA_VERSION, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL
     ),
     SupportedFeature(MILLRACE_VERSION, 0, MILLRACE_VERSION_LEVEL, MILLRACE_VERSION_LEVEL),
-    SupportedFeature("kraft.version", 0, 0, 0),
+    SupportedFeature(KRAFT_VERSION, STATIC, DYNAMIC, STATIC),
     SupportedFeature("transaction.version", 0, 0, 0),
     SupportedFeature("group.version", 0, 0, 0),
     SupportedFeature("eligible.leader.replicas.version", 0, 0, 0),

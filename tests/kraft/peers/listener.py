@@ -6,11 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from millrace.kraft.tables.features import SUPPORTED
 from millrace.protocol.apis import ALL, API, CONTROLLER
 from millrace.protocol.codec import decode_request, encode_response
 from millrace.protocol.frame import FrameSplitter
 from millrace.protocol.header import decode_request_header
-from millrace.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from millrace.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    SupportedFeatureKey,
+)
 
 FRAME_BYTES_MAX = 16 << 20
 Answer = Callable[[Any], Awaitable[Any]]
@@ -23,7 +29,10 @@ def served(**max_versions: int) -> ApiVersionsResponse:
         api_keys=[
             ApiVersion(api.key, api.min_version, max_versions.get(api.name, api.max_stable_version))
             for api in apis
-        ]
+        ],
+        supported_features=[
+            SupportedFeatureKey(one.name, one.min_level, one.max_level) for one in SUPPORTED if one.max_level
+        ],
     )
 
 

@@ -9,8 +9,12 @@ from typing import Any
 
 from millrace.kraft.config import Ticks
 from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.log.formatted_log import write_formatted_log
+from millrace.kraft.log.meta_properties import MetaProperties
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.transport import QuorumTransport
+from millrace.kraft.raft.voters import DYNAMIC, KRAFT_VERSIONS, Endpoint, Voter, VoterSet
+from millrace.protocol.ids import uuid_text
 from millrace.protocol.messages.api_versions import ApiVersionsResponse
 from millrace.runtime.rand import Rand
 from tests.kraft.build import NODE, SETTINGS, Broker, HandClock, create_topic
@@ -30,15 +34,23 @@ class Member:
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.disk = SimDisk(Rand(b"disk %d" % node_id), hops=0)
+        self.seed = b"node %d" % node_id  # also of its directory
         self.life: Life  # that its connections belong to
         self.node: ControllerNode
         self.transport: QuorumTransport
+        self.listening: Any
 
 
 class Members:
     def __init__(
-        self, loop: SimLoop, voters: tuple[int, ...] = (1, 2, 3), observers: tuple[int, ...] = ()
+        self,
+        loop: SimLoop,
+        voters: tuple[int, ...] = (1, 2, 3),
+        observers: tuple[int, ...] = (),
+        *,
+        is_dynamic: bool = False,
     ) -> None:
+        self.is_dynamic = is_dynamic
         self.loop = loop
         self.net = SimNet(loop, Rand(b"net"), lambda *words: None)
         self.voters = voters
@@ -46,29 +58,56 @@ class Members:
         self.versions: ApiVersionsResponse | None = None  # that members serve; None: all
         self.asked: list[Any] = []  # requests, in the order of arrival
 
+    async def format(self) -> None:
+        """The voters' disks, for kraft.version 1."""
+        first = VoterSet(tuple(voter_at(node_id) for node_id in self.voters), DYNAMIC)
+        for node_id in self.voters:
+            meta = MetaProperties(CLUSTER, node_id, uuid_text(first.directory_of(node_id)))
+            await write_formatted_log(self.all[node_id].disk, "/data", meta, first, 0)
+
+    def places(self) -> dict[str, Any]:
+        """What members are told of one another."""
+        if self.is_dynamic:
+            bootstrap = (("nowhere", PORT), *((name(voter), PORT) for voter in self.voters))
+            return {"is_dynamic": True, "bootstrap_servers": bootstrap}
+        return {"voter_endpoints": {voter: voter_at(voter).endpoints[0] for voter in self.voters}}
+
     async def start(self, *node_ids: int, **settings: Any) -> None:
+        settings = self.places() | settings
         for node_id in node_ids or tuple(self.all):
             member = self.all[node_id]
             member.life = Life(name(node_id))
             host = self.net.host(name(node_id), member.life)
-            voters = {voter: (name(voter), PORT) for voter in self.voters}
+            voters = {} if self.is_dynamic else {voter: (name(voter), PORT) for voter in self.voters}
             member.transport = QuorumTransport(host, voters)
             own = replace(
-                SETTINGS, node_id=node_id, voters=self.voters, cluster_id=CLUSTER, ticks=Ticks(20), **settings
+                SETTINGS,
+                node_id=node_id,
+                voters=self.voters,
+                cluster_id=CLUSTER,
+                ticks=Ticks(20),
+                **{"endpoints": voter_at(node_id).endpoints} | settings,
             )
             member.node = await ControllerNode.open(
                 member.disk,
                 HandClock(),
-                Rand(b"node %d" % node_id),
+                Rand(member.seed),
                 own,
                 send=member.transport.send,
                 snapshots=member.transport,
             )
             member.transport.start(member.node)
-            await host.listen(
+            member.listening = await host.listen(
                 lambda one=member: MemberConnection(self.answer_of(one), self.versions), "", PORT
             )  # type: ignore[misc]
             await member.node.start()
+
+    async def stop(self, node_id: int) -> None:
+        member = self.all[node_id]
+        member.listening.close()
+        await member.node.close()
+        await member.transport.close()
+        self.net.reset(member.life)
 
     def answer_of(self, member: Member) -> Any:
         async def answer(request: Any) -> Any:
@@ -107,6 +146,11 @@ class Members:
             await asyncio.sleep(0.005)
         raise AssertionError("it never is so")
 
+    async def agree_of(self, *node_ids: int) -> None:
+        """The same of these."""
+        end = (await self.leader()).node.driver.raft.log.end
+        await self.until(lambda: all(self.all[one].node.publisher.image.offset >= end for one in node_ids))
+
     async def agree(self) -> MetadataImage:
         """Returns when everybody has applied all that the leader has."""
         while True:
@@ -116,6 +160,12 @@ class Members:
                 assert all(image == images[0] for image in images), "equal offset, unequal image"
                 return images[0]
             await asyncio.sleep(0.01)
+
+
+def voter_at(node_id: int) -> Voter:
+    """With its first disk."""
+    endpoints = (Endpoint("CONTROLLER", name(node_id), PORT),)
+    return Voter(node_id, bytes([node_id]) * 16, endpoints, KRAFT_VERSIONS)
 
 
 def name(node_id: int) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from millrace.kraft.image.records import Proposal, encode_batch
+from millrace.kraft.peers.places import Places
 from millrace.kraft.peers.wire import (
     Member,
     entries_of,
@@ -30,8 +31,10 @@ from millrace.kraft.raft.messages import (
     Vote,
     VoteReply,
 )
+from millrace.kraft.raft.voters import Endpoint, Voter, VoterSet
 from millrace.protocol.apis import api_of
 from millrace.protocol.codec import decode_request, decode_response, encode_request, encode_response
+from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError, WireError
 from millrace.protocol.header import decode_request_header
 from millrace.protocol.messages.fetch import ReplicaState
@@ -75,6 +78,9 @@ def answered(message: Message, reply: Reply, version: int | None = None) -> Repl
         BeginEpoch(1, 2, 5),
         EndEpoch(1, 2, 5, (3, 2)),
         FETCH,
+        Vote(1, 2, 5, 4, 100, directory_id=b"a" * 16, target_directory=b"b" * 16),
+        BeginEpoch(1, 2, 5, b"b" * 16),
+        Fetch(1, 2, 5, 7, 3, 6, b"a" * 16),
     ],
 )
 def test_a_message_arrives_as_it_was(message: Message) -> None:
@@ -207,3 +213,48 @@ def test_a_fetch_that_no_replica_sends_is_refused(spoil: Callable[[Any], None], 
     with pytest.raises(KafkaError) as refused:
         message_of(request, TWO)
     assert refused.value.code.name == code
+
+
+def test_another_directory_than_the_voters_is_said_so() -> None:
+    """A candidate counts that as no vote; a leader's word was not heard by whom it meant."""
+    vote = Vote(1, 2, 5, 4, 100, target_directory=b"b" * 16)
+    reply = VoteReply(2, 1, 5, 3, is_granted=False, is_wrong_key=True)
+    assert answered(vote, reply) == reply
+    begin = BeginEpoch(1, 2, 5, b"b" * 16)
+    with pytest.raises(KafkaError) as refused:
+        answered(begin, BeginEpochReply(2, 1, 5, 1, is_wrong_key=True))
+    assert refused.value.code == ErrorCode.INVALID_VOTER_KEY
+
+
+def test_who_resigns_names_directories_of_who_is_to_stand() -> None:
+    """Where voters have them; else none."""
+    request = request_of(EndEpoch(1, 2, 5, (3, 2), (b"c" * 16, b"b" * 16)), ONE)
+    candidates = request.topics[0].partitions[0].preferred_candidates
+    assert [(one.candidate_id, one.candidate_directory_id) for one in candidates] == [
+        (3, b"c" * 16),
+        (2, b"b" * 16),
+    ]
+    plain = request_of(EndEpoch(1, 2, 5, (3, 2)), ONE).topics[0].partitions[0].preferred_candidates
+    assert {one.candidate_directory_id for one in plain} == {bytes(16)}
+
+
+def test_a_place_is_heard_of_one_leader_at_a_time() -> None:
+    """What is heard goes before the log, and that before what was told, until nobody answers there."""
+    voters = VoterSet((Voter(1, b"a" * 16, (Endpoint("OTHER", "o", 1), Endpoint("C", "one", 2))),), 1)
+    places = Places({1: ("told", 1), 2: ("told", 2)}, [("boot", 3), ("boot", 4)], lambda: voters, "C")
+    assert [places.of(node_id) for node_id in (1, 2, -2, -3, 9)] == [
+        ("one", 2),
+        ("told", 2),
+        ("boot", 3),
+        ("boot", 4),
+        None,
+    ]
+    places.learn(1, ("moved", 5))
+    assert (places.of(1), places.known()) == (("moved", 5), {1: ("moved", 5)})
+    places.forget(1, ("elsewhere", 5))
+    assert places.of(1) == ("moved", 5)
+    places.forget(1, ("moved", 5))
+    assert places.of(1) == ("one", 2)
+    places.learn(1, ("moved", 5))
+    places.learn(2, ("moved", 6))
+    assert (places.of(1), places.of(2)) == (("one", 2), ("moved", 6))

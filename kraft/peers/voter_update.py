@@ -1,0 +1,102 @@
+"""VoterUpdate: a voter tells whoever leads where it is reached by now, and what it supports (UpdateRaftVoter,
+KIP-853), until the log has that of it.
+
+    A voter that was started with other listeners, or as another release.
+
+Not here: what becomes of it (voter_changes.py). Nothing is said at kraft.version 0, and by who is no voter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from millrace.kraft.driver import Driver
+from millrace.kraft.errors import NotLeader
+from millrace.kraft.peers.connection import PeerConnection
+from millrace.kraft.peers.voter_changes import OwnNode
+from millrace.kraft.raft.voters import KRAFT_VERSIONS, STATIC, Voter
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import WireError
+from millrace.protocol.messages.update_raft_voter import (
+    KRaftVersionFeature,
+    Listener,
+    UpdateRaftVoterRequest,
+    UpdateRaftVoterResponse,
+)
+from millrace.runtime.errors import Unavailable, in_words
+
+log = logging.getLogger(__name__)
+LOOK_S: Final = 1.0
+ANSWER_S: Final = 30.0  # longer than who leads gives a change
+
+
+class VoterUpdate:
+    """`connect` opens a connection to a member, `decide` is this node's own service, where it leads."""
+
+    def __init__(
+        self,
+        own: OwnNode,
+        driver: Driver,
+        connect: Callable[[int], Awaitable[PeerConnection]],
+        decide: Callable[[Any], Awaitable[Any]],
+    ) -> None:
+        self._own = own
+        self._driver = driver
+        self._connect = connect
+        self._decide = decide
+        self._said = ""
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if not self.is_due():
+                continue
+            try:
+                response = await self._tell()
+            except (Unavailable, WireError, NotLeader) as error:
+                self._say(in_words(error))
+                continue
+            if response is not None:
+                code = response.error_code
+                self._say(f"refused: {ErrorCode(code).name}" if code else "")
+
+    def is_due(self) -> bool:
+        """The log has something else of this voter than it is."""
+        raft, own = self._driver.raft, self._own
+        known = raft.voter_set
+        if known.kraft_version == STATIC or not raft.is_voter or not own.endpoints:
+            return False
+        return known.get(own.node_id) != Voter(own.node_id, raft.directory_id, own.endpoints, KRAFT_VERSIONS)
+
+    async def _tell(self) -> UpdateRaftVoterResponse | None:
+        """None where nobody leads. Raises Unavailable, WireError."""
+        raft, own = self._driver.raft, self._own
+        request = UpdateRaftVoterRequest(
+            own.cluster_id,
+            raft.epoch,
+            own.node_id,
+            raft.directory_id,
+            [Listener(*endpoint) for endpoint in own.endpoints],
+            KRaftVersionFeature(*KRAFT_VERSIONS),
+        )
+        leader, response = self._driver.news.leader, None
+        if self._driver.news.is_active:
+            response = await self._decide(request)
+        elif leader >= 0 and leader != own.node_id:
+            connection = await self._connect(leader)
+            try:
+                response = await connection.ask(request, ANSWER_S)
+            finally:
+                connection.close()
+        assert response is None or isinstance(response, UpdateRaftVoterResponse)
+        return response
+
+    def _say(self, failure: str) -> None:
+        """Logged once for as long as it stays the same."""
+        if failure and failure != self._said:
+            log.warning("voters: the log has old addresses of this node, and the leader: %s", failure)
+        self._said = failure
