@@ -8,7 +8,7 @@ reports all mistakes at once. Nothing reads the environment, arguments or files 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from millrace.broker.cluster.config import BalancerSettings
 from millrace.broker.coordinators.groups.config import CoordinatorSettings
@@ -142,7 +142,8 @@ class BrokerSettings:
     @property
     def is_alone(self) -> bool:
         """This process is broker and whole quorum in one, and no other node is of its cluster."""
-        return self.is_broker and self.is_controller and len(self.quorum.voters) <= 1
+        is_whole = self.is_broker and self.is_controller and len(self.quorum.voters) <= 1
+        return is_whole and not self.quorum.is_dynamic
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,23 +158,26 @@ def load(
     data_dir: str,
     machine_bytes: int,
     mistakes: tuple[str, ...] | list[str] = (),
+    is_formatted: Callable[[str], bool] = lambda folder: False,
 ) -> Loaded:
     """The settings, or SettingsInvalid with every mistake, `mistakes` first, and every warning. `data_dir` is
-    absolute."""
+    absolute. `is_formatted`: whether a folder is a metadata log directory whose log names the voters."""
     values = Values(all_keys(), given)
     fill_storage(values, data_dir)
     node_id = read_node_id(values)
     is_broker, is_controller = read_roles(values)
-    quorum = read_quorum(values, node_id, is_broker=is_broker, is_controller=is_controller)
-    is_member = is_controller and (len(quorum.voters) > 1 or not is_broker)
+    metadata_dir = read_metadata_dir(values, data_dir)
+    is_dynamic = is_controller and is_formatted(metadata_dir)
+    quorum = read_quorum(
+        values, node_id, is_broker=is_broker, is_controller=is_controller, is_formatted=is_dynamic
+    )
+    is_member = is_controller and (len(quorum.voters) > 1 or not is_broker or quorum.is_dynamic)
     if is_member:
         fill_listeners(values, quorum, node_id, is_broker=is_broker)
-    if values["group.min.session.timeout.ms"] > values["group.max.session.timeout.ms"]:
-        values.mistake("group.min.session.timeout.ms", "is above group.max.session.timeout.ms")
+    _check_sessions(values)
     memory = split_memory(values, machine_bytes)
     listeners = read_listeners(values, is_broker=is_broker, is_member=is_member)
     cluster_id = read_cluster_id(values)
-    metadata_dir = read_metadata_dir(values, data_dir)
     log_level = read_log_level(values)
     server, balancer = _server_settings(values), read_balancer(values)
     data, wal = _address(values, "s3.data.buckets", STORES), _address(values, "s3.wal.path", WALS)
@@ -201,9 +205,7 @@ def load(
         is_damage_skipped=values["objects.corruption"] == "skip",
         streams=_stream_settings(values, memory),
         compaction=_compaction_settings(values, memory),
-        traffic=TrafficSettings(
-            values["s3.network.baseline.bandwidth"], is_shared=values["s3.network.bandwidth.mode"] == "shared"
-        ),
+        traffic=_traffic_settings(values),
         clock_gap_max_ms=values["clock.unconfirmed.gap.max.ms"],
         object_grace_ms=values["s3.object.delete.retention.minutes"] * 60_000,
         controller=_controller_settings(
@@ -220,6 +222,16 @@ def load(
         shown=values.shown(),
     )
     return Loaded(settings, tuple(values.warnings))
+
+
+def _check_sessions(values: Values) -> None:
+    if values["group.min.session.timeout.ms"] > values["group.max.session.timeout.ms"]:
+        values.mistake("group.min.session.timeout.ms", "is above group.max.session.timeout.ms")
+
+
+def _traffic_settings(values: Values) -> TrafficSettings:
+    is_shared = values["s3.network.bandwidth.mode"] == "shared"
+    return TrafficSettings(values["s3.network.baseline.bandwidth"], is_shared=is_shared)
 
 
 def _producer_settings(values: Values) -> ProducerSettings:
@@ -343,7 +355,9 @@ def _controller_settings(
     return ControllerSettings(
         log_dir=metadata_dir,
         node_id=node_id,
-        voters=tuple(sorted(quorum.voters)) or (node_id,),
+        voters=tuple(sorted(quorum.voters)) or (() if quorum.is_dynamic else (node_id,)),
+        is_dynamic=quorum.is_dynamic,
+        bootstrap_servers=quorum.bootstrap,
         is_voters_change_accepted=values["controller.quorum.voters.change.accept"],
         ticks=read_ticks(values),
         session_ms=quorum.session_ms,
@@ -353,7 +367,7 @@ def _controller_settings(
         snapshot_bytes=values["metadata.log.max.record.bytes.between.snapshots"],
         static_configs=static_configs,
         endpoints=tuple(
-            (endpoint.listener, endpoint.host, endpoint.port) for endpoint in listeners.controllers
+            (endpoint.listener, endpoint.host, endpoint.port) for endpoint in listeners.reached_controllers
         ),
         voter_endpoints={
             voter: (CONTROLLER_LISTENER, host, port) for voter, (host, port) in quorum.voters.items()

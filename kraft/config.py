@@ -59,13 +59,16 @@ class Ticks:
 @dataclass(frozen=True, slots=True)
 class QuorumSettings:
     """`voters`: host and port of each controller's listener, by node id; empty where none are named.
-    `request_s`: how long a member is given to answer. `session_ms`: of brokers; None where the one broker is
-    its own controller. `heartbeat_s`: how often they are heard."""
+    `is_dynamic`: the log names them, or will; `bootstrap`: whom to ask where they are then. `request_s`: how
+    long a member is given to answer. `session_ms`: of brokers; None where the one broker is its own
+    controller. `heartbeat_s`: how often they are heard."""
 
     voters: Mapping[int, tuple[str, int]]
     request_s: float
     session_ms: int | None
     heartbeat_s: float
+    is_dynamic: bool = False
+    bootstrap: tuple[tuple[str, int], ...] = ()
 
 
 NO_STATIC: Mapping[str, str] = MappingProxyType({})
@@ -75,11 +78,9 @@ NO_STATIC: Mapping[str, str] = MappingProxyType({})
 class ControllerSettings:
     log_dir: str
     node_id: int
-    voters: tuple[int, ...] = ()  # empty: this node alone
+    voters: tuple[int, ...] = ()  # empty: this node alone, where the quorum is not dynamic
     is_voters_change_accepted: bool = False  # controller.quorum.voters.change.accept
-    is_dynamic: bool = (
-        False  # without a list: the log, or what the directory was formatted with, names voters
-    )
+    is_dynamic: bool = False  # the log names the voters, or what the directory was formatted with
     bootstrap_servers: tuple[tuple[str, int], ...] = ()  # whom to ask who leads, beside voters that are known
     cluster_id: str | None = None  # for a first start; None: made up then
     partitions_default: int = 1  # num.partitions
@@ -109,11 +110,12 @@ class ControllerSettings:
 
 
 def static_voters(settings: ControllerSettings) -> tuple[int, ...]:
-    """While kraft.version is 0. Of a node that joins a quorum nobody: the log says who votes."""
-    return () if settings.is_dynamic else settings.voters or (settings.node_id,)
+    """While kraft.version is 0. Of a node that has no list and joins a quorum, nobody: the log says who
+    votes."""
+    return settings.voters or (() if settings.is_dynamic else (settings.node_id,))
 
 
-def raft_settings(settings: ControllerSettings, directory_id: bytes) -> RaftSettings:
+def raft_settings(settings: ControllerSettings, directory_id: bytes = NO_DIRECTORY) -> RaftSettings:
     ticks = settings.ticks
     return RaftSettings(
         settings.node_id,

@@ -199,7 +199,8 @@ class ControllerNode:
         is_alone = self.driver.raft.is_alone
         if self._is_reachable or not is_alone:
             self._tasks.start("quorum ticks", self._tick, on_escape=self._on_escape)
-        if self.controller.watch.sessions is not None and self.driver.raft.is_voter:
+        may_lead = self.driver.raft.is_voter or self.settings.is_dynamic
+        if self.controller.watch.sessions is not None and may_lead:
             self._tasks.start("broker sessions", self._watch_sessions, on_escape=self._on_escape)
         if is_alone:
             await self.controller.active

@@ -18,6 +18,7 @@ RunLoop = Callable[[Coroutine[Any, Any, int]], int]
 COMMANDS = {
     "serve": "run a node: broker and controller",
     "cluster": "start a cluster on this machine; look at one, move its partitions",
+    "format": "make a log directory one of a quorum whose voters come and go",
     "test": "run a command with a broker of its own: millrace test -- npm test",
     "dev": "serve a broker to try things out; nothing is kept",
     "pipeline": "run a Spark pipeline over the topics",

@@ -35,6 +35,8 @@ A cluster of several nodes over one bucket: start one here, look at one anywhere
   millrace cluster undrain 3                                 broker 3 is given partitions again
   millrace cluster spread                                    every broker gets its share
   millrace cluster give-up 3 --accept-loss                   what only the log of broker 3 holds is lost
+  millrace cluster add-voter 4 --at host4:9093               a controller that follows votes from now on
+  millrace cluster remove-voter 4                            one votes no more
 
 A partition that moves is opened by its new leader when the one before has closed it; producers and consumers
 go on by themselves.
@@ -97,6 +99,16 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         help="acknowledged records that only the write-ahead log of the broker holds are lost",
     )
+    adding = add("add-voter", "let a controller that follows the quorum vote (kraft.version 1)")
+    removing = add("remove-voter", "let a voter vote no more (kraft.version 1)")
+    for one in (adding, removing):
+        one.add_argument("node_id", type=int, metavar="ID")
+        one.add_argument("--directory", metavar="DIRECTORY", help="its directory.id, where several are known")
+    adding.add_argument("--at", required=True, metavar="HOST:PORT", help="its controller listener")
+    adding.add_argument("--listener", metavar="NAME", help="that listener's name; default: the other voters'")
+    adding.add_argument(
+        "--timeout", type=seconds, default=25.0, metavar="SECONDS", help="to catch up; default and most 25"
+    )
     for one in (status, nodes):
         one.add_argument("--json", action="store_true", help="for programs, in place of the table")
     for one in (moving, draining, spreading):
@@ -105,7 +117,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
             "--timeout", type=seconds, default=60.0, metavar="SECONDS", help="for so many moves; default 60"
         )
         one.add_argument("--dry-run", action="store_true", help="print the moves, and do nothing")
-    for one in (status, nodes, moving, draining, letting_in, spreading, losing):
+    for one in (status, nodes, moving, draining, letting_in, spreading, losing, adding, removing):
         one.add_argument(
             "--bootstrap-server", default=BOOTSTRAP, metavar="HOST:PORT[,...]", help=f"default {BOOTSTRAP}"
         )
@@ -136,6 +148,10 @@ async def ask(given: argparse.Namespace, bootstrap: Sequence[Address]) -> int:
 
     async with ClusterClient(LoopNet(), bootstrap) as client:
         try:
+            if given.command in ("add-voter", "remove-voter"):
+                from millrace.broker.cli.cluster_voters import change_voters
+
+                return await change_voters(client, given)
             view = await look(client)
             view = view.with_drained(await drained_of(client, view.serving))
             if given.command in ("status", "nodes"):

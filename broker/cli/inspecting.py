@@ -57,9 +57,12 @@ def parse_inspection(
     return parser.parse_args(words)
 
 
-def settings_of(given: argparse.Namespace, env: Mapping[str, str]) -> BrokerSettings | None:
-    """None when they hold mistakes, which are told."""
-    options = Options(given.config, tuple(given.override), given.data_dir)
+def settings_of(
+    given: argparse.Namespace, env: Mapping[str, str], *, is_formatted: bool = False
+) -> BrokerSettings | None:
+    """None when they hold mistakes, which are told. `is_formatted`: as of a directory whose log names the
+    voters, whatever is there."""
+    options = Options(given.config, tuple(given.override), given.data_dir, is_formatted=is_formatted)
     try:
         return read_settings(options, env).settings
     except SettingsInvalid as error:

@@ -40,6 +40,9 @@ changed. Say the node's settings as for serve; the directory must be empty. Afte
   with a log on a disk that was lost too, everything that was committed as objects is there; start once with
     wal.lost.accept=true.
 
+Of a quorum whose voters stand in its log (kraft.version 1) one node is restored, with --standalone; others
+are formatted anew (millrace format --no-initial-controllers) and added to it.
+
 What cannot be had is named by partition and offsets. A node that may still run keeps its claim on the bucket:
 --take-over says that it is gone; one that lives all the same ends by itself within 10 s of the new node's
 start.
@@ -54,7 +57,7 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     given = parse(words)
     if given.node_id is not None:
         given.override = [*given.override, f"node.id={given.node_id}"]
-    settings = settings_of(given, env)
+    settings = settings_of(given, env, is_formatted=given.standalone)
     if settings is None:
         return CANNOT_LOOK
     return run_loop(restore(settings, given))
@@ -74,6 +77,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--override", metavar="KEY=VALUE", action="append", default=[], help="one setting")
     add_data_dir(parser)
     parser.add_argument("--node-id", type=int, metavar="N", help="which node this is; without it node.id")
+    parser.add_argument(
+        "--standalone", action="store_true", help="as the one voter of its quorum, to which others are added"
+    )
     parser.add_argument("--take-over", action="store_true", help="the node that claims the bucket is gone")
     parser.add_argument(
         "--verify", action="store_true", help="say what could be restored, and change nothing"

@@ -24,6 +24,7 @@ from millrace.broker.settings.addresses import Endpoint, join_host_port
 from millrace.broker.settings.log_levels import apply_levels
 from millrace.broker.settings.source import gather, is_text
 from millrace.broker.version import VERSION
+from millrace.kraft.log.voters_in_log import has_voters_in_log
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime import process
 from millrace.runtime.escapes import CallbackFailed, guard_loop
@@ -91,6 +92,7 @@ class Options:
     overrides: tuple[str, ...]
     data_dir: str
     is_test: bool = False
+    is_formatted: bool = False  # read the settings as those of a directory that is
 
 
 def parse_options(words: Sequence[str]) -> Options:
@@ -147,8 +149,19 @@ def read_settings(options: Options, env: Mapping[str, str]) -> Loaded:
         given = with_test_settings(given, options.data_dir)
     machine_bytes = process.memory_bytes()
     return load(
-        given, data_dir=options.data_dir, machine_bytes=machine_bytes, mistakes=[*unreadable, *mistakes]
+        given,
+        data_dir=options.data_dir,
+        machine_bytes=machine_bytes,
+        mistakes=[*unreadable, *mistakes],
+        is_formatted=lambda folder: options.is_formatted or has_voters_in_log(folder, _text_of),
     )
+
+
+def _text_of(path: str) -> str | None:
+    try:
+        return process.read_text(path)
+    except OSError:
+        return None
 
 
 def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:

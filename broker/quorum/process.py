@@ -37,7 +37,7 @@ from millrace.runtime.objectstore.retry import RetryingObjectStore
 from millrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
-NOBODY_LEADS = "no controller leads: a majority of controller.quorum.voters has to run and reach one another"
+NOBODY_LEADS = "no controller leads: a majority of the voters has to run and reach one another"
 
 
 class ControllerProcess:

@@ -32,14 +32,16 @@ from millrace.broker.restore.plan import (
     ranges_without,
 )
 from millrace.kraft.bucket.reader import BucketMetadata, Loaded, load, survey
+from millrace.kraft.config import static_voters
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.log.meta_properties import MetaProperties
 from millrace.kraft.log.restored_from import RestoredFrom
 from millrace.kraft.log.restored_log import holds_something, write_restored_log
+from millrace.kraft.raft.voters import DYNAMIC, KRAFT_VERSIONS, Endpoint, Voter, VoterSet
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.kraft.tables.wals import NodeWal, WalState
 from millrace.protocol.dataclass import dataclass
-from millrace.protocol.ids import uuid_text
+from millrace.protocol.ids import uuid_bytes, uuid_text
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk
 from millrace.runtime.objectstore import ObjectStore, last_date_of
@@ -165,11 +167,22 @@ class Restoring:
         meta = MetaProperties(
             restored.cluster_id, settings.node_id, uuid_text(rand.split("directory id").uuid())
         )
-        voters = settings.voters or (settings.node_id,)
+        voters, voter_set = static_voters(settings), VoterSet()
+        if settings.is_dynamic:
+            own = settings.node_id, uuid_bytes(meta.directory_id)
+            endpoints = tuple(Endpoint(*endpoint) for endpoint in settings.endpoints)
+            voter_set = VoterSet((Voter(*own, endpoints, KRAFT_VERSIONS),), DYNAMIC)
         known_ms = max(restored.loaded.time_ms, self._store_ms())
         await disk.write_file(f"{settings.log_dir}/{NEWEST}", encode_time(known_ms))
         await write_restored_log(
-            disk, settings.log_dir, meta, voters, restored.image, restored.restored_from, known_ms
+            disk,
+            settings.log_dir,
+            meta,
+            voters,
+            restored.image,
+            restored.restored_from,
+            known_ms,
+            voter_set,
         )
 
     def _store_ms(self) -> int:

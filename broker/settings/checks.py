@@ -62,6 +62,7 @@ class ListenerSettings:
     controllers: tuple[Endpoint, ...]
     advertised: tuple[Endpoint, ...]
     admin: tuple[str, int] | None
+    reached_controllers: tuple[Endpoint, ...]  # where others reach `controllers`: as advertised, if they are
 
 
 def split_memory(values: Values, machine_bytes: int) -> MemorySplit:
@@ -145,11 +146,13 @@ def read_listeners(values: Values, *, is_broker: bool, is_member: bool) -> Liste
             )
     _check_protocols(values, bound_names, controller_names)
     admin = values["admin.listener"]
+    shown = {endpoint.listener: endpoint for endpoint in advertised}
     return ListenerSettings(
         clients,
         controllers,
         tuple(endpoint for endpoint in advertised if endpoint.listener not in controller_names),
         split_host_port(admin) if admin else None,
+        tuple(shown.get(endpoint.listener, endpoint) for endpoint in controllers),
     )
 
 

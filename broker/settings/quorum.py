@@ -29,23 +29,33 @@ def read_roles(values: Values) -> tuple[bool, bool]:
     return "broker" in roles, "controller" in roles
 
 
-def read_quorum(values: Values, node_id: int, *, is_broker: bool, is_controller: bool) -> QuorumSettings:
-    """A quorum of this node, or of the controllers that controller.quorum.voters names."""
+def read_quorum(
+    values: Values, node_id: int, *, is_broker: bool, is_controller: bool, is_formatted: bool = False
+) -> QuorumSettings:
+    """A quorum of this node, or of the controllers that controller.quorum.voters names, or those that its log
+    names: where it is of a controller whose directory `is_formatted` for that (`millrace format`), or was
+    raised to kraft.version 1, the list is not asked."""
     voters = _read_voters(values)
-    if is_controller and voters and node_id not in voters:
+    bootstrap = _read_bootstrap(values)
+    is_dynamic = is_formatted or (not is_controller and not voters and bool(bootstrap))
+    if is_controller and voters and node_id not in voters and not is_formatted:
         values.mistake(VOTERS_KEY, f"does not hold this node, {node_id}")
-    if not is_controller and not voters:
-        values.mistake(VOTERS_KEY, "has to name the controllers, for a broker that is none")
+    if not is_controller and not voters and not is_dynamic:
+        values.mistake(
+            VOTERS_KEY, f"has to name the controllers, for a broker that is none; or {BOOTSTRAP_KEY} some"
+        )
     if not is_controller and node_id in voters:
         values.mistake(VOTERS_KEY, f"holds this node, {node_id}, which is no controller ({ROLES_KEY})")
-    if len(values[BOOTSTRAP_KEY] or ()) > 1:
+    if len(bootstrap) > 1 and not is_dynamic and not voters:
         values.mistake(
-            BOOTSTRAP_KEY, f"names several voters: say them in {VOTERS_KEY}, with their ids, in this release"
+            BOOTSTRAP_KEY,
+            "names several servers, and the log directory is not formatted: `millrace format` makes it one "
+            f"of a node that joins them; or say the voters in {VOTERS_KEY}, with their ids",
         )
-    is_alone = is_broker and is_controller and len(voters) <= 1
+    is_alone = is_broker and is_controller and len(voters) <= 1 and not is_dynamic
     if not is_alone and not values.is_given("s3.data.buckets"):
         values.mistake("s3.data.buckets", "has to be given, the same to each node of a cluster of several")
-    if (len(voters) > 1 or not is_controller) and not values["cluster.id"]:
+    if (len(voters) > 1 or not is_controller) and not is_formatted and not values["cluster.id"]:
         values.mistake("cluster.id", "has to be given, the same to each node of a cluster of several")
     session_ms, heartbeat_ms = values["broker.session.timeout.ms"], values["broker.heartbeat.interval.ms"]
     if session_ms < 2 * heartbeat_ms:
@@ -56,6 +66,8 @@ def read_quorum(values: Values, node_id: int, *, is_broker: bool, is_controller:
         values["controller.quorum.request.timeout.ms"] / 1000,
         None if is_alone else session_ms,
         heartbeat_ms / 1000,
+        is_dynamic,
+        bootstrap,
     )
 
 
@@ -93,6 +105,16 @@ def read_ticks(values: Values) -> Ticks:
         values["controller.quorum.fetch.timeout.ms"],
         values["controller.quorum.election.backoff.max.ms"],
     )
+
+
+def _read_bootstrap(values: Values) -> tuple[tuple[str, int], ...]:
+    found = []
+    for address in values[BOOTSTRAP_KEY] or ():
+        try:
+            found.append(split_host_port(address))
+        except ValueError:
+            values.mistake(BOOTSTRAP_KEY, f"holds {address!r}, which is not HOST:PORT")
+    return tuple(found)
 
 
 def _read_voters(values: Values) -> dict[int, tuple[str, int]]:

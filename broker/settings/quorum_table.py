@@ -18,14 +18,16 @@ QUORUM: Final = (
         "controller.quorum.voters",
         LIST,
         "",
-        "The voters, ID@HOST:PORT, the same list on each node.",
+        "The voters, ID@HOST:PORT, the same list on each node. From kraft.version 1 on the metadata log "
+        "names them, and a controller does not ask the list any more.",
     ),
     Key(
         "controller.quorum.voters.change.accept",
         BOOLEAN,
         "false",
         "For one start of a node that was one of several voters, and whose quorum is to have others: says "
-        "that no node goes on with the former list.",
+        "that no node goes on with the former list. Nothing at kraft.version 1, where voters are added and "
+        "removed.",
         is_ours=True,
     ),
     Key(
@@ -75,7 +77,8 @@ QUORUM: Final = (
         "controller.quorum.bootstrap.servers",
         LIST,
         "",
-        "Where the quorum is found; here, this node itself. Several are named in controller.quorum.voters.",
+        "Whom to ask where the quorum is: of a broker without controller.quorum.voters, and of a controller "
+        "whose directory was formatted (`millrace format`). Of any other, this node itself.",
         shape="host:port",
     ),
     Key(

@@ -13,8 +13,9 @@ from millrace.kraft.log.claim_basis import forget_claim_basis
 from millrace.kraft.log.log_store import FOLDER, LogStore
 from millrace.kraft.log.meta_properties import FILE, MetaProperties, write_meta_properties
 from millrace.kraft.log.restored_from import RestoredFrom, write_restored_from
-from millrace.kraft.log.snapshot import write_snapshot
+from millrace.kraft.log.snapshot import NO_VOTERS, write_snapshot
 from millrace.kraft.raft.ready import QuorumState
+from millrace.kraft.raft.voters import VoterSet
 from millrace.runtime.disk import Disk
 
 UNFINISHED: Final = "restore.unfinished"
@@ -40,17 +41,19 @@ async def write_restored_log(
     image: MetadataImage,
     restored_from: RestoredFrom,
     time_ms: int,
+    voter_set: VoterSet = NO_VOTERS,
 ) -> None:
-    """The log begins and ends at the image's offset; its next epoch is above the image's."""
+    """The log begins and ends at the image's offset; its next epoch is above the image's. `voter_set`: who
+    votes, from kraft.version 1 on; before it `voters` do."""
     await disk.make_folder(log_dir)
     await disk.write_file(f"{log_dir}/{UNFINISHED}", b"")
     store = LogStore(disk, log_dir, voters, 1)
     await store.list_segments()
     for name in await disk.list_folder(store.folder):
         await disk.remove(f"{store.folder}/{name}")
-    await write_snapshot(disk, store.folder, image, time_ms)
+    await write_snapshot(disk, store.folder, image, time_ms, voter_set)
     await store.restart_at(image.offset)
-    await store.save_state(QuorumState(image.epoch))
+    await store.save_state(QuorumState(image.epoch, kraft_version=voter_set.kraft_version))
     await store.close()
     await write_restored_from(disk, log_dir, restored_from)
     await forget_claim_basis(disk, log_dir)  # of a log that was here before

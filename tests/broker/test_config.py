@@ -26,7 +26,8 @@ from millrace.broker.settings.key import (
 from millrace.broker.settings.source import PropertiesInvalid, env_key, gather, parse_properties
 from millrace.broker.settings.table import OBEYED_KEYS, REMOVED, all_keys
 from millrace.broker.settings.values import Values, without_secrets
-from millrace.kraft.config import RaftSettings, raft_settings
+from millrace.kraft.config import RaftSettings, raft_settings, static_voters
+from millrace.kraft.log.voters_in_log import FIRST_CHECKPOINT, has_voters_in_log
 from millrace.kraft.topic_configs import SYNONYM_KEYS
 from millrace.runtime.objectstore.address import SECRETS
 from millrace.wal.config import parse_bytes
@@ -362,6 +363,68 @@ def test_what_a_controller_cannot_be(overrides: tuple[str, ...], key: str, word:
     (mistake,) = mistakes_of(*overrides)
     assert mistake.startswith(key)
     assert word in mistake
+
+
+FORMATTED = (
+    BUCKET,
+    "node.id=4",
+    "controller.quorum.bootstrap.servers=a:1,[::1]:2",
+    "listeners=PLAINTEXT://:1,CONTROLLER://0.0.0.0:3",
+    "advertised.listeners=CONTROLLER://d:3,PLAINTEXT://d:1",
+    "controller.listener.names=CONTROLLER",
+)
+
+
+def formatted(*overrides: str) -> BrokerSettings:
+    """Of a directory whose log names the voters."""
+    given, mistakes = gather(overrides, {}, None, "")
+    return load(
+        given, data_dir="/data", machine_bytes=GIB, mistakes=mistakes, is_formatted=lambda folder: True
+    ).settings
+
+
+@pytest.mark.parametrize("roles", ["broker,controller", "controller"])
+def test_a_controller_whose_log_names_the_voters(roles: str) -> None:
+    """It asks bootstrap servers, is reached where it is advertised, and is never alone; cluster.id stands in
+    its meta.properties."""
+    given = [one.replace("PLAINTEXT://:1,", "").replace(",PLAINTEXT://d:1", "") for one in FORMATTED]
+    settings = formatted(f"process.roles={roles}", *(FORMATTED if "," in roles else given))
+    assert not settings.is_alone
+    assert settings.controller.is_dynamic
+    assert settings.controller.voters == static_voters(settings.controller) == ()
+    assert settings.controller.bootstrap_servers == (("a", 1), ("::1", 2))
+    assert settings.controller.endpoints == (("CONTROLLER", "d", 3),)
+    assert settings.controller.session_ms is not None
+
+
+def test_a_list_says_nothing_where_the_log_names_the_voters() -> None:
+    """It may be an old one, without this node; a broker without a list asks bootstrap servers."""
+    settings = formatted(*FORMATTED, "controller.quorum.voters=1@a:1,2@b:2")
+    assert (settings.controller.is_dynamic, settings.controller.voters) == (True, (1, 2))
+    broker = make(
+        "process.roles=broker", BUCKET, OF_CLUSTER, "controller.quorum.bootstrap.servers=a:1"
+    ).settings
+    assert (broker.controller.is_dynamic, broker.controller.voters) == (True, ())
+    assert broker.quorum.bootstrap == (("a", 1),)
+
+
+@pytest.mark.parametrize(
+    ("files", "is_so"),
+    [
+        ({}, False),
+        ({"quorum-state": '{"data_version":0}'}, False),
+        ({"quorum-state": '{"data_version":1}'}, True),
+        ({"quorum-state": "[]"}, False),
+        ({"quorum-state": "{"}, False),
+        ({"quorum-state": '{"data_version":"x"}'}, False),
+        ({FIRST_CHECKPOINT: ""}, True),
+        ({FIRST_CHECKPOINT: "", "quorum-state": '{"data_version":0}'}, False),
+    ],
+)
+def test_a_directory_says_whether_its_log_names_the_voters(files: dict[str, str], is_so: bool) -> None:
+    """By its quorum-state; by what it was formatted with before there is one."""
+    found = {f"/log/__cluster_metadata-0/{name}": text for name, text in files.items()}
+    assert has_voters_in_log("/log", found.get) is is_so
 
 
 @pytest.mark.parametrize("election_ms", [100, 101, 999, 1000, 12_345, 2**31 - 1])

@@ -75,11 +75,10 @@ class Quorum:
 
     async def start(self, *node_ids: int, **settings: Any) -> None:
         if self.is_dynamic:
-            settings = {"is_dynamic": True, "bootstrap_servers": BOOTSTRAP} | settings
+            settings = {"is_dynamic": True, "bootstrap_servers": BOOTSTRAP, "voters": ()} | settings
         for node_id in node_ids or self.node_ids:
-            own = replace(
-                SETTINGS, node_id=node_id, voters=self.voters, cluster_id=CLUSTER, ticks=Ticks(5), **settings
-            )
+            common: dict[str, Any] = {"voters": self.voters, "cluster_id": CLUSTER, "ticks": Ticks(5)}
+            own = replace(SETTINGS, node_id=node_id, **common | settings)
             node = await ControllerNode.open(
                 self.disks[node_id],
                 self.clocks[node_id],

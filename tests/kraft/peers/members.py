@@ -69,7 +69,7 @@ class Members:
         """What members are told of one another."""
         if self.is_dynamic:
             bootstrap = (("nowhere", PORT), *((name(voter), PORT) for voter in self.voters))
-            return {"is_dynamic": True, "bootstrap_servers": bootstrap}
+            return {"is_dynamic": True, "bootstrap_servers": bootstrap, "voters": ()}
         return {"voter_endpoints": {voter: voter_at(voter).endpoints[0] for voter in self.voters}}
 
     async def start(self, *node_ids: int, **settings: Any) -> None:
@@ -83,10 +83,9 @@ class Members:
             own = replace(
                 SETTINGS,
                 node_id=node_id,
-                voters=self.voters,
                 cluster_id=CLUSTER,
                 ticks=Ticks(20),
-                **{"endpoints": voter_at(node_id).endpoints} | settings,
+                **{"endpoints": voter_at(node_id).endpoints, "voters": self.voters} | settings,
             )
             member.node = await ControllerNode.open(
                 member.disk,

@@ -1,0 +1,87 @@
+"""`millrace cluster add-voter` and `remove-voter`: the quorum's voters, while it runs (KIP-853).
+
+Not here: what is judged (kraft/commands/voters.py), options (cluster.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from millrace.broker.cluster.view import METADATA_TOPIC, QUORUM_S
+from millrace.broker.settings.addresses import split_host_port
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.ids import uuid_bytes, uuid_text
+from millrace.protocol.messages.add_raft_voter import AddRaftVoterRequest, Listener
+from millrace.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
+    ReplicaState,
+)
+from millrace.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
+
+if TYPE_CHECKING:
+    from millrace.broker.cluster.client import ClusterClient
+
+ANSWER_S = 40.0  # longer than the controller gives a change
+NO_DIRECTORY = bytes(16)
+
+
+async def change_voters(client: ClusterClient, given: argparse.Namespace) -> int:
+    """Raises Unavailable, WireError, KafkaError, ValueError with a sentence."""
+    cluster_id = (await client.describe()).cluster_id
+    quorum = await describe(client)
+    part = quorum.topics[0].partitions[0]
+    key = given.node_id, given.directory
+    if given.command == "add-voter":
+        host, port = split_host_port(given.at)
+        voters = [one.replica_id for one in part.current_voters]
+        listener = given.listener or listener_in(quorum, voters)
+        directory = directory_of(*key, part.observers, "no node of that id follows the quorum yet")
+        request = AddRaftVoterRequest(
+            cluster_id, int(given.timeout * 1000), given.node_id, directory, [Listener(listener, host, port)]
+        )
+        response = await client.ask(request, ANSWER_S)
+    else:
+        directory = directory_of(*key, part.current_voters, "it is no voter")
+        response = await client.ask(RemoveRaftVoterRequest(cluster_id, given.node_id, directory), ANSWER_S)
+    if response.error_code:
+        raise KafkaError(response.error_code, response.error_message or "")
+    done = "added" if given.command == "add-voter" else "removed"
+    print(f"voter {given.node_id} (directory {uuid_text(directory)}) is {done}")
+    return 0
+
+
+async def describe(client: ClusterClient) -> DescribeQuorumResponse:
+    """Raises KafkaError where nobody leads."""
+    asked = DescribeQuorumRequestTopicData(METADATA_TOPIC, [DescribeQuorumRequestPartitionData()])
+    response: DescribeQuorumResponse = await client.ask(DescribeQuorumRequest([asked]), QUORUM_S)
+    code = response.error_code or response.topics[0].partitions[0].error_code
+    if code:
+        raise KafkaError(code, "nobody leads the quorum")
+    return response
+
+
+def directory_of(node_id: int, given: str | None, replicas: Iterable[ReplicaState], why_none: str) -> bytes:
+    """As given, or the one that the quorum knows of the node. Raises ValueError with a sentence."""
+    if given is not None:
+        return uuid_bytes(given)
+    found = [one.replica_directory_id for one in replicas if one.replica_id == node_id]
+    named = [directory for directory in found if directory != NO_DIRECTORY]
+    if len(named) > 1:
+        texts = ", ".join(map(uuid_text, named))
+        raise ValueError(f"node {node_id} has several directories: say one by --directory: {texts}")
+    if found and not named:
+        raise ValueError(f"node {node_id} has no directory that is known: kraft.version is 0")
+    if not named:
+        raise ValueError(f"node {node_id}: {why_none}; or say its directory.id by --directory")
+    return named[0]
+
+
+def listener_in(quorum: DescribeQuorumResponse, voters: list[int]) -> str:
+    """By which voters reach each other."""
+    names = [node.listeners[0].name for node in quorum.nodes if node.node_id in voters and node.listeners]
+    return names[0] if names else "CONTROLLER"
