@@ -174,6 +174,94 @@ def test_more_writes_than_the_queue_holds(driver: str, tmp_path: Path) -> None:
 
 
 @drivers
+def test_a_read_that_follows_a_write_sees_it(driver: str, tmp_path: Path) -> None:
+    """Three hundred pairs at once, more than the queue holds: each read begins when its own write has
+    ended."""
+
+    async def run() -> None:
+        file = await PosixDisk(driver=driver).open_block(str(tmp_path / "block"), 2 * MIB)
+        views, into = Arena(300 * 4096).view, Arena(300 * 4096).view
+        for number in range(300):
+            views[number * 4096 : number * 4096 + 4096] = b"%04d" % number * 1024
+
+        def pair(number: int) -> asyncio.Future[DiskFailed | None]:
+            place = slice(number * 4096, number * 4096 + 4096)
+            return file.write_then_read(number * 4096, views[place], number * 4096, into[place])
+
+        assert await asyncio.gather(*(pair(number) for number in range(300))) == [None] * 300
+        assert into == views
+        await file.close()
+
+    asyncio.run(run())
+
+
+@drivers
+def test_a_write_and_its_read_fail_apart(driver: str, tmp_path: Path) -> None:
+    """A write that fails is the pair's failure, and nothing is read; a read that fails leaves the write
+    done."""
+
+    async def run() -> None:
+        file = await PosixDisk(driver=driver).open_block(str(tmp_path / "block"), MIB)
+        view, into = Arena(8192).view, Arena(4096).view
+        view[:4096] = b"z" * 4096
+        with pytest.raises(DiskFailed):
+            await file.write_then_read(512 * 1024, view[100:4196], 0, into)  # not aligned
+        unread = await file.write_then_read(4096, view[:4096], MIB, into)  # beyond the end
+        assert isinstance(unread, DiskFailed)
+        assert await file.read_at(4096, 4096) == b"z" * 4096
+        assert bytes(into) == bytes(4096)
+        await file.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.skipif(not uring_works(), reason="io_uring is not allowed here")
+def test_a_kernel_that_takes_the_write_alone_is_asked_for_the_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be short of memory between the two; a read that is not linked must wait for the write."""
+    from millrace.runtime.disk.uring import Uring
+
+    def alone(
+        ring: Uring, fd: int, write: tuple[int, int, int, int], read: tuple[int, int, int, int]
+    ) -> bool:
+        ring.write(fd, *write)
+        return False
+
+    monkeypatch.setattr(Uring, "write_then_read", alone)
+
+    async def run() -> None:
+        file = await PosixDisk(driver="uring").open_block(str(tmp_path / "block"), MIB)
+        view, into = Arena(4096).view, Arena(4096).view
+        for number in range(50):
+            view[:] = b"%04d" % number * 1024
+            assert await file.write_then_read(8192, view, 8192, into) is None
+            assert into == view
+        await file.close()
+
+    asyncio.run(run())
+
+
+def test_a_file_that_may_be_shared_is_opened_beside_its_owner(tmp_path: Path) -> None:
+    """And it is told that somebody else has it. Who does not say so is refused as before."""
+
+    async def run() -> None:
+        path = str(tmp_path / "block")
+        first = await PosixDisk().open_block(path, MIB, is_shared=True)
+        second = await PosixDisk().open_block(path, MIB, is_shared=True)
+        assert (first.is_exclusive, second.is_exclusive) == (True, False)
+        with pytest.raises(DiskLocked):
+            await PosixDisk().open_block(path, MIB)
+        await second.close()
+        await first.close()
+        third = await PosixDisk().open_block(path, MIB)
+        assert third.is_exclusive
+        await third.close()
+
+    asyncio.run(run())
+
+
+@drivers
 def test_it_is_known_what_is_being_written(driver: str, tmp_path: Path) -> None:
     """Writes are counted from their submission to their end, failed ones too."""
 
