@@ -56,6 +56,7 @@ class BlockDevice:
         self.header = header
         self.is_reserved = is_reserved  # the device itself keeps others out
         self.fence = fence  # claims keep others from acknowledging
+        self.late_bytes = 0  # so far behind the log's end the owner before may still have writes under way
         self._arena = Arena(BLOCK_BYTES)
 
     @staticmethod
@@ -74,6 +75,8 @@ class BlockDevice:
                 await _check_blank(disk, path, file, may_be_claimed=by_claims)
             if not file.is_exclusive and (header is None or not header.is_claimed):
                 raise DiskLocked(path)
+            if by_claims:
+                check_claims(file, path, header, owner)
             fence = None
             if by_claims if header is None else header.is_claimed:
                 fence, header = await _claim(file, path, header, owner, incarnation)
@@ -84,7 +87,10 @@ class BlockDevice:
                 header = dataclasses.replace(
                     header, wal_id=owner.new_wal_id
                 )  # durable with the owner's first header
-            return BlockDevice(file, header, is_reserved, fence)
+            device = BlockDevice(file, header, is_reserved, fence)
+            if fence is not None and header.closed_end < 0:
+                device.late_bytes = header.window_bytes + 2 * header.block_bytes_max + BLOCK_BYTES
+            return device
         except BaseException:
             await file.close()
             raise
@@ -152,7 +158,6 @@ class BlockDevice:
     async def turn_to_claims(self, owner: WalOwner, incarnation: bytes) -> None:
         """An empty log that its lock fenced is fenced by claims from here on, for good. The claim is durable
         before a header names it; until then nothing is looked for where it lies, for the log is empty."""
-        check_claims(self.file, "", self.header.wal_id)
         fence = ClaimFence(self.file, _claim_of(owner, self.header.wal_id, incarnation))
         await fence.take()
         await fence.look()
@@ -238,11 +243,11 @@ async def _check_blank(disk: Disk, path: str, file: BlockFile, *, may_be_claimed
         raise foreign
 
 
-def check_claims(file: BlockFile, path: str, wal_id: bytes) -> None:
+def check_claims(file: BlockFile, path: str, header: DeviceHeader | None, owner: WalOwner) -> None:
     """Raises DirectRefused, and WalMismatch for a log without an identity: claims are none of its format."""
     if not file.is_direct:
         raise DirectRefused(path)  # the page cache does not see what another machine wrote
-    if wal_id == NO_WAL_ID:
+    if owner.new_wal_id == NO_WAL_ID and (header is None or header.wal_id == NO_WAL_ID):
         raise WalMismatch("fencing", "an identity of millrace.version 1", "a log without one")
 
 
@@ -257,7 +262,7 @@ async def _claim(
     begun has landed; with the header as it is then. A log that its owner closed has nothing under way. Raises
     WalFenced where another took it at the same time."""
     wal_id = owner.new_wal_id if header is None else header.wal_id
-    check_claims(file, path, wal_id)
+    check_claims(file, path, header, owner)
     fence = ClaimFence(file, _claim_of(owner, wal_id, incarnation))
     await fence.take()
     header = await read_header(file)

@@ -21,11 +21,12 @@ Nothing in this asks for a clock.
 What an old owner had under way when the claim was written, or begins before it looks, is never acknowledged.
 Where it lands before the scan it may be recovered, as any unconfirmed record may. Where it lands later it
 lies at or behind the new owner's start and is void by its epoch; but it may lie *over* a block of the new
-owner, and void is then what that one acknowledged: the next recovery finds damage there and says so. Two
-things bound that. A write begins only within `FRESH_S` of a look that was good, so a process that stood still
-looks before it writes. And who opens a log that was not closed waits `SETTLE_S`, in which what had been begun
-is to land. Left is a process that stops between its look at the time and its system call, or a machine that
-hands writes to the device more than `SETTLE_S - FRESH_S` late. A reservation has no such rest.
+owner, and what that one acknowledged is then gone from the log. Three things bound that. A write begins only
+within `FRESH_S` of a look that was good, so a process that stood still looks before it writes. Who opens a
+log that was not closed waits `SETTLE_S`, in which what had been begun is to land. And its reset begins the
+log behind all that may still come (log.py), so that it lands over nothing until the ring comes round. Left is
+a process that stops between its look at the time and its system call, or a machine that hands writes to the
+storage later than `SETTLE_S - FRESH_S`, and a lap of the ring. A reservation has no such rest.
 
 The claim that was written last stands, whatever its epoch: of two that open at once both wait and look, and
 the later one goes on; one that finds a higher epoch before it writes leaves the place alone. Who fails

@@ -216,7 +216,7 @@ class BlockWal:
         self._on_failed = on_failed
         self._is_started = True
         self._loop = asyncio.get_running_loop()
-        if self._settings.fill_ahead_bytes:
+        if self._settings.fill_ahead_bytes and self._device.fence is None:  # late zeros could be anywhere
             self._fill_task = asyncio.create_task(self._run_fill(), name="wal-fill")
         if self._device.fence is not None:
             watch = self._device.fence.watch(self._writer.fail)
@@ -370,6 +370,8 @@ class BlockWal:
         await self.trim(self._writer.confirmed)
         if self._is_started:
             return
+        if self._device.late_bytes:
+            await self._step_over(self._device.late_bytes)
         if self._settings.is_by_claims and self._device.fence is None:
             await self._device.turn_to_claims(self._owner, self._incarnation)
             self._build(self._batcher.tail)
@@ -381,6 +383,17 @@ class BlockWal:
             )
             self._build(self._batcher.tail)
         await self._device.cut_off()
+
+    async def _step_over(self, late_bytes: int) -> None:
+        """Begins behind all that an owner who was replaced by a claim may still have under way, so that it
+        lands over nothing of ours, until the ring comes round; half a ring at most."""
+        self._device.late_bytes = 0
+        tail = self._batcher.tail + align_up(min(late_bytes, self._space.ring_bytes // 2))
+        self._trim_asked = tail
+        await self._device.write_both(
+            epoch_start=tail, trim=tail, head=tail, confirmed=tail, earlier=(), mark=self._mark
+        )
+        self._build(tail)
 
     async def close(self) -> None:
         if self._is_closed:

@@ -45,6 +45,7 @@ class Actor:
     journal: Journal = field(default_factory=Journal)
     error: BaseException | None = None
     wal: BlockWal | None = None
+    resets: bool = False  # what it recovered is elsewhere, as in the stream engine
 
     def acknowledged(self) -> list[bytes]:
         return [data for end, data in self.sent if end <= self.journal.end]
@@ -60,6 +61,8 @@ class Actor:
             self.storage.machine(self.name), PATH, settings, who, incarnation=incarnation
         )
         self.recovered = [bytes(record.payload) async for record in self.wal.recover()]
+        if self.resets:
+            await self.wal.reset()
         self.wal.start(self.journal.on_confirmed, self.journal.on_failed)
         return self.wal
 
@@ -159,6 +162,31 @@ def drawn(seed: str, scene: Callable[[Callable[[int], int]], Any], count: int) -
             await scene(Rand(f"{seed} {number}".encode()).below)
 
     run_simulation(run)
+
+
+@pytest.mark.parametrize("torn", [(), ("old",)])
+def test_a_block_that_lands_very_late_lies_over_nothing(torn: tuple[str, ...]) -> None:
+    """It was on its way when its owner was replaced, and lands once the next owner has acknowledged a record:
+    that one is still there, for its log began further on."""
+
+    async def scene(loop: object) -> None:
+        storage = SharedStorage(lambda count: 0, SIZE_BYTES, torn)
+        old, new = await begin(storage), Actor(storage, "new", 2, resets=True)
+        old.append(1)
+        await storage.turnstile._quiet()
+        late = list(storage.turnstile.waiting)
+        assert len(late) == 1
+        storage.turnstile.waiting.clear()
+        await storage.turnstile.run([asyncio.create_task(new.take(1))])
+        assert (new.recovered, new.error) == ([payload(0, 2000)], None)
+        assert new.acknowledged() == [payload(2000, 2000)]
+        storage.turnstile.waiting += late
+        await storage.turnstile.run([asyncio.ensure_future(old.journal.reach(old.sent[-1][0]))])
+        assert (len(old.acknowledged()), [type(error) for error in old.journal.failures]) == (1, [WalFenced])
+        assert await last_look(storage) == [payload(2000, 2000)]
+        await stop(old, new)
+
+    run_simulation(scene)
 
 
 def test_space_that_a_header_frees_is_whole_for_the_taker() -> None:
