@@ -31,6 +31,7 @@ _MEMINFO = struct.Struct("=2I")  # that received bytes lie in, and how much it m
 ACCEPTED_AT_ONCE: Final = 16  # in an iteration: each costs some tenth of a millisecond
 SILENT_S: Final = 5.0
 _PROBE_AFTER_S, _PROBE_EVERY_S = 2, 1  # of a connection on which nothing comes
+_CLOSED_BY_PEER = (7, 8)  # tcpi_state: TCP_CLOSE, behind a reset, and TCP_CLOSE_WAIT
 _TCP_INFO_RECEIVED_SEGMENT = struct.Struct("=20xI")  # tcpi_rcv_mss
 
 
@@ -72,6 +73,18 @@ def is_window_closed(transport: asyncio.BaseTransport) -> bool:
     except (OSError, struct.error):
         return False
     return bool(limit_bytes - used_bytes < max(segment_bytes, limit_bytes >> 4))
+
+
+def is_peer_closed(transport: asyncio.BaseTransport) -> bool:
+    """Whether the peer has closed, its side or all, of a connection that nobody reads from; False where the
+    system does not tell."""
+    handle = transport.get_extra_info("socket")
+    if handle is None or sys.platform != "linux":
+        return False
+    try:
+        return handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _CLOSED_BY_PEER
+    except (OSError, IndexError):
+        return False
 
 
 def reset(transport: asyncio.Transport) -> None:

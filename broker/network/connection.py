@@ -83,7 +83,7 @@ from millrace.protocol.errors import WireError
 from millrace.protocol.frame import FrameSplitter
 from millrace.protocol.header import REQUEST_HEADER_BYTES_MIN
 from millrace.runtime.disk import Buffer
-from millrace.runtime.net import is_window_closed, reset, unacknowledged_bytes
+from millrace.runtime.net import is_peer_closed, is_window_closed, reset, unacknowledged_bytes
 from millrace.runtime.net import unread_bytes as unread_of
 from millrace.runtime.scheduling.yield_queue import YieldQueue
 
@@ -202,6 +202,18 @@ class Connection(asyncio.BufferedProtocol):
         if self._machine.state in (YIELDING, QUEUED) or not is_kept:
             return 0, self.received_bytes, True
         return self._kept_bytes, self.received_bytes, False
+
+    @property
+    def is_forsaken(self) -> bool:
+        """Its peer has closed, which nobody told it, as it reads nothing: frames stand behind a request that
+        waits for its group."""
+        exchanges = self._exchanges
+        return (
+            self._machine.state is EXECUTING
+            and bool(exchanges)
+            and exchanges[0].route.api.key in KEPT_BY_GROUPS
+            and is_peer_closed(self._transport)
+        )
 
     def receive_rest(self) -> None:
         """Has the rest of its frame read where it waits for room and the system has it all, as far as that

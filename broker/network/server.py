@@ -5,7 +5,8 @@ Not here: what a connection does (connection.py). Kept true:
   * As many connections as its limits allow in all and from one address (connection_limits.py); one too many
     is closed at once.
   * One sweep over all connections, not a timer for each, ends those that were quiet for `idle_ms` with
-    nothing in flight, and charges what waits in their transports below the mark that they tell of.
+    nothing in flight, and those whose peer closed behind a request that waits for its group; and charges what
+    waits in their transports below the mark that they tell of.
   * Who holds memory that others wait for, and goes on too slowly, is ended (relief.py).
   * `close` ends one listener: its connections begin no more, and leave when what they began is answered.
   * `stop` accepts no more, begins no more, lets what was begun finish within its grace, then cuts what is
@@ -252,7 +253,9 @@ class Server:
         for connection in list(self._connections.values()):
             if connection.charge_unsent():
                 connection.is_active = True
-            if connection.is_active or (connection.in_flight_count and not connection.unsent_bytes):
+            if connection.is_forsaken:
+                connection.abort()
+            elif connection.is_active or (connection.in_flight_count and not connection.unsent_bytes):
                 connection.is_active = False
                 connection.quiet_since_s = now_s
             elif idle_s > 0 and now_s - connection.quiet_since_s >= idle_s:

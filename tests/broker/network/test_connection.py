@@ -18,8 +18,10 @@ from millrace.broker.network.connection import (
     PART_BYTES,
     UNREAD_PLENTY_BYTES,
 )
+from millrace.broker.network.server import ServerSettings
 from millrace.broker.requests.request import CLOSE, NO_REPLY, RequestContext
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from millrace.protocol.messages.join_group import JoinGroupResponse
 from millrace.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -31,7 +33,7 @@ from tests.broker.shell import LOOPS, MIB, Shell
 from tests.patience import PATIENCE_S, eventually
 
 # SaslAuthenticate stands in for any API with large bytes in either direction.
-PRODUCE, HEARTBEAT, BYTES = 0, 12, 36
+PRODUCE, JOIN_GROUP, HEARTBEAT, BYTES = 0, 11, 12, 36
 both_loops = pytest.mark.parametrize("loop_name", LOOPS)
 ATTEMPTS = 10  # of what the system does now and then
 
@@ -705,3 +707,32 @@ def test_handlers_see_both_ends_of_the_connection() -> None:
             assert info.principal == "User:ANONYMOUS"
 
     asyncio.run(run())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of a peer that closed")
+@both_loops
+def test_one_who_closes_behind_a_join_that_waits_is_let_go(loop_name: str) -> None:
+    """With a frame behind the join nothing is read, and so nobody is told of the end: the sweep looks. One
+    who stays is answered."""
+
+    async def run() -> None:
+        joins: list[asyncio.Future[Any]] = []
+
+        def join(context: RequestContext, request: Any) -> asyncio.Future[Any]:
+            joins.append(asyncio.get_running_loop().create_future())
+            return joins[-1]
+
+        settings = ServerSettings(idle_ms=400)
+        async with Shell({JOIN_GROUP: join, HEARTBEAT: echo}, settings=settings) as shell:
+            leaving, staying = await shell.client(), await shell.client()
+            for number, client in enumerate((leaving, staying), 1):
+                client.send(JOIN_GROUP, 7)
+                client.send(HEARTBEAT, 4)
+                await eventually(lambda: len(joins) == number)  # noqa: B023
+            leaving.close()
+            await eventually(lambda: len(shell.server.connections) == 1)
+            joins[1].set_result(JoinGroupResponse())
+            await staying.receive(JOIN_GROUP, 7)
+            await staying.receive(HEARTBEAT, 4)
+
+    LOOPS[loop_name](run())
