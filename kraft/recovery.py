@@ -139,7 +139,7 @@ async def recover(
         raise LogCorrupt(f"{store.folder}/quorum-state", 0, f"epoch {state.epoch}, below the log's {epoch}")
     start = store.start if recovery.start is None else recovery.start
     log_view = LogView(start, store.end, store.end, recovery.epochs, voters=recovery.voters)
-    if snapshot is not None:
+    if snapshot is not None and snapshot != FORMATTED:
         log_view.snapshot = snapshot.end, snapshot.epoch
     return meta, recovery, state, log_view
 
@@ -179,7 +179,7 @@ async def replay(
         except SnapshotCorrupt as error:
             log.error("a snapshot cannot be read, the one before it is tried: %s", error)
             fault = fault or error
-    image = loaded.image
+    image = loaded.image if chosen != FORMATTED else EMPTY_IMAGE  # as of who was not formatted
     if segments and image.offset < segments[0]:
         if fault is not None:
             raise fault

@@ -20,10 +20,11 @@ from millrace.kraft.log.log_store import LogStore
 from millrace.kraft.raft import core
 from millrace.kraft.raft.core import Raft
 from millrace.kraft.raft.log_view import LogView
+from millrace.kraft.raft.voters import VoterSet
 from tests.sim.bugs import in_place
 from tests.sim.plan import CALM
 from tests.sim.quorum import planted as do
-from tests.sim.quorum.hunt import drawn_plan, run_all
+from tests.sim.quorum.hunt import drawn_plan, drawn_voters_plan, run_all
 from tests.sim.quorum.plan import Plan
 from tests.sim.quorum.run import Outcome
 
@@ -56,6 +57,15 @@ def in_weather(*names: str, settings: str = CALM, observers: int = 0) -> Callabl
         variants = settings if settings != CALM else plan.settings
         observers_max = max(plan.observers, observers)
         return replace(plan, weather="+".join(weather), settings=variants, observers=observers_max)
+
+    return where
+
+
+def of_voters(*names: str) -> Callable[[Plan], Plan]:
+    """The same of a quorum whose voters come and go."""
+
+    def where(plan: Plan) -> Plan:
+        return in_weather(*names)(drawn_voters_plan(int(plan.seed)))
 
     return where
 
@@ -261,6 +271,30 @@ BUGS = {
         do.says(False),
         "not-settled",
         in_weather("stragglers", settings="snapshots all the time"),
+    ),
+    "two-changes-at-once": Bug(
+        "voters are changed while the change before is not committed",
+        Raft,
+        "may_change_voters",
+        do.changes_voters_at_once,
+        "two-changes-open",
+        of_voters("lonely leader"),
+    ),
+    "voters-at-commit": Bug(
+        "voters are in force when their record is committed",
+        Raft,
+        "voter_set",
+        do.changes_voters_at_commit,
+        "watermark-beyond-majority",
+        of_voters("lonely leader"),
+    ),
+    "any-directory": Bug(
+        "a node of the voter's id is the voter, whatever disk it has",
+        VoterSet,
+        "has",
+        do.takes_any_directory_for_the_voter,
+        "watermark-beyond-majority",
+        of_voters("slow disk", "partitions"),
     ),
     "parts-left": Bug(
         "a part of a snapshot that failed stays",

@@ -6,13 +6,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from copy import copy
 from functools import partial
 from typing import Any
 
 from millrace.kraft.errors import SnapshotCorrupt
 from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.log.formatted_log import write_formatted_log
 from millrace.kraft.log.log_store import SnapshotId
+from millrace.kraft.log.meta_properties import MetaProperties
 from millrace.kraft.raft.messages import Message
+from millrace.protocol.ids import uuid_text
 from millrace.runtime.disk import DiskFailed, DiskFull
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.rand import Rand
@@ -22,9 +26,10 @@ from tests.sim.quorum.gate import Gate
 from tests.sim.quorum.history import History
 from tests.sim.quorum.plan import WHOEVER, Plan, Strike
 from tests.sim.quorum.post import Post
-from tests.sim.quorum.replica import DISK_LATENCY_S, ROOMY_BYTES, Replica, StartFailed
+from tests.sim.quorum.replica import CLUSTER, DISK_LATENCY_S, ROOMY_BYTES, Replica, StartFailed
 from tests.sim.quorum.settings import node_settings
 from tests.sim.quorum.stored import FOLDER
+from tests.sim.quorum.voters import first_voters
 from tests.sim.quorum.watch import Watch
 from tests.sim.trace import Trace
 
@@ -70,7 +75,9 @@ class Cluster:
 
     def _replica(self, node_id: int) -> Replica:
         plan, rand = self.plan, self.rand.split(f"replica {node_id}")
-        settings = node_settings(node_id, plan.voter_ids, plan.variants(), rand)
+        settings = node_settings(
+            node_id, plan.voter_ids, plan.variants(), rand, plan.node_ids, is_dynamic=plan.is_dynamic
+        )
         note = self.trace.of(f"replica{node_id}")
         replica = Replica(self._loop, settings, rand, note, self, lambda rand: fate_of(plan.fate, rand))
         replica.clock.offset_ms = rand.below(SKEW_MS_MAX)
@@ -79,9 +86,21 @@ class Cluster:
 
     # What replicas have around them.
 
+    async def format(self) -> None:
+        """The disks of the first voters of a dynamic quorum."""
+        known = first_voters(self.plan.voter_ids)
+        for voter in known.voters:
+            meta = MetaProperties(CLUSTER, voter.node_id, uuid_text(voter.directory_id))
+            disk = self.replicas[voter.node_id].disk
+            await write_formatted_log(disk, "/data", meta, known, 0)
+
     def send(self, message: Message) -> None:
         self.watch.on_send(message)
-        self.post.send(message)
+        if message.target < 0:
+            message = copy(message)
+            message.target = self.plan.node_ids[-2 - message.target]
+        if message.target != message.source:
+            self.post.send(message)
 
     def _hand_over(self, message: Message) -> None:
         replica = self.replicas[message.target]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 
 from tests.sim.hunt import Tally
+from tests.sim.plan import CALM
 from tests.sim.quorum.plan import EVENTS, EVENTS_OF_ALL, Plan, draw_plan
 from tests.sim.quorum.run import Outcome, run_plan
 from tests.sim.quorum.settings import VARIANTS
@@ -34,12 +36,23 @@ MUST_HIT = (
         "a voter away",
     ),
     *("resigned without a majority", "votes refused", "logs diverged", "command in several turns"),
+    *("added a voter", "removed a voter", "removed the leader", "moved a voter"),
+    *("disk lost", "removed a lost voter"),
 )
 
 
 def drawn_plan(number: int) -> Plan:
     """What the hunt does at this seed."""
     return draw_plan(str(number), list(WEATHERS), list(VARIANTS))
+
+
+def drawn_voters_plan(number: int) -> Plan:
+    """The same with voters that come and go. None stays away: two of two may be all that there are."""
+    plan = drawn_plan(number)
+    nodes = len(plan.node_ids)
+    voters = min(1 + number % 3, nodes - 1)
+    weather = "+".join(name for name in plan.weathers() if name != "one away") or CALM
+    return replace(plan, voters=voters, observers=nodes - voters, weather=weather, is_dynamic=True)
 
 
 def brief(plan: Plan) -> Outcome:
@@ -61,7 +74,8 @@ def run_all(plans: Sequence[Plan], workers: int) -> Generator[Outcome, None, Non
 def hunt_seeds(first: int, count: int, workers: int) -> Tally[Outcome]:
     run_plan(Plan())  # what is compiled at its first use is there for all who are forked
     plans = [drawn_plan(number) for number in range(first, first + count)]
-    return tallied(run_all(plans, workers), count)
+    plans += [drawn_voters_plan(number) for number in range(first, first + count, 2)]
+    return tallied(run_all(plans, workers), len(plans))
 
 
 def minimised(outcome: Outcome, runs_max: int = 40) -> Outcome:

@@ -51,7 +51,8 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`weather` and `settings` are names joined with "+"; `storm_s`: seconds until all faults end."""
+    """`weather` and `settings` are names joined with "+"; `storm_s`: seconds until all faults end.
+    `is_dynamic`: the voters are those that the log begins with, and others come and go."""
 
     seed: str = "0"
     voters: int = 3
@@ -61,12 +62,14 @@ class Plan:
     fate: str = "any"
     storm_s: int = 8
     strikes: tuple[Strike, ...] = ()
+    is_dynamic: bool = False
 
     def __str__(self) -> str:
         words = [
             f"seed={self.seed} voters={self.voters} observers={self.observers} weather={self.weather}",
             f"settings={self.settings} fate={self.fate} storm={self.storm_s}",
         ]
+        words += ["dynamic=1"] * self.is_dynamic
         return " ".join([*words, *map(str, self.strikes)])
 
     def weathers(self) -> list[str]:
@@ -112,8 +115,9 @@ def parse_plan(text: str) -> Plan:
         elif word:
             values[name] += f" {word}"
     counts = {name: int(values.pop(name, default)) for name, default in (("voters", 3), ("observers", 0))}
-    storm_s = int(values.pop("storm", 8))
-    return Plan(strikes=tuple(strikes), storm_s=storm_s, **counts, **values)  # type: ignore[arg-type]
+    storm_s, is_dynamic = int(values.pop("storm", 8)), values.pop("dynamic", "0") == "1"
+    plan = Plan(strikes=tuple(strikes), storm_s=storm_s, **counts, **values)  # type: ignore[arg-type]
+    return replace(plan, is_dynamic=is_dynamic)
 
 
 def draw_plan(seed: str, weathers: Sequence[str], settings: Sequence[str]) -> Plan:

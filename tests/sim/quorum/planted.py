@@ -15,6 +15,7 @@ from millrace.kraft.raft.messages import NOBODY, FetchReply, Vote
 from millrace.kraft.raft.quorum import VoteResult, majority_end
 from millrace.kraft.raft.ready import QuorumState
 from millrace.kraft.raft.roles import Follower, Leader, Resigned, Unattached
+from millrace.kraft.raft.voters import VoterSet
 from millrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsResponse
 
 Old = Callable[..., Any]
@@ -258,6 +259,22 @@ def writes_no_block_down(old: Old) -> Old:
         old(self, decision, reply)
 
     return _propose
+
+
+def changes_voters_at_once(old: property) -> property:
+    return property(lambda self: self.is_leader)
+
+
+def changes_voters_at_commit(old: property) -> property:
+    """A set is in force once it is committed, as far as the node knows."""
+    return property(lambda self: self.log.voters.at(max(self.high_watermark, 1)))
+
+
+def takes_any_directory_for_the_voter(old: Old) -> Old:
+    def has(self: VoterSet, node_id: int, directory_id: bytes) -> bool:
+        return node_id in self.ids
+
+    return has
 
 
 def hears_no_leader(old: Old) -> Old:

@@ -92,6 +92,7 @@ class Replica:
         self._around = around
         self._fate = fate
         self._was_cut = False
+        self.disk_count = 1
         self.disk = SimDisk(rand.split("disk"), latency_s=DISK_LATENCY_S)
         self._adopt(self.disk)
 
@@ -207,6 +208,12 @@ class Replica:
     def _on_power_cut(self) -> None:
         self._was_cut = True
         self._over()
+
+    def lose_disk(self) -> None:
+        """The machine goes on with an empty one."""
+        self.kill()
+        self.disk_count += 1
+        self._adopt(SimDisk(self.rand.split(f"disk {self.disk_count}"), latency_s=DISK_LATENCY_S))
 
     def boot(self) -> None:
         """The machine has power again."""

@@ -27,6 +27,7 @@ from tests.sim.quorum.clients import Admin, Broker, Client
 from tests.sim.quorum.cluster import Cluster
 from tests.sim.quorum.gate import Refused, Unknown
 from tests.sim.quorum.plan import Plan
+from tests.sim.quorum.voters import lost_disks, voter_changes
 from tests.sim.quorum.weather import WEATHERS
 from tests.sim.run import steady_memory
 
@@ -85,6 +86,11 @@ class Run:
 
     async def main(self) -> None:
         cluster, rand = self.cluster, self.cluster.rand.split("weather")
+        if self._plan.is_dynamic:
+            await cluster.format()
+            storms = [voter_changes(cluster, rand.split("voters")), lost_disks(cluster, rand.split("lost"))]
+        else:
+            storms = []
         cluster.begin()
         arguments = cluster.arguments()
         clients: list[Client] = [Admin(f"admin{number}", *arguments) for number in range(2)]
@@ -93,6 +99,7 @@ class Run:
             asyncio.ensure_future(client.run(lambda: not cluster.is_stormy, STORM_PAUSE_MS))
             for client in clients
         ]
+        storming += map(asyncio.ensure_future, storms)
         for name in self._plan.weathers():
             cluster.hits[f"weather: {name}"] += 1
             storming.append(asyncio.ensure_future(WEATHERS[name](cluster, rand.split(name))))

@@ -36,10 +36,19 @@ VARIANTS = {
 
 
 def node_settings(
-    node_id: int, voters: tuple[int, ...], variants: Sequence[str], rand: Rand
+    node_id: int,
+    voters: tuple[int, ...],
+    variants: Sequence[str],
+    rand: Rand,
+    node_ids: Sequence[int] = (),
+    *,
+    is_dynamic: bool = False,
 ) -> ControllerSettings:
     """Each node's ticks are its own, some per cent beside the others'."""
     settings = replace(USUAL, node_id=node_id, voters=voters, ticks=Ticks(TICK_MS - 3 + rand.below(7)))
+    if is_dynamic:
+        everybody = tuple((f"node-{one}", one) for one in node_ids)
+        settings = replace(settings, voters=(), is_dynamic=True, bootstrap_servers=everybody)
     for name in variants:
         settings = replace(settings, **VARIANTS[name])  # type: ignore[arg-type]
     return settings

@@ -28,13 +28,17 @@ from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.raft.core import Raft
 from millrace.kraft.raft.messages import Fetch, FetchReply, Message, Vote, VoteReply
+from millrace.kraft.raft.quorum import majority
 from millrace.kraft.raft.roles import Follower, Leader, Resigned
+from millrace.kraft.raft.voters import STATIC, Voter, VoterSet
+from millrace.runtime.rand import Rand
 from tests.sim.disk import SimDisk
 from tests.sim.loop import SimLoop
 from tests.sim.quorum.digest import Digests
 from tests.sim.quorum.history import History
 from tests.sim.quorum.replica import Replica
 from tests.sim.quorum.stored import Batch, StoredLog, parse, snapshots, vote
+from tests.sim.quorum.voters import check_sets, directory_on
 
 # Ticks that a leader may go on without a majority: by its settings, and for what waits on its disk.
 ALONE_TICKS_MAX = 30 + 6
@@ -62,10 +66,12 @@ class Watch:
         self.leaders: dict[int, tuple[int, int]] = {}  # epoch -> node, life
         self.committed: dict[int, Batch] = {}  # by base
         self.committed_end = 0
-        self._votes: dict[tuple[int, int], int] = {}  # (voter, epoch) -> candidate
+        # (voter, epoch, its disk) -> candidate
+        self._votes: dict[tuple[int, int, int], int] = {}
         self._digests: dict[int, tuple[str, str]] = {}  # offset -> digest, and whose image it was
         self._logs = {node_id: StoredLog() for node_id in replicas}
         self._digesters = {node_id: Digests() for node_id in replicas}
+        self._lost: dict[tuple[int, bytes], tuple[StoredLog, SimDisk]] = {}  # by directory
         self._seen = {node_id: Seen() for node_id in replicas}
         self._loop = loop
         self._history = history
@@ -75,9 +81,24 @@ class Watch:
     def _find(self, kind: str, text: str) -> None:
         self._history.find(kind, text)
 
-    @property
-    def _majority(self) -> int:
-        return len(self._voters) // 2 + 1
+    def _sets(self, replica: Replica, watermark: int) -> list[VoterSet]:
+        """Those whose majority may have committed what this replica says to be: the leader's by now, its own,
+        or those before another record of voters that stands above."""
+        raft = replica.raft
+        if raft is None or raft.voter_set.kraft_version == STATIC:
+            return [VoterSet.static(self._voters)]
+        leader = self._replicas.get(raft.leader)
+        leading = leader.raft if leader is not None and leader.raft is not None else raft
+        found = [raft.log.voters.at(watermark), raft.log.voters.last, leading.log.voters.last]
+        return list(dict.fromkeys(found))
+
+    def on_disk_lost(self, node_id: int) -> None:
+        """Nothing of what it had said binds the new one; what it had acknowledged was durable when it did.
+        Told while the disk is there."""
+        disk = self._replicas[node_id].disk
+        self._lost[node_id, directory_on(disk)] = self._logs[node_id], disk
+        self._logs[node_id], self._seen[node_id] = StoredLog(), Seen()
+        self._digesters[node_id] = Digests()
 
     # Messages.
 
@@ -103,7 +124,8 @@ class Watch:
         if durable_epoch < epoch or (durable_epoch == epoch and voted != candidate):
             text = f"{replica} for {candidate} in {epoch}; durable: {voted} in {durable_epoch}"
             self._find("vote-not-durable", text)
-        other = self._votes.setdefault((replica.node_id, epoch), candidate)
+        key = replica.node_id, epoch, replica.disk_count
+        other = self._votes.setdefault(key, candidate)
         if other != candidate:
             self._find("voted-twice", f"{replica} in {epoch}: for {other} and {candidate}")
 
@@ -170,12 +192,15 @@ class Watch:
             if role.start < self.committed_end:
                 text = f"{replica} leads {role.epoch} from {role.start}, committed: {self.committed_end}"
                 self._find("lacks-committed", text)
+        if raft.voter_set.kraft_version != STATIC:
+            check_sets(self._history, replica, raft)
+            return  # who has just become a voter fetched as an observer
         heard = [raft.now - max(role.since, seen.heard_ticks.get(voter, 0)) for voter in self._voters]
         alive = sum(
             voter == replica.node_id or ago <= ALONE_TICKS_MAX
             for voter, ago in zip(self._voters, heard, strict=True)
         )
-        if alive < self._majority:
+        if alive < majority(len(self._voters)):
             self._find("leads-alone", f"{replica} in {role.epoch}, who fetched ticks ago: {heard}")
 
     def _on_watermark(self, replica: Replica, raft: Raft, seen: Seen) -> None:
@@ -191,13 +216,16 @@ class Watch:
         self.counts["watermarks"] += 1
         self.committed_end = watermark
         own = self._logs[replica.node_id].ending_at(replica.disk, watermark)
-        holders = [voter for voter in self._voters if self._holds(voter, watermark, own)]
-        if len(holders) < self._majority:
-            self._find("watermark-beyond-majority", f"{replica}: {watermark}, durable at {holders}")
+        sets = self._sets(replica, watermark)
+        held = [[one.node_id for one in known.voters if self._holds(one, watermark, own)] for known in sets]
+        if all(len(holders) < majority(len(known.voters)) for holders, known in zip(held, sets, strict=True)):
+            self._find("watermark-beyond-majority", f"{replica}: {watermark} of {sets}, durable at {held}")
 
-    def _holds(self, node_id: int, end: int, batch: Batch | None) -> bool:
-        disk = self._replicas[node_id].disk
-        found = self._logs[node_id].ending_at(disk, end)
+    def _holds(self, voter: Voter, end: int, batch: Batch | None) -> bool:
+        log, disk = self._logs[voter.node_id], self._replicas[voter.node_id].disk
+        if not voter.is_at(directory_on(disk)):
+            log, disk = self._lost.get((voter.node_id, voter.directory_id), (StoredLog(), SimDisk(Rand(b""))))
+        found = log.ending_at(disk, end)
         if found is not None:
             return batch is None or found == batch
         return any(known[0] >= end for known in snapshots(disk))
