@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = 40.0  # longer than the controller gives a change
 NO_DIRECTORY = bytes(16)
+FETCHES_MS = 2_000  # who has not fetched for longer than another of its id does not run
 
 
 async def change_voters(client: ClusterClient, given: argparse.Namespace) -> int:
@@ -66,11 +67,17 @@ async def describe(client: ClusterClient) -> DescribeQuorumResponse:
 
 
 def directory_of(node_id: int, given: str | None, replicas: Iterable[ReplicaState], why_none: str) -> bytes:
-    """As given, or the one that the quorum knows of the node. Raises ValueError with a sentence."""
+    """As given, or the one that the quorum knows of the node: of several the one that fetches, for a leader
+    remembers who does no more. Raises ValueError with a sentence."""
     if given is not None:
         return uuid_bytes(given)
-    found = [one.replica_directory_id for one in replicas if one.replica_id == node_id]
-    named = [directory for directory in found if directory != NO_DIRECTORY]
+    found = [one for one in replicas if one.replica_id == node_id]
+    newest_ms = max((one.last_fetch_timestamp for one in found), default=0)
+    named = [
+        one.replica_directory_id
+        for one in found
+        if one.replica_directory_id != NO_DIRECTORY and one.last_fetch_timestamp >= newest_ms - FETCHES_MS
+    ]
     if len(named) > 1:
         texts = ", ".join(map(uuid_text, named))
         raise ValueError(f"node {node_id} has several directories: say one by --directory: {texts}")
