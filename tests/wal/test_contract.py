@@ -18,7 +18,7 @@ from millrace.wal.block.device import identify as identify_block
 from millrace.wal.block.kind import BLOCK
 from millrace.wal.block.log import BlockWal
 from millrace.wal.errors import WalFenced
-from millrace.wal.identity import WalIdentity
+from millrace.wal.identity import NO_WAL_ID, WalIdentity
 from millrace.wal.kind import WalPlace, WalWords
 from millrace.wal.log import WalOwner, WriteAheadLog
 from millrace.wal.object.kind import OBJECT
@@ -40,20 +40,24 @@ UNEVEN = StoreFaults(latency_ms=(1, 150))
 class BlockYard:
     record_bytes_max = 40 * build.KIB
 
-    def __init__(self, disk: SimDisk | None = None) -> None:
+    def __init__(self, disk: SimDisk | None = None, fencing: str = "auto") -> None:
         self._disk = disk or SimDisk(hops=3)
+        self._fencing = fencing
 
     async def open(self, owner: WalOwner) -> WriteAheadLog:
-        return await BlockWal.open(self._disk, build.PATH, build.small_settings(), owner)
+        settings, incarnation = build.small_settings(fencing=self._fencing), bytes([owner.epoch % 256]) * 16
+        if self._fencing == "claim" and owner.new_wal_id == NO_WAL_ID:
+            owner = replace(owner, new_wal_id=bytes(range(16)))
+        return await BlockWal.open(self._disk, build.PATH, settings, owner, incarnation=incarnation)
 
     async def identify(self) -> WalIdentity:
-        return found(await identify_block(self._disk, build.PATH))
+        return found(await identify_block(self._disk, build.PATH, is_by_claims=self._fencing == "claim"))
 
     def crash(self) -> None:
         self._disk = self._disk.restart(drop)
 
     def survivor(self) -> BlockYard:
-        return BlockYard(self._disk.restart(drop))
+        return BlockYard(self._disk.restart(drop), self._fencing)
 
 
 class ObjectYard:
@@ -113,6 +117,7 @@ def found(identity: WalIdentity | None) -> WalIdentity:
 
 YARDS: dict[str, Callable[[], Yard]] = {
     "block": BlockYard,
+    "block, claimed": lambda: BlockYard(fencing="claim"),
     "object": lambda: ObjectYard("conditional"),
     "object, reserved": lambda: ObjectYard("reservation"),
     "object, put twice": lambda: ObjectYard("conditional", faults=UNEVEN),
@@ -133,8 +138,19 @@ def place(text: str, store: ObjectStore | None = None, disk: SimDisk | None = No
     return WalPlace(address, disk or SimDisk(), open_store, Rand(b"place"), settings)
 
 
-@pytest.mark.parametrize("kind", YARDS)
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+# Claims are refused to a log without an identity: test_claims.py.
+NOT_OF_CLAIMS = "a_log_without_an_identity_names_no_metadata"
+
+
+@pytest.mark.parametrize(
+    ("check", "kind"),
+    [
+        pytest.param(check, kind, id=f"{check.__name__}-{kind}")
+        for check in CHECKS
+        for kind in YARDS
+        if (check.__name__, kind) != (NOT_OF_CLAIMS, "block, claimed")
+    ],
+)
 def test_the_contract_is_kept(kind: str, check: Callable[[Yard], Awaitable[None]]) -> None:
     """Each kind of log passes each check of the contract."""
     run_simulation(lambda loop: _run(check, YARDS[kind]()))
