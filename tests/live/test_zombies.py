@@ -179,3 +179,29 @@ def test_a_zombie_without_work_ends_too(owners: Owners) -> None:
     old.signal(signal.SIGCONT)
     assert old.end() == 3
     assert "WalFenced" in old.reason
+
+
+@pytest.mark.parametrize("owners", [TAKEN["claim"]], ids=["claim"], indirect=True)
+def test_of_two_that_take_at_once_what_either_acknowledges_is_kept(owners: Owners) -> None:
+    """Both open the log of a stopped process: whoever claimed last goes on, the other is refused or ends.
+    (Both do where the one of the older epoch claims last, and finds the other's header.)"""
+    old = owners.open()
+    assert old.recovered() == []
+    old.send(BEFORE)
+    old.signal(signal.SIGSTOP)
+    both = [owners.open(), owners.open()]
+    words = []
+    for number, taker in enumerate(both):
+        word, value = taker.next()
+        words.append(word)
+        if word == "recovered":
+            assert value[: len(BEFORE)] == BEFORE
+            taker.ask([f"by-{number}"])
+            taker.next()
+    old.signal(signal.SIGCONT)
+    assert old.end() == 3
+    print(words, [taker.acknowledged or taker.reason for taker in both])
+    kept = [record for taker in both for record in taker.acknowledged]
+    for taker in both:
+        taker.kill()
+    assert set(kept) <= set(owners.open().recovered())
