@@ -4,16 +4,21 @@ client-suites`."""
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from tests.compat.suites.__main__ import SUITES
+from tests.compat.suites.containers import as_containers
 from tests.compat.suites.golang import live_tests, read_events, reason
 from tests.compat.suites.golang_clients import SARAMA
 from tests.compat.suites.rust import read_libtest
 from tests.compat.suites.suite import Excuse, Outcome, Suite, judge
+from tests.live.cluster import LiveNodes
 
 
 class Known:
@@ -24,6 +29,13 @@ class Known:
     overrides: Mapping[str, str] = {}
     known: Mapping[str, Excuse] = {"test_transaction": Excuse("not served", "authorization failed")}
     fickle: Mapping[str, Excuse] = {"test_timing": Excuse("too quick")}
+
+    nodes = 1
+
+    def of_node(self, number: int) -> Mapping[str, str]:
+        return {}
+
+    def on_started(self, nodes: LiveNodes) -> None: ...
 
     def fetch(self, folder: Path) -> None: ...
 
@@ -73,6 +85,35 @@ def test_a_go_test_is_chosen_by_what_it_does(tmp_path: Path) -> None:
     (tmp_path / "mocks.go").write_text("func TestNoTest(t *testing.T) {\n\tsetupFunctionalTest(t)\n}\n")
     chosen = ["TestConsumerGroupDeadlock", "TestFuncConnectionFailure", "TestVersionMatrix"]
     assert live_tests(tmp_path, SARAMA.marks) == chosen
+
+
+def test_a_container_is_a_node(tmp_path: Path) -> None:
+    """`docker compose stop kafka-1` and `start`, as often as they come; another word is refused."""
+
+    class Node:
+        orders: ClassVar[list[str]] = []
+
+        def is_running(self) -> bool:
+            return self.orders[-1:] != ["stop"]
+
+        def stop(self) -> None:
+            self.orders.append("stop")
+
+        def start(self) -> None:
+            self.orders.append("start")
+
+    nodes = LiveNodes()
+    nodes.brokers = {1: Node()}  # type: ignore[dict-item]
+    with as_containers(nodes, tmp_path / "bin") as path:
+
+        def docker(*words: str) -> int:
+            return subprocess.run(
+                ["docker", *words], env={**os.environ, "PATH": path}, check=False
+            ).returncode
+
+        orders = ("stop", "stop", "start", "start", "logs")
+        assert [docker("compose", order, "kafka-1") for order in orders] == [0, 0, 0, 0, 125]
+    assert Node.orders == ["stop", "start"]
 
 
 def test_go_counts_parts(tmp_path: Path) -> None:

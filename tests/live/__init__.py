@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -62,6 +62,10 @@ class LiveBroker:
         self._began = 0.0
         self.ready_seconds = 0.0
         self._log_start = 0  # of the process that runs
+
+    def override(self, settings: Mapping[str, str]) -> None:
+        """Further settings, of the next start."""
+        self._overrides |= settings
 
     def command(self) -> list[str]:
         settings = {

@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.compat.suites import golang_clients, kafka_python, node_rdkafka, rust
 from tests.compat.suites.suite import Suite, judge
 from tests.live import LiveBroker
+from tests.live.cluster import LiveCombined, LiveNodes
 
 SUITES: tuple[Suite, ...] = (
     kafka_python.NEWEST,
@@ -18,11 +19,25 @@ SUITES: tuple[Suite, ...] = (
     kafka_python.FORMER,
     node_rdkafka.NodeRdkafkaSuite(),
     golang_clients.FRANZ_GO,
+    golang_clients.FRANZ_GO_THREE,
     golang_clients.SARAMA,
     golang_clients.KAFKA_GO,
     rust.RDKAFKA,
     rust.LibrdkafkaSuite(),
 )
+
+
+def nodes_of(suite: Suite, folder: Path) -> LiveNodes:
+    """As many as it wants, not started."""
+    count = suite.nodes
+    if count > 1:
+        nodes: LiveNodes = LiveCombined(folder / "nodes", count, dict(suite.overrides))
+    else:
+        nodes = LiveNodes()
+        nodes.brokers = {1: LiveBroker(folder / "broker", dict(suite.overrides))}
+    for number, node in enumerate(nodes.brokers.values(), 1):
+        node.override(suite.of_node(number))
+    return nodes
 
 
 def run(suite: Suite) -> list[str]:
@@ -32,10 +47,12 @@ def run(suite: Suite) -> list[str]:
         print(f"{suite.name}: fetching ...", flush=True)
         suite.fetch(folder)
         started = time.monotonic()
-        broker = LiveBroker(folder / "broker", dict(suite.overrides))
-        with broker:
-            outcome = suite.run(folder, broker.address)
-            assert broker.is_running(), broker.log_path.read_text()[-4000:]
+        nodes = nodes_of(suite, folder)
+        with nodes:
+            suite.on_started(nodes)
+            outcome = suite.run(folder, ",".join(nodes.addresses))
+            for node in nodes.brokers.values():
+                assert node.is_running(), node.log_path.read_text()[-4000:]
     seconds = time.monotonic() - started
     news = judge(suite, outcome)
     print(

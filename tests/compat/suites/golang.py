@@ -14,14 +14,14 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.compat.suites.suite import Excuse, Outcome
+from tests.compat.suites.suite import Excuse, OneNode, Outcome
 
 TEST = re.compile(r"^func (Test\w+)\(.*?(?=^func |\Z)", re.DOTALL | re.MULTILINE)
 PLACE = re.compile(r"^\s*(?:\S+\.go:\d+: )?(.*\S)")
 ERROR = re.compile(r"^\s*Error:\s+(.*?)(?=^\s*(?:Test|Messages|Error Trace):)", re.DOTALL | re.MULTILINE)
 
 
-class GoSuite:
+class GoSuite(OneNode):
     """`prepare` is given the folder of the source and the broker's address, and repairs what is fixed in it.
     `unasked`: tests that are not run, for they would end the process or wait for ever, with the reason."""
 
@@ -41,8 +41,10 @@ class GoSuite:
         environment: Mapping[str, str] | None = None,
         prepare: Callable[[Path, str], None] | None = None,
         unasked: Mapping[str, str] | None = None,
+        nodes: int = 1,
     ) -> None:
-        self.name = f"{name} {version}"
+        self.name = f"{name} {version}" + (f", {nodes} nodes" if nodes > 1 else "")
+        self.nodes = nodes
         self.passed_min = passed_min
         self.known = known
         self.fickle = fickle or {}

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.compat.suites.suite import Excuse, Outcome, read_junit
+from tests.compat.suites.suite import Excuse, OneNode, Outcome, read_junit
 
 SERVICE = """
 class ExternalService:
@@ -31,7 +31,7 @@ class SpawnedService:
 """
 
 
-class KafkaPythonSuite:
+class KafkaPythonSuite(OneNode):
     """`speaks`: the Kafka release whose versions the clients are told to speak."""
 
     # Its own brokers have a node 0 and let sessions be short.

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.compat.suites.suite import Excuse, Outcome, read_junit
+from tests.compat.suites.suite import Excuse, OneNode, Outcome, read_junit
 from tests.compat.wire import Wire
 
 VERSION = "3.6.1"
@@ -17,7 +17,7 @@ MOCHA = "12.0.3"
 FILE_LIMIT_S = 600
 
 
-class NodeRdkafkaSuite:
+class NodeRdkafkaSuite(OneNode):
     name = f"node-rdkafka {VERSION}"
     passed_min = 41
     overrides: Mapping[str, str] = {}

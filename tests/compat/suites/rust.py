@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.compat.jvm import java_command
-from tests.compat.suites.suite import Excuse, Outcome
+from tests.compat.suites.suite import Excuse, OneNode, Outcome
 
 NO_TRANSACTIONS = "transactions are not served yet"
 RESULT = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. (?:.*?)(ok|FAILED|ignored)", re.MULTILINE)
@@ -38,7 +38,7 @@ def fetch_crates(folder: Path, *wanted: str) -> dict[str, Path]:
     return found
 
 
-class CrateSuite:
+class CrateSuite(OneNode):
     """`cargo test` over the crate's folder `tests`, one test at a time."""
 
     def __init__(
@@ -122,7 +122,7 @@ RDKAFKA = CrateSuite(
 )
 
 
-class LibrdkafkaSuite:
+class LibrdkafkaSuite(OneNode):
     """The C library's own tests, in its quick mode; those that only speak to its mock cluster are left out.
     Some call Kafka's scripts."""
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from tests.live.cluster import LiveNodes
+
 
 @dataclass
 class Outcome:
@@ -34,18 +36,37 @@ class Excuse:
     says: str = ""
 
 
+class OneNode:
+    """What most suites want."""
+
+    nodes = 1
+
+    def of_node(self, number: int) -> Mapping[str, str]:
+        return {}
+
+    def on_started(self, nodes: LiveNodes) -> None:
+        """It asks the address that it is given, and no more."""
+
+
 class Suite(Protocol):
     name: str
     passed_min: int  # how many tests pass at least
-    overrides: Mapping[str, str]  # settings of the broker that the suite's own set-up has, too
+    nodes: int  # how many it wants, of one cluster
+    overrides: Mapping[str, str]  # settings of every node that the suite's own set-up has, too
     known: Mapping[str, Excuse]  # by a pattern of tests' names; each must match a failure
     fickle: Mapping[str, Excuse]  # the same of those that fail now and then
+
+    def of_node(self, number: int) -> Mapping[str, str]:
+        """Settings of one of its nodes, from 1 on, beside those of all."""
+
+    def on_started(self, nodes: LiveNodes) -> None:
+        """Before a run, with what runs at its addresses."""
 
     def fetch(self, folder: Path) -> None:
         """Gets and repairs it, in `folder`."""
 
     def run(self, folder: Path, address: str) -> Outcome:
-        """All of it, against the broker at `address`."""
+        """All of it, against the node at `address`, or nodes, with commas."""
 
 
 def judge(suite: Suite, outcome: Outcome) -> list[str]:
