@@ -88,6 +88,7 @@ class RecoveryScan:
         )
         self._at = header.head  # the place that is looked at
         self._rest = b""  # bytes from there on that were read before, the beginning of a block
+        self._missing = 0  # how many bytes that block lacks, where its header has been judged
         self._unreadable: dict[int, None] = {}  # blocks that were fed as zeros
         self._is_unread = False  # one of them is why nothing sound was found behind the tail
         self._is_begun = False  # a block that continues the chain was begun behind the tail, and is not whole
@@ -110,15 +111,27 @@ class RecoveryScan:
         found in them. Raises WalCorrupt."""
         self._unreadable.update(dict.fromkeys(unreadable))
         self._read_bytes = min(2 * self._read_bytes, self._read_bytes_max)
-        whole = self._rest + data if self._rest else data
-        self._rest = b""
         cut = self._cut
-        found = self._seek(memoryview(whole))
+        found = self._feed(memoryview(data))
         if cut is not None:
             self._cut = replace(cut, sound_count=cut.sound_count + len(found))
             found = []
         if self._is_done:
             self._end_at_cut()
+        return found
+
+    def _feed(self, data: memoryview) -> list[WalRecord]:
+        """A block that was begun is joined with what it lacks, and with no more: what comes after it is looked
+        at where it lies. Where the block is not what it seemed, what follows is read once more."""
+        if not self._rest:
+            return self._seek(data)
+        joined = self._missing if self._missing else len(data)
+        whole = memoryview(self._rest + data[:joined])
+        end = self._at + len(whole)
+        self._rest, self._missing, seek = b"", 0, self._seek
+        found = seek(whole)
+        if self._at == end and self._seek == seek and not self._is_done and joined < len(data):
+            found += seek(data[joined:])
         return found
 
     @property
@@ -148,6 +161,7 @@ class RecoveryScan:
             header = self._fitting_header(data, offset)
             if header is not None and header.end - self._at > len(data) - offset:
                 self._rest = bytes(data[offset:])
+                self._missing = header.end - self._at - len(self._rest)
                 return found
             records = None if header is None else self._records(data[offset:], header)
             if header is None or records is None:
