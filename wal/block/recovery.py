@@ -121,8 +121,8 @@ class RecoveryScan:
         return found
 
     def _feed(self, data: memoryview) -> list[WalRecord]:
-        """A block that was begun is joined with what it lacks, and with no more: what comes after it is looked
-        at where it lies. Where the block is not what it seemed, what follows is read once more."""
+        """A block that was begun is joined with what it lacks, and with no more: what comes after it is
+        looked at where it lies. Where the block is not what it seemed, what follows is read once more."""
         if not self._rest:
             return self._seek(data)
         joined = self._missing if self._missing else len(data)

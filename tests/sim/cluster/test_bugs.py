@@ -9,7 +9,10 @@ from tests.sim.cluster.bugs import BUGS, find_bug
 SEEDS = (1, 2, 3, 6, 7, 8)  # most of which show both
 
 
-@pytest.mark.parametrize("name", ["recovers-nothing", "recovers-nobody", "closes-at-once"])
-def test_a_planted_bug_is_found(name: str) -> None:
-    count, outcome = find_bug(name, SEEDS)
+@pytest.mark.parametrize(
+    ("name", "seeds"),
+    [("recovers-nothing", SEEDS), ("recovers-nobody", SEEDS[1:]), ("closes-at-once", SEEDS)],
+)
+def test_a_planted_bug_is_found(name: str, seeds: tuple[int, ...]) -> None:
+    count, outcome = find_bug(name, seeds)
     assert outcome is not None, f"{BUGS[name].what}: not found in {count} seeds"
