@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 from millrace.kraft.peers.connection import PeerConnection
-from millrace.kraft.peers.wire import Member, Place, for_version, places_in, reply_of, request_of
+from millrace.kraft.peers.wire import Member, for_version, reply_of, request_of
 from millrace.kraft.raft.messages import Message, Reply
 from millrace.protocol.errors import KafkaError, WireError
 from millrace.runtime.errors import Unavailable, in_words
@@ -27,7 +27,7 @@ BACKOFF_MAX_S: Final = 1.0
 
 class Lane:
     """`connect` opens a connection to the peer, `on_reply` is told its answers, `on_lost` what it did not
-    answer, `on_places` where it says that nodes are."""
+    answer, `on_answer` the answer as it came, before it is judged."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Lane:
         connect: Callable[[], Awaitable[PeerConnection]],
         on_reply: Callable[[Reply], None],
         on_lost: Callable[[Message], None],
-        on_places: Callable[[Mapping[int, Place]], None],
+        on_answer: Callable[[int, Any], None],
         timeout_s: float,
     ) -> None:
         self._peer_id = peer_id
@@ -44,7 +44,7 @@ class Lane:
         self._connect = connect
         self._on_reply = on_reply
         self._on_lost = on_lost
-        self._on_places = on_places
+        self._on_answer = on_answer
         self._timeout_s = timeout_s
         self._message: Message | None = None
         self._has_message = asyncio.Event()
@@ -88,7 +88,7 @@ class Lane:
                 self._connection = await self._connect()
             request = request_of(message, self._member)
             response = await self._connection.ask(request, self._timeout_s, for_version)
-            self._on_places(places_in(response))
+            self._on_answer(self._peer_id, response)
             reply = reply_of(message, response)
         except (Unavailable, WireError, KafkaError) as error:
             self._close()

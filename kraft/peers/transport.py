@@ -29,8 +29,8 @@ from millrace.kraft.peers.service import QuorumService
 from millrace.kraft.peers.snapshots import SnapshotFetcher, SnapshotPieces
 from millrace.kraft.peers.voter_changes import OwnNode, VoterChanges
 from millrace.kraft.peers.voter_update import VoterUpdate
-from millrace.kraft.peers.wire import Member, Place
-from millrace.kraft.raft.messages import Fetch, Message, Reply
+from millrace.kraft.peers.wire import Member, Place, leader_answering, places_in
+from millrace.kraft.raft.messages import NOBODY, Fetch, Message, Reply
 from millrace.kraft.raft.voters import Endpoint
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.ids import uuid_bytes
@@ -164,7 +164,7 @@ class QuorumTransport:
                 partial(self._connect, peer_id),
                 self._node.driver.step,
                 self._on_lost,
-                self._on_places,
+                self._on_answer,
                 self._request_s,
             )
             self._lanes[peer_id, is_fetch] = lane
@@ -175,8 +175,14 @@ class QuorumTransport:
         if isinstance(message, Fetch):
             self._node.driver.raft.on_fetch_lost(message.target)
 
-    def _on_places(self, places: Mapping[int, Place]) -> None:
-        own = self._member.node_id
+    def _on_answer(self, peer_id: int, response: Any) -> None:
+        """Where nodes are, as it says; at kraft.version 0 none does, but a bootstrap server that leads is
+        where it was asked."""
+        own, places = self._member.node_id, places_in(response)
+        asked = self.places.of(peer_id)
+        if peer_id < NOBODY and not places and asked is not None:
+            leader = leader_answering(response)
+            places = {leader: asked} if leader != NOBODY else {}
         for node_id, place in places.items():
             if node_id != own and place != self.places.of(node_id):
                 self.places.learn(node_id, place)

@@ -281,6 +281,15 @@ def places_in(response: Any) -> dict[int, Place]:
     return {one.node_id: (one.host, one.port) for one in response.node_endpoints}
 
 
+def leader_answering(response: Any) -> int:
+    """Who leads, where the answer to a fetch is the leader's own; else NOBODY."""
+    if not isinstance(response, fetch.FetchResponse) or response.error_code or len(response.responses) != 1:
+        return NOBODY
+    parts = response.responses[0].partitions
+    is_own = len(parts) == 1 and not parts[0].error_code
+    return parts[0].current_leader.leader_id if is_own else NOBODY
+
+
 def leader_place(request: begin.BeginQuorumEpochRequest, listener: str) -> Place | None:
     """Where a leader that makes itself known is reached; by its listener of this name where it has one."""
     named = sorted(request.leader_endpoints, key=lambda one: one.name != listener)

@@ -51,6 +51,7 @@ class Members:
         is_dynamic: bool = False,
     ) -> None:
         self.is_dynamic = is_dynamic
+        self.is_told_a_list = True
         self.loop = loop
         self.net = SimNet(loop, Rand(b"net"), lambda *words: None)
         self.voters = voters
@@ -78,7 +79,8 @@ class Members:
             member = self.all[node_id]
             member.life = Life(name(node_id))
             host = self.net.host(name(node_id), member.life)
-            voters = {} if self.is_dynamic else {voter: (name(voter), PORT) for voter in self.voters}
+            is_told = not self.is_dynamic and self.is_told_a_list
+            voters = {voter: (name(voter), PORT) for voter in self.voters} if is_told else {}
             member.transport = QuorumTransport(host, voters)
             own = replace(
                 SETTINGS,

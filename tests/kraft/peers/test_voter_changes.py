@@ -390,3 +390,23 @@ def test_levels_that_nobody_knows_are_refused_and_others_with_them() -> None:
         assert members.all[1].node.driver.raft.voter_set.kraft_version == STATIC
 
     run_simulation(of_a_list(work))
+
+
+def test_a_broker_finds_voters_of_a_list_by_bootstrap_servers() -> None:
+    """Of which one leads: nobody says where others are at kraft.version 0. Also when another leads."""
+
+    async def main(loop: SimLoop) -> None:
+        members = Members(loop, (1, 2, 3), (4,))
+        await members.start(1, 2, 3)
+        servers = (("nowhere", PORT), *((name(voter), PORT) for voter in (1, 2, 3)))
+        members.is_told_a_list = False
+        await members.start(4, is_dynamic=True, voters=(), bootstrap_servers=servers)
+        await members.create("a")
+        await members.agree()
+        first = (await members.leader()).node_id
+        await members.stop(first)
+        del members.all[first]
+        await members.create("b")
+        await members.agree()
+
+    run_simulation(main)
