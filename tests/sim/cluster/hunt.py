@@ -7,9 +7,11 @@ import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 
 from tests.sim.cluster.run import Outcome, drawn_plan, run_plan
 
+RUNS_A_PROCESS = 50
 # What a hunt of some hundred seeds has to meet, or it looked at less than it says.
 MUST_HIT = (
     "kill of a broker",
@@ -60,12 +62,15 @@ def run_seed(seed: int) -> Outcome:
 
 
 def hunt_seeds(first: int, count: int, workers: int) -> Tally:
-    tally = Tally()
-    with ProcessPoolExecutor(workers, max_tasks_per_child=50) as pool:
-        for outcome in pool.map(run_seed, range(first, first + count)):
-            tally.add(outcome)
-            if outcome.findings:
-                print(f"{outcome.plan}: {outcome.findings[:3]}", flush=True)
+    """Processes are new ones after every so many runs, for each keeps some memory; by a pool of their own, as
+    Python 3.11's `max_tasks_per_child` may leave a pool without any, waiting."""
+    tally, end, step = Tally(), first + count, RUNS_A_PROCESS * workers
+    for start in range(first, end, step):
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            for outcome in pool.map(run_seed, range(start, min(end, start + step))):
+                tally.add(outcome)
+                if outcome.findings:
+                    print(f"{outcome.plan}: {outcome.findings[:3]}", flush=True)
     return tally
 
 
