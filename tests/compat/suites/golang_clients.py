@@ -172,7 +172,7 @@ SARAMA = SaramaSuite(
     flags=("-tags=functional",),
     overrides={"auto.create.topics.enable": "false"},
     unasked={"TestFuncTxn.*": f"{NO_TRANSACTIONS}, and each asks for them for half a minute"},
-    passed_min=60,
+    passed_min=61,
     known={
         "Transactions|InitProducerId3": Excuse(NO_TRANSACTIONS, "Transactional ID authorization failed"),
         "ConsumerFetchFollowerFailover": Excuse("wants a follower to read from", "Should not be: -1"),
