@@ -13,6 +13,7 @@ Invariants
   * One handle a partition: a new one is opened after the former one's streams were closed.
   * At most `OPENS_IN_FLIGHT` opens at once, none of which waits for a close; those who asked take turns,
     however many partitions one of them wants. One that failed is not tried again for `RETRY_MS`.
+  * At most `CLOSES_IN_FLIGHT` closes at once, of which a few begin in one iteration of the loop.
   * A close may wait for an upload as long as the store is away: so none is begun for retention's sake while
     uploads wait, and none holds a stop up.
   * A partition that is led no longer takes no batch from the moment the image says so.
@@ -50,6 +51,7 @@ log = logging.getLogger(__name__)
 OPENS_IN_FLIGHT, OPENS_OF_ONE = 64, 48
 ASKERS_MAX = 64  # of one opening, that are remembered for its turn
 SAVES_IN_FLIGHT = 64
+CLOSES_IN_FLIGHT, CLOSES_PER_CHUNK = 2_000, 50
 DROPS_PER_CHUNK = 50
 RETRY_MS = 1000
 OPENING_TIMEOUT_S = 30.0
@@ -158,6 +160,8 @@ class PartitionDirectory:
         self._streams_changed: dict[Key, asyncio.Future[None]] = {}  # openings that wait for another node
         self._failed: dict[Key, tuple[float, KafkaError]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._closes = asyncio.Semaphore(CLOSES_IN_FLIGHT)
+        self._closes_begun = asyncio.Semaphore(CLOSES_PER_CHUNK)  # in one iteration of the loop
         self._opens = Semaphore(OPENS_IN_FLIGHT, each_max=OPENS_OF_ONE)
         self._is_closed = False
 
@@ -501,11 +505,18 @@ class PartitionDirectory:
             self.spawn(self._storage.drop_streams(_stream_ids(partition)))
             return
         task = asyncio.get_running_loop().create_task(
-            partition.close(), name=f"close {partition.topic_name}-{partition.index}"
+            self._close_in_turn(partition), name=f"close {partition.topic_name}-{partition.index}"
         )
         self._closing[key] = task
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._ended(key, task))
+
+    async def _close_in_turn(self, partition: Partition) -> None:
+        """A broker that is stopped closes all at once that it leads: heartbeats go on between."""
+        async with self._closes:
+            async with self._closes_begun:
+                await asyncio.sleep(0)
+            await partition.close()
 
     def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
         self._done(task)

@@ -16,7 +16,12 @@ from millrace.kraft.tables.configs import ResourceType
 from millrace.kraft.tables.features import MILLRACE_VERSION
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
-from millrace.protocol.metadata_records import ConfigRecord, FeatureLevelRecord, PartitionRecord
+from millrace.protocol.metadata_records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+)
 from millrace.protocol.stream_records import StreamRecord
 from millrace.runtime.objectstore import ObjectMissing, StoreFull
 from millrace.runtime.scheduling.semaphore import Owner
@@ -507,6 +512,34 @@ def test_a_close_elsewhere_is_looked_at_by_who_waits_for_it_alone() -> None:
         assert isinstance(opening[-1], asyncio.Future)
         with pytest.raises(KafkaError):
             await asyncio.shield(opening[-1])
+
+    run(scenario())
+
+
+def test_partitions_that_go_to_others_are_closed_in_turns() -> None:
+    """Four hundred with one change: their checkpoints are written some an iteration of the loop, so that it
+    does not stand still meanwhile; and none is left open."""
+
+    async def scenario() -> None:
+        fixture = await BrokerFixture().start()
+        count = 400
+        made = fixture.make_topic("a", count)
+        await fixture.produce({("a", index): batch() for index in range(count)})
+        metas = [partition.meta.stream for partition in fixture.directory.opened()]
+        before = [stream.next_offset for stream in metas]
+
+        def written() -> int:
+            return sum(stream.next_offset != end for stream, end in zip(metas, before, strict=True))
+
+        fixture.publish(*(PartitionChangeRecord(index, made, leader=OTHER) for index in range(count)))
+        assert not fixture.directory.opened()
+        most = last = 0
+        while last < count:
+            await asyncio.sleep(0)
+            most, last = max(most, written() - last), written()
+        assert most <= directory_module.CLOSES_PER_CHUNK
+        await eventually(lambda: not fixture.directory._closing)
+        assert not fixture.engine._streams
 
     run(scenario())
 
