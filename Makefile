@@ -147,8 +147,11 @@ bench: $(DEV_READY) ## every figure the broker is held to, beside the device und
 bench-paired: $(DEV_READY) ## this version and another checkout's by turns, what a change costs (BASE, a folder with its own .venv; PAIRS, 10)
 	@$(BIN)/python -m tests.bench.paired --base $(BASE) --pairs $${PAIRS:-10}
 
-bench-cluster: $(DEV_READY) ## for how long nothing is written while a partition moves, a broker is stopped, or killed
-	@$(BIN)/python -m tests.bench.cluster
+bench-cluster: $(DEV_READY) ## for how long nothing is written while a partition moves, a broker is stopped, or killed; what elections and three nodes cost (ONLY="moved stopped killed elections three_nodes", ROUNDS, 3)
+	@$(BIN)/python -m tests.bench.cluster $(ONLY) --rounds $${ROUNDS:-3}
+
+bench-partitions: $(DEV_READY) ## what 1,000 to 100,000 partitions cost three nodes: commits, memory, starts, elections (SIZES)
+	@$(BIN)/python -m tests.bench.partitions $(if $(SIZES),--sizes $(SIZES))
 
 bench-testing: $(DEV_READY) jars ## a broker for tests beside Apache Kafka's jars: ready, first record, isolation, memory (ROUNDS, 5)
 	@$(BIN)/python -m tests.bench.testing --rounds $${ROUNDS:-5}
@@ -209,4 +212,4 @@ lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index
 clean: ## remove what make built, never data
 	@rm -rf $(VENV) build *.egg-info protocol/*.so tests/compat/java/libs tests/s3server/.build tests/spark_jobs/.build spark_jobs/jars tests/spark_jobs/s3/jars .mypy_cache .ruff_cache
 
-.PHONY: setup-dev docker-test test-wheel bench-testing attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat compat-cluster roll help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs sim-quorum sim-cluster sim-cluster-bugs chaos rolling-upgrade cluster bench-cluster
+.PHONY: setup-dev docker-test test-wheel bench-testing attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat compat-cluster roll help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs sim-quorum sim-cluster sim-cluster-bugs chaos rolling-upgrade cluster bench-cluster bench-partitions

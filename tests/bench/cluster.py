@@ -1,26 +1,35 @@
 """For how long nothing is written while a partition moves, a broker is stopped, or one is killed.
 
-    python -m tests.bench.cluster [--moves 40] [--partitions 1000] [--filled-mb 200]
+    python -m tests.bench.cluster [moved stopped killed elections three_nodes]
+                                  [--moves 40] [--partitions 1000] [--rounds 3] [--pairs 10]
 
-Three nodes of one cluster on this machine, each broker and controller. A probe writes to each partition that
-it watches every 5 ms, to whoever leads it by the newest metadata it has asked for; a pause is the time
-between two acknowledgements. Clients' own back-off comes on top of it.
+Three nodes of one cluster on this machine, each broker and controller, with the settings that they have by
+default but for what fills their logs. What is seen is write_gaps.py's. Of a stop and a kill the broker is one
+that does not lead the quorum, so that what is seen is the partitions' way and no election's; WATCHED of its
+partitions, spread over all, are written to. All of them hold a record, and are open.
+
+After a kill a session runs out first (`broker.session.timeout.ms`, 3 s): what comes then is counted from the
+controller's word that the broker is fenced. A row a figure, the worst of the rounds; exit code 1 when a
+target is MISSED. The last two parts are elections.py and three_nodes.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+import shutil
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.bench import elections, three_nodes
+from tests.bench.report import Row, exit_code, table
+from tests.bench.write_gaps import QUIET_S, probing, quantile_ms
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.cluster import LiveCombined
@@ -28,166 +37,193 @@ from tests.live.test_brokers import leaders
 from tests.patience import until
 
 TOPIC = "spread"
-RETRY_S = 0.005
-ANSWER_S = 1.0
 VALUE = b"x" * 100
 FILLING = [b"x" * 100_000] * 9
-WATCHED_MAX = 4  # partitions of the broker that goes
-QUIET_S = 0.5  # of acknowledgements before and after what is measured
+WATCHED = 24  # partitions of the broker that goes
+MIB = 1 << 20
+MOVED_MS, MOVED_P99_MS, STOPPED_MS = 100.0, 300.0, 500.0
+FENCED_S, KILLED_S = 2.0, 5.0
+# Nothing is uploaded before the crash.
+KEPT = {
+    "s3.wal.upload.interval.ms": "3600000",
+    "s3.wal.upload.threshold": "3GiB",
+    "s3.wal.cache.size": "4GiB",
+}
+BLOCKS = "0@file://{folder}/wal{node_id}?capacity={capacity_mib}MiB"
+OBJECTS = "0@file://{folder}/log{node_id}/?kind=object&capacity={capacity_mib}MiB"
 
 
-class Probe(threading.Thread):
-    """Writes to some partitions in turn. `acknowledged`: when, by partition."""
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A write-ahead log, and how much it holds when its broker goes."""
 
-    def __init__(self, addresses: Mapping[int, str], partitions: Sequence[int]) -> None:
-        super().__init__(daemon=True)
-        self._addresses = dict(addresses)
-        self._clients: dict[int, Client] = {}
-        self._leaders: dict[int, int] = {}
-        self._is_over = threading.Event()
-        self.acknowledged: dict[int, list[float]] = {index: [] for index in partitions}
-
-    def run(self) -> None:
-        while not self._is_over.is_set():
-            for index in self.acknowledged:
-                if self._write(index):
-                    self.acknowledged[index].append(time.monotonic())
-                else:
-                    self._look()
-            time.sleep(RETRY_S)
-
-    def finish(self) -> None:
-        self._is_over.set()
-        self.join()
-        for client in self._clients.values():
-            client.socket.close()
-
-    def longest_s(self, index: int) -> float:
-        times = self.acknowledged[index]
-        return max(after - before for before, after in pairwise(times))
-
-    def _client(self, node_id: int) -> Client:
-        if node_id not in self._clients:
-            self._clients[node_id] = Client(self._addresses[node_id], ANSWER_S)
-        return self._clients[node_id]
-
-    def _drop(self, node_id: int) -> None:
-        client = self._clients.pop(node_id, None)
-        if client is not None:
-            client.socket.close()
-
-    def _write(self, index: int) -> bool:
-        leader = self._leaders.get(index, -1)
-        if leader < 0:
-            return False
-        try:
-            return not self._client(leader).send(TOPIC, [VALUE], index).error_code
-        except OSError:
-            self._drop(leader)
-            return False
-
-    def _look(self) -> None:
-        request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])
-        for node_id in list(self._addresses):
-            try:
-                (topic,) = self._client(node_id).ask("Metadata", request).topics
-            except OSError:
-                self._drop(node_id)
-                continue
-            self._leaders = {one.partition_index: one.leader_id for one in topic.partitions}
-            return
+    name: str
+    address: str = BLOCKS
+    filled_mib: int = 0
+    capacity_mib: int = 256
 
 
-@contextmanager
-def probing(cluster: LiveCombined, parts: Sequence[Sequence[int]]) -> Iterator[list[Probe]]:
-    """A probe for each part; what is done within comes between times at which all are acknowledged."""
-    addresses = {node_id: node.address for node_id, node in cluster.brokers.items()}
-    probes = [Probe(addresses, part) for part in parts if part]
-
-    def wait_written() -> None:
-        since_s = time.monotonic()
-        until(
-            lambda: all(
-                times and times[-1] > since_s for probe in probes for times in probe.acknowledged.values()
-            ),
-            "a partition takes no writes",
-        )
-
-    for probe in probes:
-        probe.start()
-    wait_written()
-    time.sleep(QUIET_S)
-    yield probes
-    wait_written()
-    time.sleep(QUIET_S)
-    for probe in probes:
-        probe.finish()
+KILLED = (
+    Log("500 MB", filled_mib=477, capacity_mib=2048),
+    Log("1 GiB", filled_mib=1024, capacity_mib=3584),
+    Log("500 MB of objects", OBJECTS, 477, 2048),
+)
 
 
-def pauses_of_moves(folder: Path, moves: int) -> list[float]:
+@dataclass(frozen=True, slots=True)
+class End:
+    """What was seen of one broker's end. `fenced_s`: from the word that it is fenced, None where it handed
+    over."""
+
+    longest_s: float
+    fenced_s: float | None
+    held_bytes: float
+
+
+def moved(folder: Path, moves: int) -> list[float]:
     with LiveCombined(folder, 3) as cluster, Client(cluster.addresses[0]) as client:
         client.create(TOPIC, 1)
-        with probing(cluster, [[0]]) as (probe,):
+        with probing(addresses_of(cluster), TOPIC, [0]) as gaps:
             for number in range(moves):
                 target = number % 3 + 1
                 client.move(TOPIC, [0], target)
                 until(lambda target=target: leaders(cluster.brokers[1])[0] == target, "it stays")  # type: ignore[misc]
                 time.sleep(QUIET_S / 2)
-        times = probe.acknowledged[0]
-        return sorted((b - a for a, b in pairwise(times)), reverse=True)[:moves]
+        return sorted(gaps.gaps_s(0), reverse=True)[:moves]
 
 
-def pauses_of_an_end(
-    folder: Path, partitions: int, filled_mb: int, end: Callable[[LiveBroker], object]
-) -> tuple[list[float], float]:
-    """Of partitions that the broker led which goes; and how many bytes its log held."""
-    kept = {"s3.wal.upload.interval.ms": "3600000", "s3.wal.upload.threshold": "2GiB"} if filled_mb else {}
-    cluster = LiveCombined(folder, 3, {**kept, "s3.wal.cache.size": "1GiB"})
+def ended(folder: Path, partitions: int, log: Log, end: Callable[[LiveBroker], object]) -> End:
+    """A broker that leads so many partitions goes."""
+    cluster = LiveCombined(folder, 3, KEPT if log.filled_mib else {})
     for node_id, node in cluster.brokers.items():
-        node._overrides["s3.wal.path"] = f"0@file://{folder}/wal{node_id}?capacity=1GiB"
+        address = log.address.format(folder=folder, node_id=node_id, capacity_mib=log.capacity_mib)
+        node._overrides["s3.wal.path"] = address
     with cluster, Client(cluster.addresses[0]) as client:
-        client.create(TOPIC, partitions)
-        victim = next(node_id for node_id in cluster.brokers if node_id != cluster.leader())
+        client.create(TOPIC, 3 * partitions)
+        controller = cluster.leader()
+        victim = next(node_id for node_id in cluster.brokers if node_id != controller)
         led = [index for index, leader in leaders(cluster.brokers[1]).items() if leader == victim]
-        with Client(cluster.brokers[victim].address) as filling:
-            for number in range(filled_mb * 1_000_000 // sum(map(len, FILLING))):
-                assert not filling.send(TOPIC, FILLING, led[number % len(led)]).error_code
-            for index in led:
-                assert not filling.send(TOPIC, [VALUE], index).error_code
-        with probing(cluster, [[index] for index in led[:WATCHED_MAX]]) as probes:
-            held = cluster.brokers[victim].metrics()["millrace_wal_used_bytes"]
+        fill(cluster.brokers[victim], led, log)
+        watched = led[:: max(1, len(led) // WATCHED)]
+        with probing(addresses_of(cluster), TOPIC, watched) as gaps:
+            held_bytes = cluster.brokers[victim].metrics()["millrace_wal_used_bytes"]
+            began_s = time.time()
             end(cluster.brokers[victim])
-        return [probe.longest_s(index) for probe in probes for index in probe.acknowledged], held
+        longest_s = max(gaps.longest_s())
+        fenced_at_s = fenced_at(cluster.brokers[controller], victim)
+    shutil.rmtree(folder)
+    after_s = None if fenced_at_s is None else longest_s - (fenced_at_s - began_s)
+    return End(longest_s, after_s, held_bytes)
 
 
-def told(what: str, pauses: Sequence[float]) -> None:
-    ordered = sorted(pauses)
-    p99 = ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
-    print(
-        f"{what}: no writes for {statistics.median(ordered) * 1000:.0f} ms at the median, "
-        f"{p99 * 1000:.0f} ms at p99, {ordered[-1] * 1000:.0f} ms at most ({len(ordered)} seen)",
-        flush=True,
+def addresses_of(cluster: LiveCombined) -> dict[int, str]:
+    return {node_id: node.address for node_id, node in cluster.brokers.items()}
+
+
+def fill(broker: LiveBroker, led: Sequence[int], log: Log) -> None:
+    """A record in each partition, and what the log is to hold."""
+    with Client(broker.address) as client:
+        for index in led:
+            assert not client.send(TOPIC, [VALUE], index).error_code
+        for number in range(log.filled_mib * MIB // sum(map(len, FILLING))):
+            assert not client.send(TOPIC, FILLING, led[number % len(led)]).error_code
+
+
+def fenced_at(controller: LiveBroker, broker_id: int) -> float | None:
+    """When the controller's log says that a session was over; in its clock, which is this machine's."""
+    found = re.search(
+        rf"^(\S+ \S+) .*broker {broker_id} is fenced: no heart", controller.log_path.read_text(), re.M
     )
+    if found is None:
+        return None
+    return datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=UTC).timestamp()
+
+
+def rows_of_moves(gaps_s: Sequence[float], load: str) -> list[Row]:
+    rows = []
+    for name, fraction, bound_ms in (("median", 0.5, MOVED_MS), ("p99", 0.99, MOVED_P99_MS)):
+        figure_ms = quantile_ms(gaps_s, fraction)
+        beside = f"{len(gaps_s)} moves, {load}"
+        rows.append(
+            Row(f"moved, {name}", f"{figure_ms:.0f} ms", beside, f"{bound_ms:.0f} ms", figure_ms <= bound_ms)
+        )
+    return rows
+
+
+def row_of_stops(ends: Sequence[End], partitions: int, load: str) -> Row:
+    worst_ms = 1000 * max(one.longest_s for one in ends)
+    middle_ms = 1000 * statistics.median(one.longest_s for one in ends)
+    return Row(
+        f"stopped, with {partitions} partitions: the longest of {WATCHED}",
+        f"{worst_ms:.0f} ms",
+        f"median of {len(ends)} rounds {middle_ms:.0f} ms, {load}",
+        f"{STOPPED_MS:.0f} ms",
+        worst_ms <= STOPPED_MS,
+    )
+
+
+def rows_of_kills(ends: Sequence[End], name: str, load: str) -> list[Row]:
+    held_mb = max(one.held_bytes for one in ends) / 1e6
+    rows = []
+    # Of a session that is not over nothing can be said.
+    fenced = [one.fenced_s if one.fenced_s is not None else one.longest_s for one in ends]
+    whole = [one.longest_s for one in ends]
+    for what, found, bound_s in (("from fenced", fenced, FENCED_S), ("in all", whole, KILLED_S)):
+        worst_s = max(found)
+        beside = (
+            f"{held_mb:.0f} MB held, median of {len(found)} rounds {statistics.median(found):.2f} s, {load}"
+        )
+        rows.append(
+            Row(f"killed, {name}: {what}", f"{worst_s:.2f} s", beside, f"{bound_s:.0f} s", worst_s <= bound_s)
+        )
+    return rows
+
+
+def load() -> str:
+    """What else the machine did in the last minute, this benchmark included."""
+    return f"load {Path('/proc/loadavg').read_text().split()[0]}"
+
+
+def measure(part: str, folder: Path, given: argparse.Namespace) -> list[Row]:
+    if part == "moved":
+        return rows_of_moves(moved(folder / part, given.moves), load())
+    rounds = range(given.rounds)
+    if part == "stopped":
+        stops = [ended(folder / f"{part}{n}", given.partitions, Log(""), LiveBroker.stop) for n in rounds]
+        return [row_of_stops(stops, given.partitions, load())]
+    if part == "elections":
+        return elections.measure(folder / part, given.pairs, elections.WINDOW_S)
+    if part == "three_nodes":
+        return three_nodes.measure(folder / part, given.pairs, three_nodes.WINDOW_S)
+    rows = []
+    for log in KILLED:
+        kills = [ended(folder / f"{part}{n}", 10, log, LiveBroker.kill) for n in rounds]
+        rows += rows_of_kills(kills, log.name, load())
+    return rows
+
+
+PARTS = ("moved", "stopped", "killed", "elections", "three_nodes")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         "python -m tests.bench.cluster", description=(__doc__ or "").splitlines()[0]
     )
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all, where none is named")
     parser.add_argument("--moves", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=3, help="of each stop and kill")
     parser.add_argument(
         "--partitions", type=int, default=1_000, help="that the broker leads which is stopped"
     )
-    parser.add_argument("--filled-mb", type=int, default=200, help="in the log of the broker that is killed")
+    parser.add_argument("--pairs", type=int, default=10, help="of elections, and of loads of three nodes")
     given = parser.parse_args()
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="millrace-cluster-", dir="/var/tmp") as name:
-        folder = Path(name)
-        told("a partition is moved", pauses_of_moves(folder / "moved", given.moves))
-        stopped, _ = pauses_of_an_end(folder / "stopped", 3 * given.partitions, 0, LiveBroker.stop)
-        told(f"a broker with {given.partitions} partitions is stopped", stopped)
-        killed, held = pauses_of_an_end(folder / "killed", 30, given.filled_mb, LiveBroker.kill)
-        told(f"a broker with {held / 1e6:.0f} MB in its log is killed", killed)
-    return 0
+        for part in given.parts or PARTS:
+            found = measure(part, Path(name), given)
+            print(table(found), flush=True)
+            rows += found
+    return exit_code(rows)
 
 
 if __name__ == "__main__":

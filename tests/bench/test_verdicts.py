@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from millrace.wal.config import ObjectWalSettings
-from tests.bench import metadata_bytes, object_wal, storage
+from tests.bench import metadata_bytes, object_wal, partitions, storage
+from tests.bench.cluster import End, row_of_stops, rows_of_kills, rows_of_moves
 from tests.bench.recovery import rows_of
 from tests.bench.report import Row, exit_code
 
@@ -93,3 +94,27 @@ def test_every_figure_of_metadata_has_a_verdict() -> None:
     rows = metadata_bytes.measure(20, 20)
     assert len(rows) == 15
     assert all(row.is_met is not None and row.target for row in rows)
+
+
+def test_every_figure_of_a_cluster_has_a_verdict() -> None:
+    """Moves by median and p99, the worst round of stops and of kills, and the part of a kill that comes once
+    the broker is fenced."""
+    rows = rows_of_moves([0.4, *[0.05] * 39], "")
+    assert [(row.what, row.is_met) for row in rows] == [("moved, median", True), ("moved, p99", False)]
+    stops = [End(0.3, None, 0.0), End(0.6, None, 0.0)]
+    assert [row_of_stops(some, 1_000, "").is_met for some in (stops, stops[:1])] == [False, True]
+    kills = [End(4.0, 1.0, 5e8), End(4.9, 2.1, 5e8)]
+    assert [row.is_met for row in rows_of_kills(kills, "500 MB", "")] == [False, True]
+    assert [row.is_met for row in rows_of_kills(kills[:1], "500 MB", "")] == [True, True]
+
+
+def test_every_bound_of_many_partitions_has_a_verdict() -> None:
+    """A commit that grew with the partitions, a start and an election that took long."""
+    small = partitions.Size(1_000, 500.0, 1_000.0, 500.0, 50e6, 1.0, 1.0, 2.0)
+    large = partitions.Size(100_000, 300.0, 1_600.0, 500.0, 450e6, 5.5, 4.0, 6.0)
+    rows = partitions.rows_of([small, large])
+    assert [row.what.strip() for row in rows if row.is_met is False] == [
+        "100,000 partitions: CPU a commit",
+        "start after a stop",
+        "election",
+    ]

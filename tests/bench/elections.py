@@ -1,0 +1,121 @@
+"""What an election of the controllers, and a quorum that is away, cost producers: nothing, for an open
+partition needs no controller.
+
+    python -m tests.bench.elections [--pairs 10] [--window 4]
+
+Three controllers and, apart from them, the broker that is written to: acks=all at 1 MB/s in batches of 10 KB
+over ten connections. A pair is a stretch before and one during: that of an election begins when the
+controller that leads is killed (-9), and another leads before it ends; that of a quorum that is away has two
+of three stopped (SIGSTOP) all the time. A figure is the median over the pairs of (99th percentile during /
+before): disks and neighbours that falter hit both alike. Exit code 1 when a target is MISSED.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import statistics
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import uvloop
+
+from tests.bench.paired import Pair
+from tests.bench.produce_load import ProduceLoad, batch_of, make_topic, produce_frame
+from tests.bench.report import Row, exit_code, table
+from tests.live.cluster import LiveCluster
+
+TOPIC = "elections"
+PARTITIONS = 8
+CONNECTIONS, PACE_S = 10, 0.1  # 100 requests a second of ten records of 1,000 bytes each
+WINDOW_S = 4.0  # of each stretch
+RATIO_MAX = 1.1
+WARM_S = 2.0
+SETTLE_S = 1.0
+
+
+class Elections:
+    def __init__(self, cluster: LiveCluster, pairs: int, window_s: float) -> None:
+        self._cluster = cluster
+        self._pairs = pairs
+        self._window_s = window_s
+        (self._broker,) = cluster.brokers.values()
+
+    async def rows(self) -> list[Row]:
+        await make_topic(self._broker.port, TOPIC, PARTITIONS)
+        frames = [produce_frame(TOPIC, n % PARTITIONS, batch_of(10, 1000)) for n in range(CONNECTIONS)]
+        load = await ProduceLoad(self._broker.port, frames, 1, PACE_S).start()
+        await asyncio.sleep(WARM_S)
+        rows = [
+            await self._row(load, "an election", self._elected),
+            await self._row(load, "the quorum away", self._away),
+        ]
+        await load.stop()
+        return rows
+
+    async def _row(
+        self, load: ProduceLoad, what: str, during: Callable[[ProduceLoad], Awaitable[float]]
+    ) -> Row:
+        pairs = []
+        for _ in range(self._pairs):
+            await asyncio.sleep(SETTLE_S)
+            before_ms = (await load.measure(self._window_s)).quantile_ms(0.99)
+            pairs.append(Pair(await during(load), before_ms))
+        ratios = sorted(pair.ratio for pair in pairs)
+        ratio = statistics.median(ratios)
+        ours, base = (
+            statistics.median(each) for each in zip(*((p.ours, p.base) for p in pairs), strict=True)
+        )
+        beside = f"{ours:.2f} and {base:.2f} ms; {ratios[0]:.2f} to {ratios[-1]:.2f} in {len(pairs)} pairs"
+        target = f"at most {RATIO_MAX} x"
+        return Row(f"produce p99, {what}", f"{ratio:.2f} x", beside, target, ratio <= RATIO_MAX)
+
+    async def _elected(self, load: ProduceLoad) -> float:
+        """The 99th percentile, in ms, of a stretch in which the controller that leads dies."""
+        quorum = self._cluster.quorum
+        leader = await asyncio.to_thread(quorum.leader)
+        quorum.nodes[leader].kill()
+        during = await load.measure(self._window_s)
+        await asyncio.to_thread(quorum.leader, leader)
+        await asyncio.to_thread(quorum.nodes[leader].start)
+        return during.quantile_ms(0.99)
+
+    async def _away(self, load: ProduceLoad) -> float:
+        """The same while a majority of the controllers stands still."""
+        quorum = self._cluster.quorum
+        halted = [node.pid for node in list(quorum.nodes.values())[:2]]
+        for pid in halted:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            during = await load.measure(self._window_s)
+        finally:
+            for pid in halted:
+                os.kill(pid, signal.SIGCONT)
+        await asyncio.to_thread(quorum.leader)
+        return during.quantile_ms(0.99)
+
+
+def measure(folder: Path, pairs: int, window_s: float) -> list[Row]:
+    with LiveCluster(folder, controllers=3, brokers=1) as cluster:
+        return uvloop.run(Elections(cluster, pairs, window_s).rows())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        "python -m tests.bench.elections", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--window", type=float, default=WINDOW_S, help="seconds of each stretch")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="millrace-elections-", dir="/var/tmp") as name:
+        rows = measure(Path(name), given.pairs, given.window)
+    print(table(rows))
+    return exit_code(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

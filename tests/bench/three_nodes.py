@@ -1,0 +1,129 @@
+"""What a produce request costs through three nodes of a cluster on this machine, beside one node alone, at
+the same load a node.
+
+    python -m tests.bench.three_nodes [--pairs 10] [--window 4]
+
+Both run all the time and are loaded by turns. CPU is that of all processes of a side, what they do beside the
+requests included (heartbeats, the metadata log, uploads), over the requests that they answered. A figure is
+the median over the pairs of (a request through three / through one). Exit code 1 when a target is MISSED.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvloop
+
+from tests.bench.paired import Pair
+from tests.bench.produce_load import ProduceLoad, batch_of, make_topic, produce_frame
+from tests.bench.report import Row, exit_code, table
+from tests.bench.rest import wait_rest
+from tests.live import LiveBroker
+from tests.live.cluster import LiveCombined
+from tests.live.test_brokers import leaders
+
+TOPIC = "three"
+ALONE = 1  # the id of the node that is alone
+LED = 8  # partitions of each node
+CONNECTIONS, PACE_S = 40, 0.04  # a thousand requests a second and node
+WINDOW_S = 4.0  # of each stretch
+RATIO_MAX = 1.05
+WARM_S = 3.0
+REST_S = 2.0
+LOADS = (("one record", 1, 100), ("16 KiB", 16, 1000))
+
+
+class Side:
+    """Nodes that are loaded alike, and which partitions each leads."""
+
+    def __init__(self, nodes: Sequence[LiveBroker], led: Sequence[Sequence[int]]) -> None:
+        self._nodes = nodes
+        self._led = led
+
+    def cpu_seconds(self) -> float:
+        return sum(node.cpu_seconds() for node in self._nodes)
+
+    async def request_us(self, batch: bytes, seconds: float) -> float:
+        """CPU of all nodes a request, from before the first to after the last."""
+        before_s = self.cpu_seconds()
+        loads = [
+            await ProduceLoad(
+                node.port, [produce_frame(TOPIC, led[n % LED], batch) for n in range(CONNECTIONS)], 1, PACE_S
+            ).start()
+            for node, led in zip(self._nodes, self._led, strict=True)
+        ]
+        await asyncio.sleep(seconds)
+        for load in loads:
+            await load.stop()
+        for node in self._nodes:
+            await wait_rest(node.pid, REST_S)
+        return 1e6 * (self.cpu_seconds() - before_s) / sum(load.result.requests_count for load in loads)
+
+
+async def side_of(nodes: Sequence[LiveBroker], node_ids: Sequence[int]) -> Side:
+    await make_topic(nodes[0].port, TOPIC, LED * len(nodes))
+    led = await asyncio.to_thread(leaders, nodes[0], TOPIC)
+    return Side(nodes, [[index for index, leader in led.items() if leader == one] for one in node_ids])
+
+
+async def compared(one: Side, three: Side, pairs_count: int, window_s: float) -> list[Row]:
+    rows = []
+    for name, records, value_bytes in LOADS:
+        batch = batch_of(records, value_bytes)
+        pairs = []
+        for side in (one, three):
+            await side.request_us(batch, WARM_S)
+        for number in range(pairs_count):
+            found = {}
+            for side in (one, three) if number % 2 else (three, one):
+                found[side] = await side.request_us(batch, window_s)
+            pairs.append(Pair(found[three], found[one]))
+        ratios = sorted(pair.ratio for pair in pairs)
+        ratio = statistics.median(ratios)
+        ours, base = (
+            statistics.median(each) for each in zip(*((p.ours, p.base) for p in pairs), strict=True)
+        )
+        beside = f"{ours:.1f} and {base:.1f} us; {ratios[0]:.2f} to {ratios[-1]:.2f} in {len(pairs)} pairs"
+        target = f"at most {RATIO_MAX} x"
+        rows.append(Row(f"CPU a request, {name}", f"{ratio:.2f} x", beside, target, ratio <= RATIO_MAX))
+    return rows
+
+
+async def _run(alone: LiveBroker, cluster: LiveCombined, pairs: int, window_s: float) -> list[Row]:
+    one = await side_of([alone], [ALONE])
+    three = await side_of(list(cluster.brokers.values()), list(cluster.brokers))
+    return await compared(one, three, pairs, window_s)
+
+
+def measure(folder: Path, pairs: int, window_s: float) -> list[Row]:
+    with contextlib.ExitStack() as stack:
+        alone = stack.enter_context(LiveBroker(folder / "alone", {"node.id": str(ALONE)}, wal="256MiB"))
+        cluster = LiveCombined(folder / "three", 3)
+        for node_id, node in cluster.brokers.items():
+            node._overrides["s3.wal.path"] = f"0@file://{folder}/wal{node_id}?capacity=256MiB"
+        stack.enter_context(cluster)
+        return uvloop.run(_run(alone, cluster, pairs, window_s))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        "python -m tests.bench.three_nodes", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--window", type=float, default=WINDOW_S, help="seconds of each stretch")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="millrace-three-", dir="/var/tmp") as name:
+        rows = measure(Path(name), given.pairs, given.window)
+    print(table(rows))
+    return exit_code(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
