@@ -70,7 +70,10 @@ def directory_of(node_id: int, given: str | None, replicas: Iterable[ReplicaStat
     """As given, or the one that the quorum knows of the node: of several the one that fetches, for a leader
     remembers who does no more. Raises ValueError with a sentence."""
     if given is not None:
-        return uuid_bytes(given)
+        try:
+            return uuid_bytes(given)
+        except ValueError:
+            raise ValueError(f"--directory {given} is no directory id, 22 characters of base64") from None
     found = [one for one in replicas if one.replica_id == node_id]
     newest_ms = max((one.last_fetch_timestamp for one in found), default=0)
     named = [

@@ -91,7 +91,10 @@ def voters_of(text: str, settings: BrokerSettings) -> tuple[Voter, ...]:
         address, colon, directory = rest.rpartition(":")
         if not (at and colon and node_id.isascii() and node_id.isdecimal()):
             raise ValueError(f"{one!r} is not ID@HOST:PORT:DIRECTORY")
-        directory_id = uuid_bytes(directory)
+        try:
+            directory_id = uuid_bytes(directory)
+        except ValueError:
+            raise ValueError(f"{one!r} ends with no directory id, 22 characters of base64") from None
         if directory_id == NO_DIRECTORY:
             raise ValueError(f"{one!r} names no directory")
         endpoint = Endpoint(listener, *split_host_port(address))
