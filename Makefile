@@ -80,7 +80,7 @@ docker-test: $(DEV_READY) ## images and compose files in a real engine: one node
 compat: $(SPARK_READY) tools-system jars ## every client against every kind of record, group and tool; some minutes
 	@MILLRACE_COMPAT=full $(BIN)/python -m pytest tests/compat --durations=15
 
-compat-cluster: $(SPARK_READY) tools-system jars ## the clients, groups and tools on three nodes that are restarted without end; five minutes
+compat-cluster: $(SPARK_READY) tools-system jars ## the clients, groups and tools on three nodes that are restarted without end; five to ten minutes
 	@MILLRACE_COMPAT=cluster $(BIN)/python -m pytest tests/compat/cluster --durations=15 -s
 
 roll: $(DEV_READY) jars ## three nodes restarted one after the other under applications of four clients, ours and Apache Kafka's: a table (ROUNDS, 1)

@@ -49,7 +49,7 @@ TOOLS = {
 }
 ADDRESS_FIRST = ("MetadataQuorumCommand", "FeatureCommand")
 AWAY = re.compile(r"Unknown broker id [123]\b|contains broker [123] that is fenced, or shutting down")
-MESSAGES, PER_SECOND = 8_000, 400
+MESSAGES, PER_SECOND = 12_000, 400
 
 
 def run(broker: RolledCluster, name: str, *words: str, given: bytes | None = None) -> str:
@@ -148,11 +148,11 @@ def test_verifiable_producer_and_consumer_agree(broker: RolledCluster, tmp_path:
         with output.open("wb") as file:
             processes.append(subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT))
     before, number = broker.roller.count, 0
-    broker.roller.pause_s = 3.0  # a plan is refused while one of its brokers is away
+    broker.roller.pause_s = 10.0  # a plan is refused while one of its brokers is away
     try:
         while processes[0].poll() is None:
             number += is_moved(broker, *moves(tmp_path / "plan", "verified", number))
-        assert number > 3, "partitions were not moved"
+        assert number > 0, "partitions were not moved"
         assert [one.wait(PATIENCE_S) for one in processes] == [0, 0], outputs[1].read_text()[-3000:]
     finally:
         for one in processes:
