@@ -648,10 +648,9 @@ class Broker:
         handlers = self._changes.wrap(build_handlers(parts))
         if self._injection:
             handlers = self._injection.wrap(handlers)
-        wide = wide_requests(parts.budget)
-        dispatcher = Dispatcher(handlers, loop.create_task, runtime.yield_queue, wide=wide)
         limits = DynamicLimits(settings.server.connections, parts.cache.broker_values)
         queue, clock = runtime.yield_queue, runtime.step_clock
+        dispatcher = Dispatcher(handlers, loop.create_task, queue, wide=wide_requests(parts.budget))
         server = Server(runtime.net, dispatcher, parts.budget, settings.server, queue, clock, limits.now)
         if self._injection:
             self._injection.attach(server, parts)

@@ -54,7 +54,11 @@ def test_features_are_those_of_the_image() -> None:
         ("metadata.version", 30)
     ]
     assert answer.finalized_features_epoch == 7
-    assert [shown.name for shown in answer.supported_features] == ["metadata.version", "millrace.version"]
+    assert [shown.name for shown in answer.supported_features] == [
+        "metadata.version",
+        "millrace.version",
+        "kraft.version",
+    ]
 
 
 def test_software_is_noted_or_refused() -> None:

@@ -16,7 +16,7 @@ ALL = "A:PLAINTEXT,B:PLAINTEXT,C:PLAINTEXT,D:SSL"
 
 
 def rules(*advertised: Endpoint) -> ListenerRules:
-    return ListenerRules(ListenerSettings((A, B), (QUORUM,), advertised, None), TEXTS)
+    return ListenerRules(ListenerSettings((A, B), (QUORUM,), advertised, None, (QUORUM,)), TEXTS)
 
 
 def values(listeners: str | None = None, protocols: str | None = None) -> dict[str, str]:

@@ -137,7 +137,7 @@ class KafkaNodes:
         """Every node answers, knows all of them, and of no partition without a replica in sync."""
         try:
             for address in self.addresses:
-                with Client(address, timeout_s=10) as client:
+                with Client(address) as client:
                     answer = client.ask("Metadata", MetadataRequest(topics=None), 12)
                 parts = [one for topic in answer.topics for one in topic.partitions]
                 if len(answer.brokers) < COUNT or any(len(one.isr_nodes) < COUNT for one in parts):
