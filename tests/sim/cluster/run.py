@@ -18,13 +18,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from millrace.kraft.image.image import MetadataImage
-from millrace.runtime.errors import Fenced
+from millrace.runtime.errors import Fenced, Unavailable
 from tests.sim import asking
 from tests.sim.checkers import (
     AcknowledgedIsThere,
@@ -44,7 +44,7 @@ from tests.sim.look import judge, look
 from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.node import DISK_LATENCY_S
 from tests.sim.settings import PORT, node_settings
-from tests.sim.workload import ANY_TIME, Committer, Idempotent, Plain, Reader, Rereader
+from tests.sim.workload import ANY_TIME, Batch, Committer, Idempotent, Plain, Reader, Rereader
 from tests.sim.world import World
 
 CONTROLLER_PORT = 9093
@@ -324,7 +324,7 @@ class Run:
         for again in range(FOR_EVER):
             name = f"idem{number}.{again}"
             args = self.client(name, place), self.history, self.world.rand, self.world.true_clock
-            await Idempotent(*args).run([place], self.plan.batches)
+            await PatientProducer(*args).run([place], self.plan.batches)
             if not self._is_stormy:
                 return
             await asyncio.sleep(0.4)
@@ -350,6 +350,16 @@ class PatientReader(Reader):
         return offset
 
 
+class PatientProducer(Idempotent):
+    async def _pipeline(self, place: Place, waiting: deque[Batch]) -> bool:
+        """A node that is killed while it is cut off closes no connection: whoever asked it asks anew once its
+        own time-out has passed, as Kafka's clients do."""
+        try:
+            return await super()._pipeline(place, waiting)
+        except TimeoutError:
+            raise Unavailable("no answer") from None
+
+
 class Unsettled(Exception):
     """Nothing that follows means anything."""
 
@@ -370,11 +380,15 @@ def run_plan(plan: Plan) -> Outcome:
     async def main(loop: SimLoop) -> None:
         run = Run(loop, plan)
         made.append(run)
+        limit = asyncio.timeout(LIMIT_S)
         try:
-            async with asyncio.timeout(LIMIT_S):
+            async with limit:
                 await run.main()
-        except TimeoutError:
-            run.history.find("not-settled", f"it is not over after {LIMIT_S} s")
+        except TimeoutError as error:
+            if limit.expired():
+                run.history.find("not-settled", f"it is not over after {LIMIT_S} s")
+            else:
+                run.history.find("run-failed", repr(error))
         except Unsettled:
             pass
         except Exception as error:
