@@ -159,7 +159,7 @@ def test_features_and_quorum(admin: KafkaAdminClient) -> None:
     features = admin.describe_features()
     assert features["metadata.version"]["finalized"] == features["metadata.version"]["supported"] == (30, 30)
     assert features["millrace.version"]["finalized"] == (2, 2)
-    assert set(features) == {"metadata.version", "millrace.version"}
+    assert set(features) == {"metadata.version", "millrace.version", "kraft.version"}
     (topic,) = admin.describe_metadata_quorum()["topics"]
     (quorum,) = topic["partitions"]
     (voter,) = quorum["current_voters"]

@@ -82,7 +82,7 @@ def test_a_voter_whose_disk_is_lost_is_replaced(tmp_path: Path) -> None:
         assert "refused" in cluster.command("add-voter", "3", "--at", cluster.controllers[3], code=1)
         cluster.command("remove-voter", "3")
         assert "2 voters" in cluster.command("status")
-        cluster.add(3)
+        cluster.add(3, "--directory", cluster.directory_id(3))  # the lost one may have fetched just now
         assert "3 voters" in cluster.command("status")
         other = next(one for one in (1, 2) if one == cluster.leader())
         assert cluster.brokers[other].stop() == 0

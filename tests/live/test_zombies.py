@@ -4,6 +4,7 @@ kind's own fence alone (wal_owner.py)."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -11,13 +12,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE_S
+from tests.live.wal_owner import FAKE
+from tests.patience import PATIENCE_S, until
 
 TAKEN = {
     "claim": "0@file://{folder}/wal?capacity=16MiB&fencing=claim",
@@ -28,12 +30,25 @@ BEFORE = [f"before-{number}" for number in range(5)]
 WOKEN = [f"woken-{number}" for number in range(5)]
 
 
+@contextmanager
+def held(path: Path | None) -> Iterator[None]:
+    """The lock of that file, where there is one."""
+    if path is None:
+        yield
+        return
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 class WalOwnerProcess:
     def __init__(self, address: str, epoch: int) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.live.wal_owner", address, str(epoch)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
+        path = address.partition("://")[2].partition("?")[0]
+        self._device = Path(path + ".device") if address.startswith(FAKE) else None
         self.acknowledged: list[str] = []
         self.reason = ""
 
@@ -79,6 +94,16 @@ class WalOwnerProcess:
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.process.pid, number)
 
+    def halt(self) -> None:
+        """Stops it wherever it is, but with the lock of what stands for a device: no machine that stands
+        still would hold that."""
+        with held(self._device):
+            self.signal(signal.SIGSTOP)
+            until(self._is_stopped, "it does not stop")
+
+    def _is_stopped(self) -> bool:
+        return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
     def kill(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
@@ -115,7 +140,7 @@ def test_a_zombie_acknowledges_nothing(owners: Owners) -> None:
     old = owners.open()
     assert old.recovered() == []
     old.send(BEFORE)
-    old.signal(signal.SIGSTOP)
+    old.halt()
     old.ask(WOKEN)
     new = owners.open()
     assert new.recovered() == BEFORE
@@ -141,7 +166,7 @@ def test_one_that_is_stopped_at_work_acknowledges_what_is_recovered(owners: Owne
     feeder.start()
     while len(old.acknowledged) < 500:
         old.next()
-    old.signal(signal.SIGSTOP)
+    old.halt()
     new = owners.open()
     found = new.recovered()
     old.signal(signal.SIGCONT)
@@ -159,7 +184,7 @@ def test_a_zombie_with_the_lock_is_waited_for(owners: Owners) -> None:
     old = owners.open()
     assert old.recovered() == []
     old.send(BEFORE)
-    old.signal(signal.SIGSTOP)
+    old.halt()
     old.ask(WOKEN)
     refused = owners.open()
     assert refused.next() == ("refused", "DiskLocked")
@@ -174,7 +199,7 @@ def test_a_zombie_without_work_ends_too(owners: Owners) -> None:
     """It learns within some seconds that its log was claimed, though nothing is appended."""
     old = owners.open()
     assert old.recovered() == []
-    old.signal(signal.SIGSTOP)
+    old.halt()
     assert owners.open().recovered() == []
     old.signal(signal.SIGCONT)
     assert old.end() == 3
@@ -188,7 +213,7 @@ def test_of_two_that_take_at_once_what_either_acknowledges_is_kept(owners: Owner
     old = owners.open()
     assert old.recovered() == []
     old.send(BEFORE)
-    old.signal(signal.SIGSTOP)
+    old.halt()
     both = [owners.open(), owners.open()]
     words = []
     for number, taker in enumerate(both):

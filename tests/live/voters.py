@@ -50,5 +50,9 @@ class LiveVoters(LiveCombined):
         assert done.returncode == code, done.stderr
         return done.stdout + done.stderr
 
-    def add(self, node_id: int) -> str:
-        return self.command("add-voter", str(node_id), "--at", self.controllers[node_id])
+    def add(self, node_id: int, *words: str) -> str:
+        return self.command("add-voter", str(node_id), "--at", self.controllers[node_id], *words)
+
+    def directory_id(self, node_id: int) -> str:
+        lines = (self.metadata_dir(node_id) / "meta.properties").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)["directory.id"]

@@ -154,7 +154,7 @@ class _Told(logging.Handler):
             strange.on_given_up(self._run.history, topic, int(partition), int(offset), int(epoch))
         cloned, is_left = (
             self._run.node.cloned,
-            record.msg.startswith("ownership: acknowledged and in the WAL"),
+            record.msg.startswith("ownership: acknowledged and "),
         )
         if cloned is not None and is_left and isinstance(record.args, tuple):
             _, topic, partition, start, end = map(str, record.args)

@@ -46,10 +46,10 @@ class MountedDisk:
 
         return ask
 
-    async def open_block(self, path: str, size_bytes: int, *, direct: str = "prefer") -> SimBlockFile:
+    async def open_block(self, path: str, size_bytes: int, **keys: Any) -> SimBlockFile:
         if not is_shared(path):
-            return await self._own.open_block(path, size_bytes, direct=direct)
-        file = await self._shared.open_block(path, size_bytes, direct=direct)
+            return await self._own.open_block(path, size_bytes, **keys)
+        file = await self._shared.open_block(path, size_bytes, **keys)
         self._opened[path] = None
         close_file = file.close
 
