@@ -105,8 +105,8 @@ class DeferredJoin(DeferredResponse[Any]):
     async def _encode(self, answer: JoinAnswer) -> None:
         context = self._context
         work = context.work
-        await work.begin()
         try:
+            await work.begin()
             steps = encode_response_yielding(
                 API[JOIN_GROUP], context.api_version, context.correlation_id, self._form(answer)
             )

@@ -14,6 +14,7 @@ from millrace.broker.requests.work import LARGE_AT_ONCE
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.join_group import JoinGroupRequestProtocol, JoinGroupResponse
 from millrace.protocol.messages.sync_group import SyncGroupRequest
+from millrace.runtime.scheduling.semaphore import Owner
 from tests.broker.coordinators.build import SETTINGS, GroupFixture, join_request, run, subscription
 from tests.broker.work import new_work
 
@@ -229,6 +230,31 @@ def test_the_leader_of_many_is_told_them_in_chunks() -> None:
         await outcome
         assert isinstance(outcome.result(), Encoded)
         assert context.work._permits.held_count == LARGE_AT_ONCE - 1
+
+    run(scenario())
+
+
+def test_one_that_ends_while_it_waits_for_readers_keeps_no_permit() -> None:
+    """It has its permit by then."""
+
+    async def scenario() -> None:
+        fixture = await GroupFixture().start()
+        work, waits = new_work(), asyncio.Event()
+
+        async def wait(owner: Owner) -> None:
+            waits.set()
+            await asyncio.get_running_loop().create_future()
+
+        work._wide.wait_for_readers = wait
+        deferred = DeferredJoin(RequestContext(11, 2, 7, "", fixture.connection, lambda _: work), refused)
+        described = [("m", None, b"x")] * (MEMBERS_AT_ONCE + 1)
+        deferred.complete(JoinAnswer(0, "m", 1, "consumer", "range", "m", members=described))
+        await waits.wait()
+        assert work._permits.held_count == 1
+        assert deferred._encoding is not None
+        deferred._encoding.cancel()
+        await asyncio.wait([deferred._encoding])
+        assert work._permits.held_count == 0
 
     run(scenario())
 
