@@ -12,21 +12,20 @@ before): disks and neighbours that falter hit both alike. Exit code 1 when a tar
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import signal
 import statistics
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import uvloop
 
 from tests.bench.paired import Pair
+from tests.bench.pairs import run_pairs
 from tests.bench.produce_load import ProduceLoad, batch_of, make_topic, produce_frame
-from tests.bench.report import Row, exit_code, table
+from tests.bench.report import Row
 from tests.live.cluster import LiveCluster
 
 TOPIC = "elections"
@@ -104,18 +103,5 @@ def measure(folder: Path, pairs: int, window_s: float) -> list[Row]:
         return uvloop.run(Elections(cluster, pairs, window_s).rows())
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        "python -m tests.bench.elections", description=(__doc__ or "").splitlines()[0]
-    )
-    parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--window", type=float, default=WINDOW_S, help="seconds of each stretch")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="millrace-elections-", dir="/var/tmp") as name:
-        rows = measure(Path(name), given.pairs, given.window)
-    print(table(rows))
-    return exit_code(rows)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_pairs("elections", __doc__ or "", measure, WINDOW_S))

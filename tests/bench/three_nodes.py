@@ -10,20 +10,19 @@ the median over the pairs of (a request through three / through one). Exit code 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import uvloop
 
 from tests.bench.paired import Pair
+from tests.bench.pairs import run_pairs
 from tests.bench.produce_load import ProduceLoad, batch_of, make_topic, produce_frame
-from tests.bench.report import Row, exit_code, table
+from tests.bench.report import Row
 from tests.bench.rest import wait_rest
 from tests.live import LiveBroker
 from tests.live.cluster import LiveCombined
@@ -112,18 +111,5 @@ def measure(folder: Path, pairs: int, window_s: float) -> list[Row]:
         return uvloop.run(_run(alone, cluster, pairs, window_s))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        "python -m tests.bench.three_nodes", description=(__doc__ or "").splitlines()[0]
-    )
-    parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--window", type=float, default=WINDOW_S, help="seconds of each stretch")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="millrace-three-", dir="/var/tmp") as name:
-        rows = measure(Path(name), given.pairs, given.window)
-    print(table(rows))
-    return exit_code(rows)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_pairs("three_nodes", __doc__ or "", measure, WINDOW_S))
