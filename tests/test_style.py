@@ -53,6 +53,7 @@ SHARED_CONTAINERS = {
     ("protocol/codec.py", "_yielding_encoders"): COMPILED_ONCE,
     ("protocol/declare.py", "_fields_by_class"): COMPILED_ONCE,
     ("runtime/buffer_pool.py", "_EXPORTERS"): COMPILED_ONCE,
+    ("testing/ports.py", "_given"): "ports are the machine's, whoever draws them in this process",
 }
 
 # Whole identifiers, and words within them, that GLOSSARY.md has another word for.
