@@ -195,6 +195,8 @@ def test_java_takes(text: str) -> None:
         "(?i)*a",
         "a+++",
         "[a[b]",
+        "x[",
+        "a[b",
         "a\\",
         r"[\]",
         "[]",
