@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -21,12 +22,20 @@ import pytest
 import uvloop
 from hypothesis import settings
 
+from millrace.testing import ports
 from tests.groups import order_of, scheduling, workers
 from tests.loops import ASYNCIO, UVLOOP, loops_of
 from tests.s3stream.build import World
 from tests.s3stream.cold import ColdEngines
 from tests.skips import pytest_sessionfinish as pytest_sessionfinish
 from tests.skips import pytest_terminal_summary as pytest_terminal_summary
+
+# A port is drawn some time before anybody listens on it: each worker draws from those of its own.
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+ports.PORTS = ports.PORTS[WORKER :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As in the background of a shell: what is started here would ignore it, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("house", deadline=None)
 settings.load_profile("house")
