@@ -77,16 +77,14 @@ from millrace.broker.meters.node import (
 from millrace.broker.meters.process import show_process
 from millrace.broker.meters.topics import show_topics
 from millrace.broker.network.admin_http import AdminHttp, health_pages
-from millrace.broker.network.large_answers import wide_requests
 from millrace.broker.network.listeners import Listeners
 from millrace.broker.network.memory import RequestBudget
-from millrace.broker.network.server import BoundEndpoint, Server, bind_all, unbind
+from millrace.broker.network.server import BoundEndpoint, bind_all, new_server, unbind
 from millrace.broker.partitions.directory import SAVE_MS, PartitionDirectory
 from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.partitions.validation import slow_validation
 from millrace.broker.quorum.remote_backup import RemoteBackup
 from millrace.broker.requests.change_log import ChangeLog
-from millrace.broker.requests.dispatch import Dispatcher
 from millrace.broker.settings.addresses import Endpoint
 from millrace.broker.settings.connection_limits import DynamicLimits
 from millrace.broker.settings.of_parts import (
@@ -641,7 +639,7 @@ class Broker:
         self._endings.add("background tasks", self._tasks.stop)
 
     async def _serve(self, node: ControllerNode, parts: Parts) -> None:
-        loop, settings, runtime = asyncio.get_running_loop(), self._settings, self._runtime
+        settings = self._settings
         slow = slow_validation(settings.static_configs)
         if slow:
             log.warning("%s", slow)
@@ -649,9 +647,7 @@ class Broker:
         if self._injection:
             handlers = self._injection.wrap(handlers)
         limits = DynamicLimits(settings.server.connections, parts.cache.broker_values)
-        queue, clock = runtime.yield_queue, runtime.step_clock
-        dispatcher = Dispatcher(handlers, loop.create_task, queue, wide=wide_requests(parts.budget))
-        server = Server(runtime.net, dispatcher, parts.budget, settings.server, queue, clock, limits.now)
+        server = new_server(handlers, self._runtime, parts.budget, settings.server, limits.now)
         if self._injection:
             self._injection.attach(server, parts)
         self.listeners = await parts.listeners.start(server, self._bound)
@@ -667,7 +663,7 @@ class Broker:
         self._endings.add(
             "group members who wait", parts.groups.stop
         )  # first: parked joins would hold the drain up
-        show_edge(self._registry, server, parts.budget, dispatcher)
+        show_edge(self._registry, server, parts.budget)
         show_topics(self._registry, parts.directory, lambda: parts.cache.image.topics)
         show_groups(self._registry, parts.groups, parts.directory)
 

@@ -17,7 +17,7 @@ from millrace.broker.identity.ownership import Owner
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.server import Server
-from millrace.broker.requests.dispatch import Dispatcher, Route
+from millrace.broker.requests.dispatch import Route
 from millrace.broker.state_memory import StateMemory
 from millrace.broker.stores import NodeStores
 from millrace.kraft.bucket.writer import MetadataBackup
@@ -307,7 +307,7 @@ def show_backup(registry: Registry, backup: MetadataBackup) -> None:
     )
 
 
-def show_edge(registry: Registry, server: Server, budget: RequestBudget, dispatcher: Dispatcher) -> None:
+def show_edge(registry: Registry, server: Server, budget: RequestBudget) -> None:
     registry.gauge("millrace_broker_connections", "Open client connections", lambda: len(server.connections))
     registry.gauge(
         "millrace_request_memory_bytes", "Memory held by requests in flight", lambda: budget.used_bytes
@@ -315,7 +315,7 @@ def show_edge(registry: Registry, server: Server, budget: RequestBudget, dispatc
     registry.gauge(
         "millrace_request_wide_bytes",
         "Memory of what is decoded and built of requests of many elements, roughly",
-        lambda: dispatcher.wide.used_bytes,
+        lambda: server.dispatcher.wide.used_bytes,
     )
     for name, part in budget.parts.items():
         held = "Memory for requests and replies in use, by part (of queued.max.request.bytes)"
@@ -360,7 +360,7 @@ def show_edge(registry: Registry, server: Server, budget: RequestBudget, dispatc
         for code in ALERTED_ERRORS:
             route.show_error(code)
 
-    dispatcher.on_route = on_route
+    server.dispatcher.on_route = on_route
 
 
 def _reader(owner: object, name: str) -> Callable[[], float]:

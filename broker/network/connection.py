@@ -62,8 +62,8 @@ from millrace.broker.network.connection_machine import (
     ConnectionEvent,
     ConnectionMachine,
 )
-from millrace.broker.network.frame_queue import FrameQueue
-from millrace.broker.network.loop_share import SMALL_TURN_BYTES, TURN_S, LoopShare
+from millrace.broker.network.loop_share import BRIEF_TURN_S, ITERATION_S, SMALL_TURN_BYTES, TURN_S
+from millrace.broker.network.loop_turns import LoopTurns
 from millrace.broker.network.memory import (
     BRIEF,
     BRIEFLY_ANSWERED,
@@ -119,9 +119,7 @@ class ConnectionParts:
     budget: RequestBudget
     receiver: Receiver
     yield_queue: YieldQueue  # for what is large: others come between
-    # of connections with more frames than they may begin at once: one of them an iteration of the loop
-    frame_queue: FrameQueue
-    loop_share: LoopShare
+    turns: LoopTurns  # of connections with more frames than they may begin at once
     request_bytes_max: int
     on_made: Callable[[Connection], None]  # a peer connected; `abort` refuses it
     on_ended: Callable[[Connection, str], None]  # we end it, for that reason
@@ -151,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         self._done_bytes = [0, 0, 0]  # charged for frames that are answered, not yet released, by part
         self._part, self._charge_bytes = BRIEF, 0  # what the frame that is begun was charged to; how much
         self._key = -1  # of the frame that is next
-        self._is_light: bool | None = None  # its last turn was short; None: it had none yet
+        self._turn_s = -1.0  # what its last turn took; it had none yet
         self._kept_bytes = 0  # of `_frames`, in memory of their own
         self.arrival = Arrival(parts.budget, self, self._unread)
         self.received_bytes = 0  # in its life
@@ -269,10 +267,14 @@ class Connection(asyncio.BufferedProtocol):
         """Begins what may be begun, sends what is ready, and reads on or stops reading. `is_queued`: its turn
         among those that were queued has come."""
         frames, exchanges, machine = self._frames, self._exchanges, self._machine
-        share = self._parts.loop_share
+        share = self._parts.turns.share
         began_s = now_s = share.now_s()
         is_any = is_left = False
-        left = FRAMES_PER_CHUNK if is_queued or self._may_begin_at_once() else int(is_turn)
+        # Not behind those that are queued for their long turns.
+        may_begin = is_queued or (
+            self._turn_s < TURN_S if share.spent_s < ITERATION_S else self._may_begin_late()
+        )
+        left = FRAMES_PER_CHUNK if may_begin else int(is_turn)
         while (
             frames
             and machine.state <= EXECUTING
@@ -294,7 +296,9 @@ class Connection(asyncio.BufferedProtocol):
             if now_s - began_s >= TURN_S:
                 left = 0
         if is_any:
-            self._is_light = not share.note(now_s - began_s)
+            self._turn_s = took_s = now_s - began_s
+            if took_s >= BRIEF_TURN_S:
+                share.add(took_s)
         if is_left:
             self._take(FRAMES_LEFT)
         is_here = self._splitter.received_bytes or self.arrival.held_bytes
@@ -307,12 +311,11 @@ class Connection(asyncio.BufferedProtocol):
         self._send()
         self._steer()
 
-    def _may_begin_at_once(self) -> bool:
-        """Not behind those that are queued for their long turns. Where many have taken this iteration of the
-        loop, small requests alone of those that are known for short turns."""
-        if not self._parts.loop_share.is_spent:
-            return self._is_light is not False
-        return self._is_light is True and bool(self._frames) and len(self._frames[0]) <= SMALL_TURN_BYTES
+    def _may_begin_late(self) -> bool:
+        """Where others have taken this iteration of the loop: small requests alone of those whose last turn
+        was brief."""
+        frames = self._frames
+        return 0 <= self._turn_s < BRIEF_TURN_S and bool(frames) and len(frames[0]) <= SMALL_TURN_BYTES
 
     def _settle_arrival(self, is_turn: bool = False) -> None:
         """Charges what is here and not begun; without room for more the connection stands in line for it, and
@@ -383,20 +386,26 @@ class Connection(asyncio.BufferedProtocol):
         self._exchanges.append(exchange)
         if exchange.is_pending:
             if self._key in WITH_RECORDS:
-                self._charge_parts(exchange)
-            is_kept = self._key in KEPT_BY_GROUPS
-            if is_kept and exchange.is_barrier:  # it is decoded in chunks
-                exchange.on_begun = lambda: self._give_back(exchange)
-            elif is_kept:
-                exchange.is_barrier = True
-                self._uncharge(exchange)
+                request = exchange.request
+                if (
+                    request is None
+                    or len(request.topic_data) != 1
+                    or len(request.topic_data[0].partition_data) > PARTS_FREE
+                ):
+                    self._charge_parts(exchange)
+            elif self._key in KEPT_BY_GROUPS:
+                if exchange.is_barrier:  # it is decoded in chunks
+                    exchange.on_begun = lambda: self._give_back(exchange)
+                else:
+                    exchange.is_barrier = True
+                    self._uncharge(exchange)
             if exchange.is_barrier:
                 self._watch(exchange)
             return False
         return True
 
     def _charge_parts(self, exchange: Exchange) -> None:
-        """What a Produce waits with, where that is more than its bytes."""
+        """What a Produce of many partitions waits with, beside its bytes."""
         if exchange.request is None:
             exchange.on_begun = lambda: self._charge_parts(exchange)
             return
@@ -435,8 +444,8 @@ class Connection(asyncio.BufferedProtocol):
             self._advance(is_turn=event is ROOM, is_queued=event is YIELDED)
             return
         if effect is YIELD or effect is PAUSE_AND_YIELD:
-            is_short = self._is_light is not False
-            self._parts.frame_queue.call_soon(self._on_yielded, self.info.peer_host, is_short=is_short)
+            is_short = self._turn_s < TURN_S
+            self._parts.turns.queue.call_soon(self._on_yielded, self.info.peer_host, is_short=is_short)
         if effect is NOTHING or effect is YIELD or self._transport.is_closing():
             return
         if effect is RESUME:

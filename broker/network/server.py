@@ -24,15 +24,17 @@ from typing import NamedTuple
 
 from millrace.broker.network.connection import Connection, ConnectionParts
 from millrace.broker.network.connection_log import ConnectionLog
-from millrace.broker.network.frame_queue import FrameQueue
-from millrace.broker.network.loop_share import LoopShare
+from millrace.broker.network.large_answers import wide_requests
+from millrace.broker.network.loop_turns import LoopTurns
 from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.receiver import Receiver
 from millrace.broker.network.relief import Relief
-from millrace.broker.requests.dispatch import Dispatcher
+from millrace.broker.requests.dispatch import Dispatcher, Late
+from millrace.broker.requests.request import Handle
 from millrace.broker.settings.addresses import Endpoint
 from millrace.broker.settings.connection_limits import NO_LIMITS, ConnectionLimits
 from millrace.protocol.dataclass import dataclass
+from millrace.runtime.bundle import Runtime
 from millrace.runtime.net import Bound, Listener, ListenFailed, Net, ProtocolFactory
 from millrace.runtime.scheduling.yield_queue import YieldQueue
 
@@ -71,6 +73,26 @@ def unbind(places: Sequence[BoundEndpoint]) -> None:
         place.bound.close()
 
 
+def new_server(
+    handlers: Mapping[int, Handle | Late],
+    runtime: Runtime,
+    budget: RequestBudget,
+    settings: ServerSettings,
+    limits: Callable[[], ConnectionLimits] | None = None,
+) -> Server:
+    """One that serves those handlers."""
+    loop = asyncio.get_running_loop()
+    turns = LoopTurns(runtime.step_clock, loop.call_soon)
+    dispatcher = Dispatcher(
+        handlers,
+        loop.create_task,
+        runtime.yield_queue,
+        wide=wide_requests(budget),
+        begin_in_turns=turns.begin,
+    )
+    return Server(runtime.net, dispatcher, budget, settings, runtime.yield_queue, turns, limits)
+
+
 class Server:
     def __init__(
         self,
@@ -79,11 +101,12 @@ class Server:
         budget: RequestBudget,
         settings: ServerSettings,
         yield_queue: YieldQueue,
-        step_clock: Callable[[], float] = lambda: 0.0,
+        turns: LoopTurns | None = None,
         limits: Callable[[], ConnectionLimits] | None = None,
     ) -> None:
-        """`step_clock`: as a Runtime's. `limits`: those that hold now, asked for each new connection; none:
-        those of the settings."""
+        """`turns`: what takes them beside connections has the same; none: nothing does, and nothing is timed.
+        `limits`: those that hold now, asked for each new connection; none: those of the settings."""
+        self.dispatcher = dispatcher
         self._net = net
         self._settings = settings
         self._limits = limits or (lambda: settings.connections)
@@ -109,8 +132,7 @@ class Server:
             budget=budget,
             receiver=receiver,
             yield_queue=yield_queue,
-            frame_queue=FrameQueue(),
-            loop_share=LoopShare(step_clock, self._loop.call_soon),
+            turns=turns or LoopTurns(lambda: 0.0, self._loop.call_soon),
             request_bytes_max=settings.request_bytes_max,
             on_made=self._on_made,
             on_ended=self._on_ended,

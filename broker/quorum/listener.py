@@ -13,7 +13,6 @@ Not here: what they mean (millrace/kraft), who may ask (nobody is authenticated 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -21,10 +20,8 @@ from millrace.broker.config import BrokerSettings
 from millrace.broker.handlers import FORWARDED
 from millrace.broker.handlers.api_versions import ApiVersions
 from millrace.broker.handlers.forward import Forward
-from millrace.broker.network.large_answers import wide_requests
 from millrace.broker.network.memory import RequestBudget
-from millrace.broker.network.server import Server
-from millrace.broker.requests.dispatch import Dispatcher
+from millrace.broker.network.server import Server, new_server
 from millrace.broker.requests.forwarding import Forwarding
 from millrace.broker.requests.request import CLOSE, Handle, RequestContext, Verdict
 from millrace.kraft.commands.table import COMMAND_KEYS
@@ -121,10 +118,4 @@ def controller_server(
 ) -> Server:
     """What is served at the addresses that it is started at."""
     handlers = build_controller_handlers(node, transport, settings.request_timeout_ms)
-    dispatcher = Dispatcher(
-        handlers,
-        asyncio.get_running_loop().create_task,
-        runtime.yield_queue,
-        wide=wide_requests(budget),
-    )
-    return Server(runtime.net, dispatcher, budget, settings.server, runtime.yield_queue, runtime.step_clock)
+    return new_server(handlers, runtime, budget, settings.server)

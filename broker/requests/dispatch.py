@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Mapping
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -212,9 +212,15 @@ class Exchange:
         self.part = 0  # of the memory for requests, which it is charged to
 
 
+async def at_once(answer: Coroutine[Any, Any, Any], address: Hashable) -> Any:
+    """Where nothing takes turns."""
+    return await answer
+
+
 class Dispatcher:
     """The handler table. `start_task` turns a cold handler's coroutine into a future (the loop's
-    create_task)."""
+    create_task); `begin_in_turns` says when its first step is taken, by its client's address
+    (network/loop_turns.py)."""
 
     def __init__(
         self,
@@ -223,7 +229,9 @@ class Dispatcher:
         yield_queue: YieldQueue,
         gates: Gates = NO_GATES,
         wide: WideRequests | None = None,
+        begin_in_turns: Callable[[Coroutine[Any, Any, Any], Hashable], Awaitable[Any]] = at_once,
     ) -> None:
+        self._begin_in_turns = begin_in_turns
         self._handlers = handlers
         self._gates = gates
         self._routes: dict[int, Route] = {}
@@ -293,6 +301,7 @@ class Dispatcher:
                 if not asyncio.isfuture(outcome):
                     assert asyncio.iscoroutine(outcome), outcome
                     exchange.is_barrier = route.is_late_barrier
+                    outcome = self._begin_in_turns(outcome, connection.peer_host)
                     outcome = self._start_task(encoded(exchange, outcome))
                 exchange.is_pending = True
             exchange.outcome = outcome
@@ -401,7 +410,7 @@ async def answered(exchange: Exchange, frame: Buffer, position: int, *, is_large
         work.end()
 
 
-async def encoded(exchange: Exchange, answer: Coroutine[Any, Any, Any]) -> Encoded | Verdict:
+async def encoded(exchange: Exchange, answer: Awaitable[Any]) -> Encoded | Verdict:
     """What a cold handler's coroutine comes to."""
     work = exchange.context.work
     try:

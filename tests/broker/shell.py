@@ -5,21 +5,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 import uvloop
 
-from millrace.broker.network.large_answers import wide_requests
 from millrace.broker.network.memory import RequestBudget
-from millrace.broker.network.server import Server, ServerSettings, bind_all
-from millrace.broker.requests.dispatch import Dispatcher
+from millrace.broker.network.server import ServerSettings, bind_all, new_server
 from millrace.broker.requests.request import Handle
 from millrace.broker.settings.addresses import Endpoint
 from millrace.protocol.apis import API
 from millrace.protocol.codec import decode_response, encode_request
+from millrace.runtime.bundle import real_runtime
 from millrace.runtime.net import LoopNet
-from millrace.runtime.scheduling.yield_queue import YieldQueue
 
 LOOPS: dict[str, Callable[[Coroutine[Any, Any, Any]], Any]] = {"asyncio": asyncio.run, "uvloop": uvloop.run}
 MIB = 1 << 20
@@ -81,12 +80,9 @@ class Shell:
     async def __aenter__(self) -> Shell:
         loop = asyncio.get_running_loop()
         self.memory = RequestBudget(self._memory_bytes, loop.call_soon)
-        self.dispatcher = Dispatcher(
-            self._handlers, loop.create_task, YieldQueue(), wide=wide_requests(self.memory)
-        )
-        self.server = Server(
-            LoopNet(), self.dispatcher, self.memory, self._settings, YieldQueue(), self._step_clock
-        )
+        runtime = replace(real_runtime(), step_clock=self._step_clock)
+        self.server = new_server(self._handlers, runtime, self.memory, self._settings)
+        self.dispatcher = self.server.dispatcher
         (bound,) = await self.server.start(await bind_all(LoopNet(), [Endpoint("PLAINTEXT", "127.0.0.1", 0)]))
         self.port = bound.port
         return self

@@ -138,7 +138,7 @@ def test_requests_are_timed_by_api() -> None:
             return parked[-1]
 
         async with Shell({12: park, 18: lambda context, request: ApiVersionsResponse()}) as shell:
-            show_edge(registry, shell.server, shell.memory, shell.dispatcher)
+            show_edge(registry, shell.server, shell.memory)
             client = await shell.client()
             client.send(18, 3)
             await client.receive(18, 3)

@@ -11,8 +11,7 @@ import pytest
 
 from millrace.broker.network.connection import Connection, ConnectionParts
 from millrace.broker.network.connection_machine import ConnectionState
-from millrace.broker.network.frame_queue import FrameQueue
-from millrace.broker.network.loop_share import LoopShare
+from millrace.broker.network.loop_turns import LoopTurns
 from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.receiver import Receiver
 from millrace.broker.requests.dispatch import Dispatcher
@@ -98,8 +97,7 @@ class Crowd:
             self.budget,
             self.receiver,
             YieldQueue(),
-            FrameQueue(),
-            LoopShare(self.step_clock, loop.call_soon),
+            LoopTurns(self.step_clock, loop.call_soon),
             1 << 20,
             on_made=lambda connection: None,
             on_ended=lambda connection, reason: self.reasons.append(reason),

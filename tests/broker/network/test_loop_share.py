@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from millrace.broker.network.loop_share import ITERATION_S, NOTED_S, SMALL_TURN_BYTES, TURN_S, LoopShare
+from millrace.broker.network.loop_share import ITERATION_S, SMALL_TURN_BYTES, TURN_S, LoopShare
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tests.broker.shell import Shell
@@ -19,10 +19,9 @@ HEARTBEAT = 12
 def test_what_turns_take_is_added_up_until_the_next_iteration() -> None:
     deferred: list[Callable[[], None]] = []
     share = LoopShare(lambda: 0.0, deferred.append)
-    assert not share.note(NOTED_S / 2)
-    assert not deferred
-    assert not share.note(TURN_S / 2)
-    assert share.note(ITERATION_S)
+    share.add(ITERATION_S / 2)
+    assert not share.is_spent
+    share.add(ITERATION_S / 2)
     assert share.is_spent
     assert len(deferred) == 1
     deferred.pop()()
@@ -30,7 +29,8 @@ def test_what_turns_take_is_added_up_until_the_next_iteration() -> None:
 
 
 class Slow:
-    """Heartbeats of members "slow" take all of a turn each, by the clock of the server."""
+    """Heartbeats of members "slow" take all of a turn each, by the clock of the server, and those of members
+    "short" a part of one."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -42,6 +42,7 @@ class Slow:
     def handle(self, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
         self.begun.append(request.member_id)
         self.now_s += 1.5 * TURN_S if request.member_id.startswith("slow") else 0.0
+        self.now_s += TURN_S / 4 if request.member_id == "short" else 0.0
         return HeartbeatResponse()
 
 
@@ -104,3 +105,32 @@ def test_many_connections_together_take_no_more_of_an_iteration() -> None:
                 await answers(client, 1)
 
     asyncio.run(run())
+
+
+def test_short_turns_of_many_connections_fill_an_iteration_too() -> None:
+    """A hundred small requests, each a quarter of a turn, of connections whose turns were as short before."""
+    slow = Slow()
+    rounds: list[int] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            rounds.append(len(slow.begun))
+            loop.call_soon(look)
+
+        async with Shell({HEARTBEAT: slow.handle}, step_clock=slow.clock) as shell:
+            clients = [await shell.client() for _ in range(100)]
+            for client in clients:
+                client.send(HEARTBEAT, 4, beat("short"))
+                await answers(client, 1)
+            look()
+            for client in clients:
+                client.send(HEARTBEAT, 4, beat("short"))
+            for client in clients:
+                await answers(client, 1)
+
+    asyncio.run(run())
+    assert len(slow.begun) == 200
+    most = ITERATION_S / (TURN_S / 4) + 1  # and one whose turn among those that waited has come
+    assert max(after - before for before, after in pairwise(rounds)) <= most
