@@ -210,7 +210,7 @@ class Produce:
         again."""
         if is_wide(request):
             return self._handle_wide(context, request)
-        return self._handle(context, request)
+        return self._begin(_Work(context, request))
 
     async def _handle_wide(self, context: RequestContext, request: ProduceRequest) -> Any:
         """Others have the loop between its pieces. Cancelled, what was begun goes on, and the rest is not
@@ -228,7 +228,7 @@ class Produce:
                 await yield_now()
         outcomes = []
         for piece in pieces(request, transactional_id):
-            outcomes.append(self._handle(context, piece))
+            outcomes.append(self._begin(_Work(context, piece)))
             await yield_now()
         return await self._join(request, outcomes)
 
@@ -256,9 +256,6 @@ class Produce:
         if is_closed:
             return CLOSE
         return joined.response if request.acks else NO_REPLY
-
-    def _handle(self, context: RequestContext, request: ProduceRequest) -> Any:
-        return self._begin(_Work(context, request))
 
     def _begin(self, work: _Work) -> Any:
         context, request = work.context, work.request
@@ -304,7 +301,11 @@ class Produce:
             led = directory.topic_of(topic.topic_id) if by_id else directory.topic_named(topic.name)
             replies: list[PartitionProduceResponse] = []
             work.response.responses.append(TopicProduceResponse(topic.name, topic.topic_id, replies))
-            code = self._topic_refusal(led, by_id, work.context.client_id)
+            code = 0
+            if led is None:
+                code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif led.is_internal and work.context.client_id != ADMIN_CLIENT_ID:
+                code = ErrorCode.INVALID_TOPIC_EXCEPTION
             for asked in topic.partition_data:
                 index = asked.index
                 reply = PartitionProduceResponse(index)
@@ -337,14 +338,6 @@ class Produce:
                     if settings.codec is not None:
                         size_bytes = max(size_bytes, settings.rules.batch_bytes_max)
                 work.needed_bytes += size_bytes + ENTRY_OVERHEAD_BYTES
-
-    @staticmethod
-    def _topic_refusal(led: LedTopic | None, by_id: bool, client_id: str) -> int:
-        if led is None:
-            return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if led.is_internal and client_id != ADMIN_CLIENT_ID:
-            return ErrorCode.INVALID_TOPIC_EXCEPTION
-        return 0
 
     def _find(self, part: _Part) -> bool:
         """Looks for a partition that is not open; False when it is refused."""

@@ -22,25 +22,26 @@ def is_authenticated(context: RequestContext, traits: Traits) -> bool:
     return True
 
 
-def authorise(context: RequestContext, traits: Traits, request: Any) -> ErrorCode | None:
-    """With what code the request is refused as a whole, in its API's own form."""
-    return None
-
-
-def count(context: RequestContext, traits: Traits, request: Any) -> ErrorCode | None:
-    """Likewise, of one that is authorised."""
+def passes(context: RequestContext, traits: Traits, request: Any) -> ErrorCode | None:
+    """Where nobody asks."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Gates:
+    """`authorise`: with what code a request is refused as a whole, in its API's own form. `count`: likewise,
+    of one that is authorised."""
+
     is_authenticated: Callable[[RequestContext, Traits], bool] = is_authenticated
-    authorise: Callable[[RequestContext, Traits, Any], ErrorCode | None] = authorise
-    count: Callable[[RequestContext, Traits, Any], ErrorCode | None] = count
+    authorise: Callable[[RequestContext, Traits, Any], ErrorCode | None] = passes
+    count: Callable[[RequestContext, Traits, Any], ErrorCode | None] = passes
 
     def before(self, handle: Handle, traits: Traits) -> Handle:
-        """The handler behind the gates. It raises KafkaError for what they refuse."""
+        """The handler behind the gates. It raises KafkaError for what they refuse. Where nobody asks it is
+        the handler itself: a request pays for no gate."""
         authorise, count = self.authorise, self.count
+        if authorise is passes and count is passes:
+            return handle
 
         def gated(context: RequestContext, request: Any) -> Any:
             code = authorise(context, traits, request) or count(context, traits, request)

@@ -25,10 +25,10 @@ def is_wide(request: ProduceRequest) -> bool:
     """Whether it names more than may be served in one iteration of the loop. Counted as the decoder counts: a
     wide one was decoded in chunks, and its records lie in memory of their own."""
     count = len(request.topic_data)
+    if count == 1:
+        return len(request.topic_data[0].partition_data) > ELEMENTS_AT_ONCE
     if count > ELEMENTS_AT_ONCE:
         return True
-    if count == 1:
-        count = 0
     for topic in request.topic_data:
         if len(topic.partition_data) != 1:
             count += len(topic.partition_data)
