@@ -63,6 +63,7 @@ PURE = (
     "broker/settings/values.py",
     "broker/network/connection_machine.py",
     "broker/coordinators/groups/config.py",
+    "broker/coordinators/groups/deadlines.py",
     "broker/coordinators/groups/group.py",
     "broker/coordinators/groups/members.py",
     "broker/coordinators/groups/membership.py",

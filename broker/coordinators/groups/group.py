@@ -5,19 +5,21 @@ do goes out as effects.
     CompletingRebalance --leader's assignment is durable--> Stable
     CompletingRebalance, Stable --somebody joins, leaves, expires or changes--> PreparingRebalance
 
-Not responsible for who is in it (membership.py), offsets (offsets.py), timers and durability
-(state_machine.py), nor for wire forms. Protocol metadata and assignments are opaque bytes, so Connect and
-registries work as consumers do; only a consumer's topics are looked at.
+Not responsible for who is in it (membership.py), which of its deadlines is next (deadlines.py), offsets
+(offsets.py), timers and durability (state_machine.py), nor for wire forms. Protocol metadata and assignments
+are opaque bytes, so Connect and registries work as consumers do; only a consumer's topics are looked at.
 
 Keeps true: a member holds an assignment of the current generation only once that assignment is durable; at
 most one generation has members that may commit; the generation never falls; a waiting JoinGroup or SyncGroup
-is answered by some `on_tick` at the latest.
+is answered by some `on_tick` at the latest. An event looks at all members only where the group goes from one
+phase to the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from millrace.broker.coordinators.groups.deadlines import Deadlines
 from millrace.broker.coordinators.groups.members import (
     Effect,
     GroupState,
@@ -52,6 +54,7 @@ class Group:
     machine's."""
 
     __slots__ = (
+        "_deadlines",
         "_has_newcomer",
         "_initial_delay_left_ms",
         "_initial_delay_ms",
@@ -88,7 +91,9 @@ class Group:
         self.subscribed: frozenset[str] | None = None
         # wall clock; written by the state machine, which is told the time
         self.state_since_ms: int | None = None
-        self._pending: dict[str, int] = {}  # member ids given out (MEMBER_ID_REQUIRED) -> deadline
+        # Member ids given out (MEMBER_ID_REQUIRED) -> deadline. No id is here and a member's.
+        self._pending: dict[str, int] = {}
+        self._deadlines = Deadlines(self.members, self._pending)
         self._unsynced: dict[str, None] = {}  # members of this generation that have not sent SyncGroup yet
         self._phase_deadline_ms = NEVER_MS
         self._initial_delay_left_ms: int | None = None  # not None: in the first join phase of an empty group
@@ -164,7 +169,7 @@ class Group:
         member = self.members.get(request.member_id or self.membership.static_id(request.instance_id) or "")
         if self.state is GroupState.PREPARING:
             is_waiting = member is not None and member.join_token is not None
-            return is_waiting or len(self.membership.joined()) < self._size_max
+            return is_waiting or self.membership.joined_count < self._size_max
         return member is not None or len(self.members) < self._size_max
 
     def _is_supported(self, request: JoinRequest) -> bool:
@@ -180,8 +185,9 @@ class Group:
             return self._replace_static(self.members[static_id], request, member_id, token, now_ms)
         if instance_id is None and request.requires_known_id:
             if len(self._pending) >= PENDING_MAX:
-                del self._pending[next(iter(self._pending))]
-            self._pending[member_id] = now_ms + request.session_timeout_ms
+                self._forget_pending(next(iter(self._pending)))
+            due_ms = self._pending[member_id] = now_ms + request.session_timeout_ms
+            self._deadlines.set(member_id, due_ms)
             return [Reply(token, JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id))]
         return self._add_and_rebalance(request, member_id, token, now_ms)
 
@@ -192,9 +198,10 @@ class Group:
         )
         if stays:
             return [Reply(token, self._join_answer(member))]
-        released = _release_join(member, ErrorCode.REBALANCE_IN_PROGRESS)  # its client asked again elsewhere
+        # its client asked again elsewhere
+        released = self._release_join(member, ErrorCode.REBALANCE_IN_PROGRESS)
         self._update(member, request)
-        member.join_token = token
+        self.membership.begin_join(member, token)
         return [*released, *self._rebalance(now_ms)]
 
     def _add_and_rebalance(
@@ -206,11 +213,12 @@ class Group:
         if not self.members:
             self.protocol_type = request.protocol_type
         self._has_newcomer = self._initial_delay_left_ms is not None
+        self._forget_pending(member_id)
         self.membership.insert(member)
         self._update(member, request)
-        member.join_token = token
+        self.membership.begin_join(member, token)
         member.deadline_ms = now_ms + NEW_MEMBER_JOIN_MS
-        self._pending.pop(member_id, None)
+        self._deadlines.set(member_id, member.deadline_ms)
         return self._rebalance(now_ms)
 
     def _replace_static(
@@ -219,17 +227,18 @@ class Group:
         """A static member came back: its new id takes the old one's place, without a rebalance when nothing
         changed."""
         code = ErrorCode.FENCED_INSTANCE_ID
-        released = [*_release_join(old, code), *_release_sync(old, code)]
+        released = [*self._release_join(old, code), *_release_sync(old, code)]
         new = Member(
             member_id, old.instance_id, old.client_id, old.client_host, 0, 0, old.protocols, old.assignment
         )
         was_leader = self.leader == old.member_id
         self.membership.replace(old, new)
+        self._deadlines.forget(old.member_id)
         self._unsynced.pop(old.member_id, None)
         self._update(new, request)
-        _restart_session(new, now_ms)
+        self._restart_session(new, now_ms)
         if self.state is not GroupState.STABLE or self.membership.choose_protocol() != self.protocol:
-            new.join_token = token
+            self.membership.begin_join(new, token)
             return [*released, *self._rebalance(now_ms)]
         answer = self._join_answer(new)
         if was_leader and request.supports_skipping_assignment:
@@ -248,7 +257,7 @@ class Group:
             for member in self.members.values():
                 if member.sync_token is not None:
                     effects += _release_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
-                    _restart_session(member, now_ms)
+                    self._restart_session(member, now_ms)
             is_first = self.state is GroupState.EMPTY
             self.state = GroupState.PREPARING
             self._unsynced, self._is_storing = {}, False
@@ -269,7 +278,7 @@ class Group:
     def _end_join_if_complete(self, now_ms: int) -> list[Effect]:
         if self.state is not GroupState.PREPARING or self._initial_delay_left_ms is not None:
             return []
-        if self._pending or any(member.join_token is None for member in self.members.values()):
+        if self._pending or self.membership.joined_count < len(self.members):
             return []
         return self._end_join(now_ms)
 
@@ -277,7 +286,7 @@ class Group:
         """The join phase is over: a new generation, or an empty group."""
         self._initial_delay_left_ms = None
         for member in [m for m in self.members.values() if m.join_token is None and m.instance_id is None]:
-            self.membership.remove(member)
+            self._remove(member)
         joined = self.membership.joined()
         if self.members and not joined:  # static ones that are away: their sessions decide
             self._phase_deadline_ms = now_ms + max(AWAY_MS_MIN, self.membership.rebalance_timeout_ms())
@@ -294,11 +303,8 @@ class Group:
         self._unsynced = dict.fromkeys(self.members)
         for member in self.members.values():
             member.assignment, member.is_new = b"", False
-            _restart_session(member, now_ms)
-        effects: list[Effect] = [Reply(member.join_token, self._join_answer(member)) for member in joined]
-        for member in joined:
-            member.join_token = None
-        return effects
+            self._restart_session(member, now_ms)
+        return [Reply(self.membership.end_join(member), self._join_answer(member)) for member in joined]
 
     def _become_empty(self) -> list[Effect]:
         self.state = GroupState.EMPTY
@@ -352,7 +358,7 @@ class Group:
         """A Store effect is durable, or was refused (`error`). A late one, of a generation that is over,
         changes nothing but that nobody waits for it any more."""
         if store.returned is not None:
-            resume_session_timer(store.returned, now_ms)
+            self.resume_session_timer(store.returned, now_ms)
         if (
             self.state is not GroupState.COMPLETING
             or store.generation != self.generation
@@ -369,7 +375,7 @@ class Group:
                     Reply(member.sync_token, SyncAnswer(error) if error else self._sync_answer(member))
                 )
                 member.sync_token = None
-                _restart_session(member, now_ms)
+                self._restart_session(member, now_ms)
         return [*effects, *self._rebalance(now_ms)] if error else effects
 
     # heartbeats, commits, leaving, expiry
@@ -383,7 +389,7 @@ class Group:
             return error
         if generation != self.generation:
             return ErrorCode.ILLEGAL_GENERATION
-        _restart_session(self.members[member_id], now_ms)
+        self._restart_session(self.members[member_id], now_ms)
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING else ErrorCode.NONE
 
     def on_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> int:
@@ -400,7 +406,7 @@ class Group:
             return ErrorCode.ILLEGAL_GENERATION
         if self.state is GroupState.COMPLETING:
             return ErrorCode.REBALANCE_IN_PROGRESS
-        _restart_session(self.members[member_id], now_ms)
+        self._restart_session(self.members[member_id], now_ms)
         return ErrorCode.NONE
 
     def pause_session_timer(self, member_id: str) -> Member | None:
@@ -412,6 +418,13 @@ class Group:
             member.in_flight_writes += 1
         return member
 
+    def resume_session_timer(self, member: Member, now_ms: int) -> None:
+        """A write of the member is durable and answered: its session starts anew, if it has not left or been
+        replaced in the meantime."""
+        member.in_flight_writes -= 1
+        if self.members.get(member.member_id) is member:
+            self._restart_session(member, now_ms)
+
     def on_leave(
         self, leaving: Iterable[tuple[str, str | None]], now_ms: int
     ) -> tuple[list[int], list[Effect]]:
@@ -421,7 +434,7 @@ class Group:
         effects: list[Effect] = []
         left_count = len(self.members)
         for member_id, instance_id in leaving:
-            if self._pending.pop(member_id, None) is not None:
+            if self._forget_pending(member_id):
                 errors.append(ErrorCode.NONE)
                 continue
             member_id = member_id or self.membership.static_id(instance_id) or ""
@@ -432,19 +445,16 @@ class Group:
         return errors, effects + self._after_departure(left_count - len(self.members), now_ms)
 
     def on_tick(self, now_ms: int) -> list[Effect]:
-        """Expires what is due: given-out ids, sessions, the phase."""
+        """Expires what is due: given-out ids, sessions, the phase. Of very many sessions it ends some, and
+        the next deadline is not behind `now_ms`; the phase, which asks who is here, ends behind the last of
+        them."""
         effects: list[Effect] = []
-        for member_id in [name for name, deadline_ms in self._pending.items() if deadline_ms <= now_ms]:
-            del self._pending[member_id]
-        expired = [
-            member
-            for member in self.members.values()
-            if member.has_session_timer and member.deadline_ms <= now_ms
-        ]
-        for member in expired:
-            effects += self._drop(member)
-        effects += self._after_departure(len(expired), now_ms)
-        if self._phase_deadline_ms <= now_ms:
+        members_count = len(self.members)
+        for name in self._deadlines.take_due(now_ms):
+            if self._pending.pop(name, None) is None:
+                effects += self._drop(self.members[name])
+        effects += self._after_departure(members_count - len(self.members), now_ms)
+        if self._phase_deadline_ms <= now_ms and not self._deadlines.has_due(now_ms):
             effects += self._on_phase_deadline(now_ms)
         return effects
 
@@ -461,27 +471,40 @@ class Group:
         self._phase_deadline_ms = NEVER_MS
         late = [self.members[name] for name in self._unsynced]
         for member in late:
-            self.membership.remove(member)
+            self._remove(member)
         return self._rebalance(now_ms) if late else []
 
     def next_deadline_ms(self) -> int:
-        """When on_tick must run next, NEVER_MS if nothing is due ever."""
-        sessions = [member.deadline_ms for member in self.members.values() if member.has_session_timer]
-        return min([self._phase_deadline_ms, *self._pending.values(), *sessions])
+        """When on_tick must run next, NEVER_MS if nothing is due ever. It may be told early where very many
+        sessions were extended since it was asked last."""
+        return min(self._phase_deadline_ms, self._deadlines.next_ms())
 
     def _forget(self, member_id: str, now_ms: int) -> list[Effect]:
         """The group is full for one that was a member, or had an id already."""
-        self._pending.pop(member_id, None)
+        self._forget_pending(member_id)
         member = self.members.get(member_id)
         if member is None:
             return self._after_departure(0, now_ms)
         return self._drop(member) + self._after_departure(1, now_ms)
 
+    def _forget_pending(self, member_id: str) -> bool:
+        """Whether the id had been given out, and was not used."""
+        if self._pending.pop(member_id, None) is None:
+            return False
+        self._deadlines.forget(member_id)
+        return True
+
     def _drop(self, member: Member) -> list[Effect]:
-        self.membership.remove(member)
-        self._unsynced.pop(member.member_id, None)
         code = ErrorCode.UNKNOWN_MEMBER_ID
-        return [*_release_join(member, code), *_release_sync(member, code)]
+        effects: list[Effect] = [*self._release_join(member, code), *_release_sync(member, code)]
+        self._unsynced.pop(member.member_id, None)
+        self._remove(member)
+        return effects
+
+    def _remove(self, member: Member) -> None:
+        """A member that waits for nothing."""
+        self.membership.remove(member)
+        self._deadlines.forget(member.member_id)
 
     def _after_departure(self, members_count: int, now_ms: int) -> list[Effect]:
         """So many members left, and perhaps some that only had an id."""
@@ -501,7 +524,7 @@ class Group:
         come are refused."""
         for member in members:
             self.membership.insert(member)
-            _restart_session(member, now_ms)
+            self._restart_session(member, now_ms)
         if leader in self.members:
             self.membership.leader = leader
         self.state = GroupState.STABLE if self.members else GroupState.EMPTY
@@ -513,12 +536,22 @@ class Group:
         """Deleted, or its coordinator ends: whoever waits is told to look again."""
         replies: list[Reply] = []
         for member in self.members.values():
-            replies += _release_join(member, error) + _release_sync(member, error)
+            replies += self._release_join(member, error) + _release_sync(member, error)
         self.state = GroupState.DEAD
         self._phase_deadline_ms = NEVER_MS
         return replies
 
     # small parts
+
+    def _restart_session(self, member: Member, now_ms: int) -> None:
+        """Also where its timer was paused and runs from now on."""
+        due_ms = member.deadline_ms = now_ms + member.session_timeout_ms
+        self._deadlines.set(member.member_id, due_ms)
+
+    def _release_join(self, member: Member, error: int) -> list[Reply]:
+        token = self.membership.end_join(member)
+        member_id = "" if error == ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
+        return [] if token is None else [Reply(token, JoinAnswer(error, member_id))]
 
     def _update(self, member: Member, request: JoinRequest) -> None:
         self.membership.change_protocols(member, request.protocols)
@@ -536,23 +569,6 @@ class Group:
 
     def _sync_answer(self, member: Member) -> SyncAnswer:
         return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
-
-
-def resume_session_timer(member: Member, now_ms: int) -> None:
-    """A write of the member is durable and answered: its session starts anew, if it has not left or been
-    replaced in the meantime."""
-    member.in_flight_writes -= 1
-    _restart_session(member, now_ms)
-
-
-def _restart_session(member: Member, now_ms: int) -> None:
-    member.deadline_ms = now_ms + member.session_timeout_ms
-
-
-def _release_join(member: Member, error: int) -> list[Reply]:
-    token, member.join_token = member.join_token, None
-    member_id = "" if error == ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
-    return [] if token is None else [Reply(token, JoinAnswer(error, member_id))]
 
 
 def _release_sync(member: Member, error: int) -> list[Reply]:

@@ -1,13 +1,16 @@
 """Who is in a classic group: members by id and by instance id, the leader, and which protocols they share.
 Pure.
 
-Not here: phases, generations, answers (group.py). Keeps true: an instance id names a member that is here;
-there is a leader when there are members; the count of a protocol is the number of members that have it.
+Not here: phases, generations, answers (group.py), deadlines (deadlines.py). Keeps true: an instance id names
+a member that is here; there is a leader when there are members; the count of a protocol is the number of
+members that have it, and `joined_count` of those that wait for the end of the join phase. So a question about
+all members is one about a count, and costs the same in a group of any size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from millrace.broker.coordinators.groups.members import Described, Member
 from millrace.protocol.coordinator_records import subscribed_topics
@@ -24,20 +27,23 @@ def protocols_bytes(protocols: Sequence[tuple[str, bytes]]) -> int:
 
 
 class Membership:
-    """In order of joining. `size_bytes`: what the members take in memory, more or less."""
+    """In order of joining. `size_bytes`: what the members take in memory, more or less. A member's join token
+    is changed here alone."""
 
-    __slots__ = ("_described", "_static", "_support", "leader", "members", "size_bytes")
+    __slots__ = ("_described", "_static", "_support", "joined_count", "leader", "members", "size_bytes")
 
     def __init__(self) -> None:
         self.size_bytes = 0
         self.members: dict[str, Member] = {}
+        self.joined_count = 0  # members that have a join token
         self.leader: str | None = None
         self._static: dict[str, str] = {}  # instance id -> member id
         self._support: dict[str, int] = {}  # protocol -> how many members have it
         self._described: tuple[str | None, list[Described]] | None = None  # until somebody changes
 
     def insert(self, member: Member) -> None:
-        """The first one leads."""
+        """The first one leads. It does not wait for anything yet."""
+        assert member.join_token is None
         self.members[member.member_id] = member
         self.size_bytes += _member_bytes(member)
         if member.instance_id is not None:
@@ -46,7 +52,8 @@ class Membership:
         self.leader = self.leader or member.member_id
 
     def remove(self, member: Member) -> None:
-        """If it led, the one that joined first among the others does."""
+        """If it led, the one that joined first among the others does. It waits for nothing any more."""
+        assert member.join_token is None
         del self.members[member.member_id]
         self.size_bytes -= _member_bytes(member)
         self._count(member.protocols, -1)
@@ -75,6 +82,19 @@ class Membership:
             self._support[name] = self._support.get(name, 0) + change
             if not self._support[name]:
                 del self._support[name]
+
+    def begin_join(self, member: Member, token: object) -> None:
+        """It waits for the end of the join phase, and for nothing of the kind already."""
+        assert token is not None
+        assert member.join_token is None
+        member.join_token = token
+        self.joined_count += 1
+
+    def end_join(self, member: Member) -> Any:
+        """Its join token, or None if it does not wait; it does not any more."""
+        token, member.join_token = member.join_token, None
+        self.joined_count -= token is not None
+        return token
 
     # questions
 

@@ -27,7 +27,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from millrace.broker.coordinators.groups.config import CoordinatorSettings
-from millrace.broker.coordinators.groups.group import CONSUMER, GROUP_BYTES, Group, resume_session_timer
+from millrace.broker.coordinators.groups.group import CONSUMER, GROUP_BYTES, Group
 from millrace.broker.coordinators.groups.members import (
     Effect,
     GroupState,
@@ -93,7 +93,7 @@ class GroupStored(NamedTuple):
 class CommitStored:
     """A deferred effect: the session timer of the member that made a commit runs again."""
 
-    group_id: str
+    group: Group
     member: Member
 
 
@@ -327,10 +327,8 @@ class GroupStateMachine:
 
     def on_durable(self, event: GroupStored | CommitStored, now: Now) -> Decision:
         if isinstance(event, CommitStored):
-            member = event.member
-            resume_session_timer(member, now.tick_ms)
-            # Not the group's next deadline, which would look at every member for each commit.
-            return Decision(timers=[(event.group_id, member.deadline_ms)])
+            event.group.resume_session_timer(event.member, now.tick_ms)
+            return Decision(timers=[(event.group.group_id, event.member.deadline_ms)])
         group, store = event
         return self._run(group, now, lambda: group.on_stored(store, ErrorCode.NONE, now.tick_ms))
 
@@ -439,9 +437,11 @@ class GroupStateMachine:
         grown_bytes = sum([offsets.apply(group_id, *position) for position in positions])
         if grown_bytes:
             self._charge(group_id, grown_bytes)
-        member = self.groups[group_id].pause_session_timer(member_id) if records else None
-        if member is not None:
-            decision.deferred.append(CommitStored(group_id, member))
+        if records:
+            group = self.groups[group_id]
+            member = group.pause_session_timer(member_id)
+            if member is not None:
+                decision.deferred.append(CommitStored(group, member))
         return decision
 
     def refusal_of_offset_delete(self, group_id: str) -> int:

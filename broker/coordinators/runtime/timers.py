@@ -1,10 +1,11 @@
 """Timers of many keys, most of which only ever move away, over one timer of the loop. Pure.
 
-A heartbeat moves a deadline further; nothing is done about that until the old time has come, and then the
-state machine is asked for the new one. So a heartbeat costs nothing here.
+A heartbeat moves a deadline further; nothing is done about that until the old time has come, and then whoever
+keeps the deadline is asked for the new one. So a heartbeat costs nothing here. A shard has one of these over
+its groups, and each group one over its members.
 
-Keeps true: a key's timer is never later than the earliest time that was set since it last fired; the heap
-holds at most about twice as many entries as there are keys.
+Keeps true: a key's timer is never later than the earliest time that was set since it last fired or was moved;
+a set leaves at most about twice as many entries in the heap as there are keys.
 """
 
 from __future__ import annotations
@@ -34,11 +35,25 @@ class Timers:
             heappush(self._heap, (due_ms, key))
         return True
 
+    def move(self, key: str, due_ms: int) -> None:
+        """The key's timer fires at `due_ms`, be that later than it would have or earlier."""
+        self.forget(key)
+        self.set(key, due_ms)
+
+    def forget(self, key: str) -> None:
+        """The key has no timer, if it had one."""
+        self._due_ms.pop(key, None)
+
     def next_due_ms(self) -> int | None:
+        first = self.first()
+        return None if first is None else first[0]
+
+    def first(self) -> tuple[int, str] | None:
+        """The earliest timer: when it fires, and its key."""
         heap = self._heap
         while heap and self._due_ms.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
-        return heap[0][0] if heap else None
+        return heap[0] if heap else None
 
     def take_due(self, now_ms: int, count_max: int) -> list[str]:
         """Keys whose timer is due, each once, the earliest first; they have none afterwards."""

@@ -118,7 +118,7 @@ class Dialogue:
 
     def say_heartbeat(self, plain: list[str], values: dict[str, str]) -> Iterator[str]:
         group = self.group
-        code = ErrorCode.UNKNOWN_MEMBER_ID
+        code: int = ErrorCode.UNKNOWN_MEMBER_ID
         if group is not None:
             code = group.on_heartbeat(plain[0], values.get("static"), int(values["gen"]), self.now_ms)
         yield name_of(code)

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from millrace.broker.coordinators.groups.config import CoordinatorSettings
-from millrace.broker.coordinators.groups.group import Group, resume_session_timer
+from millrace.broker.coordinators.groups.group import Group
 from millrace.broker.coordinators.groups.members import (
     GroupState,
     JoinAnswer,
     JoinRequest,
-    Member,
     SyncAnswer,
     SyncRequest,
 )
@@ -152,7 +151,7 @@ class Storm:
         ):
             member = group.pause_session_timer(client.member_id)
             if member is not None:
-                self.waiting.append((len(self.log), member))
+                self.waiting.append((len(self.log), (group, member)))
 
     def pass_time(self, number: int) -> None:
         self.run_until(self.now_ms + self.chance.choice([100, 3_000, 12_000]))
@@ -174,10 +173,11 @@ class Storm:
             _, outcome = self.waiting.pop(0)
             if isinstance(outcome, GroupStored):
                 self.carry_out(self.shard.on_durable(outcome, self.now))
-            elif isinstance(outcome, Member):
-                resume_session_timer(outcome, self.now_ms)
-            else:
+            elif isinstance(outcome, Reply):
                 self.give(outcome)
+            else:
+                group, member = outcome
+                group.resume_session_timer(member, self.now_ms)
 
     def crash(self) -> None:
         """What is durable remains, and perhaps more."""
@@ -238,6 +238,14 @@ class Storm:
         if group.state in (GroupState.STABLE, GroupState.COMPLETING):
             assert group.leader in group.members
             assert group.protocol is not None
+        assert group.membership.joined_count == len(group.membership.joined())
+        assert group.next_deadline_ms() == looked_for(group)
+
+
+def looked_for(group: Group) -> int:
+    """The next deadline, found by looking at everybody."""
+    sessions = [each.deadline_ms for each in group.members.values() if each.has_session_timer]
+    return min([group._phase_deadline_ms, *group._pending.values(), *sessions])
 
 
 @pytest.mark.parametrize("seed", range(60))
