@@ -196,8 +196,7 @@ class ObjectWal:
         self._clean(scan, listing, extent)
         if self.is_new:
             self._close_batch()
-            await self._wait_idle()
-            self._check_open()
+            await self._settle()
 
     def _clean(self, scan: ObjectScan, listing: Listing, extent: Extent) -> None:
         """Deletes what no recovery needs; where there was damage, that and what was given up wait for the
@@ -381,7 +380,8 @@ class ObjectWal:
             self._close_batch()
 
     async def reset(self) -> None:
-        """As the contract says; and ends what damage there was."""
+        """As the contract says; and ends what damage there was. A close ends its wait for a store that does
+        not answer: WalClosed."""
         is_damaged = bool(self.damages) or self._taken.is_root_damaged
         await self.trim(
             self._writer.confirmed if is_damaged else min(self._appended_end, self._writer.confirmed)
@@ -390,13 +390,25 @@ class ObjectWal:
             # No seal stands behind what was read, so only an object of ours, by its link, makes void what
             # arrives there late.
             self._close_batch()
-            await self._wait_idle()
-            self._check_open()
+            await self._settle()
         if self._taken.is_root_damaged:
-            await self._fence.put_root()
+            await self._put_root()
         self.damages = []
         self._leftovers.add(self._kept)
         self._kept = []
+
+    async def _put_root(self) -> None:
+        """Given up, its outcome unknown, when the log is closed or fails: the root is put again by the reset
+        of whoever finds it damaged."""
+        putting = asyncio.create_task(self._fence.put_root(), name="wal-root")
+        putting.add_done_callback(lambda _: self._pulse())
+        try:
+            while not putting.done():
+                self._check_open()
+                await self._moved.wait()
+            await putting
+        finally:
+            putting.cancel()
 
     async def close(self) -> None:
         """As the contract says, but waits no longer than the settings allow for a store that does not answer:
@@ -431,6 +443,14 @@ class ObjectWal:
         self._closing_slot = self._batcher.slot
         self._close_batch()
         await self._wait_idle()
+
+    async def _settle(self) -> None:
+        """Until all that was put is confirmed. Raises as an append does, WalClosed also for a close that came
+        meanwhile."""
+        while not self._writer.is_idle:
+            self._check_open()
+            await self._moved.wait()
+        self._check_open()
 
     async def _wait_idle(self) -> None:
         """Until all that was put is confirmed, or the log has failed."""

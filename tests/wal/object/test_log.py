@@ -573,6 +573,41 @@ async def test_a_close_does_not_wait_for_ever() -> None:
     assert [bytes(found.payload) for found in records][:1] == [payload(1)]
 
 
+@pytest.mark.parametrize("waits_for", ["trim", "mark", "root"])
+def test_a_reset_ends_with_a_close(waits_for: str) -> None:
+    """The store does not answer while a log is reset: a close ends the wait, whatever it is for, and whoever
+    resets is told; the next owner resets it."""
+
+    async def run() -> None:
+        bucket = make_bucket()
+        changes: dict[str, Any] = {"fence": "conditional", "corruption": "skip"}
+        if waits_for != "root":
+            changes = {"fence": "reservation"}
+        wal, _, journal = await start_wal(bucket, 1, **changes)
+        first = wal.append(payload(1))
+        await journal.reach(first.end)
+        if waits_for == "mark":
+            await wal.trim(first.end)
+        store = store_on(bucket, "second")
+        if waits_for == "root":
+            bucket.rot(root_key(1), 20)
+            store.plan("put", *[StoreFault.REFUSED] * 100)
+        wal, _ = await recover_wal(bucket, 2, store, close_wait_ms=3000, **changes)
+        bucket.is_away = waits_for != "root"
+        resetting = asyncio.create_task(wal.reset())
+        await asyncio.sleep(10)
+        assert not resetting.done()
+        await wal.close()
+        with pytest.raises(WalClosed):
+            await asyncio.wait_for(resetting, 60)
+        bucket.is_away = False
+        wal, _ = await recover_wal(bucket, 3, **changes)
+        await wal.reset()
+        await wal.close()
+
+    run_simulation(lambda loop: run())
+
+
 @simulated
 async def test_damage_is_named_by_its_place() -> None:
     """A byte flipped in a header or a record, an object cut short, one replaced by another, one gone:
