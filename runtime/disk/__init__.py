@@ -76,6 +76,7 @@ class BlockFile(Protocol):
     size_bytes: int
     is_direct: bool  # False: writes go through the page cache, synchronously
     is_new: bool  # made when it was opened: all of it reads as zeros
+    is_device: bool  # keeps its size
     is_exclusive: bool  # no other process on this machine has it open; False only where that was allowed
 
     def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]:

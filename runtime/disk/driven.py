@@ -34,6 +34,7 @@ class DrivenBlockFile(ABC):
         self.size_bytes = descriptor.size_bytes
         self.is_direct = descriptor.is_direct
         self.is_new = descriptor.is_new
+        self.is_device = descriptor.is_device
         self.is_exclusive = descriptor.is_exclusive
         self._descriptor = descriptor
         self._loop = loop

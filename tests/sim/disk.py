@@ -535,6 +535,7 @@ class SimBlockFile:
         self.size_bytes = len(self._file.durable)
         self.is_direct = is_direct
         self.is_new = False  # so that what looks at a place that may hold something looks at each
+        self.is_device = self._file.is_device
         self.is_exclusive = True
         self._under_way = 0
         self._is_closed = False

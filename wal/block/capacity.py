@@ -4,7 +4,12 @@ disk.
     new, in a file      the largest power of two that is no more than a tenth of the free bytes, from 64 MiB
                         to 2 GiB
     new, on a device    all of it, up to 2 GiB
+    made beforehand     a file of 64 MiB or more that no log was made in yet: all of it, up to 2 GiB, and it
+                        is told, for a start may have been killed while it made a larger one
     not new             as it is: what was chosen once stays, however much is free by now
+
+A shorter file without a log is what is left of making one: where the file system cannot reserve space the
+file grows while zeros are written. It is made as a new one is. Who wants a log as small gives its capacity.
 
 Not here: making the file (device.py), what was said (kind.py). The rule stands in docs/settings.md at
 s3.wal.capacity.
@@ -41,19 +46,22 @@ def choose_capacity(free_bytes: int) -> int:
 class Settled:
     settings: BlockWalSettings
     free_bytes: int | None  # of the disk that a new log's file is to lie on
+    is_beforehand: bool = False  # a new log in a file or device that is there, which says its size
 
     def note(self, path: str) -> None:
         """Tells of a new log, loudly where it is a small one that nobody asked for."""
-        if self.free_bytes is None:
+        if self.free_bytes is None and not self.is_beforehand:
             return
         size_bytes, is_given = self.settings.capacity_bytes, self.settings.is_capacity_given
         log.log(
             logging.INFO if is_given or size_bytes == MOST_BYTES else logging.WARNING,
-            "WAL %s is new: it takes %d bytes (%d MiB) at once, of %d that are free there%s",
+            "WAL %s is new: it takes %d bytes (%d MiB) %s%s",
             path,
             size_bytes,
             size_bytes // MIB,
-            self.free_bytes,
+            "that are there without a log"
+            if self.free_bytes is None
+            else f"at once, of {self.free_bytes} that are free there",
             "" if is_given else "; s3.wal.capacity gives it another size",
         )
 
@@ -71,8 +79,10 @@ async def settle_capacity(
             await file.close()
         if header is not None:
             return Settled(_or_given(settings, header.capacity_bytes), None)
-        if file.size_bytes >= RING_START:  # a device, or a file that was made for the log
-            return Settled(_or_given(settings, min(MOST_BYTES, file.size_bytes)), None)
+        is_kept = file.is_device or settings.is_capacity_given
+        if file.size_bytes >= (RING_START if is_kept else LEAST_BYTES):
+            settings = _or_given(settings, min(MOST_BYTES, file.size_bytes))
+            return Settled(settings, None, is_beforehand=not settings.is_capacity_given)
     free_bytes = disk.free_bytes(path)
     settings = _or_given(settings, choose_capacity(free_bytes))
     size_bytes = settings.capacity_bytes

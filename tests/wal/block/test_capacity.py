@@ -140,14 +140,46 @@ def test_no_room_for_the_least_log() -> None:
     run_simulation(lambda loop: main())
 
 
-def test_a_place_of_a_given_size_is_used_as_a_whole() -> None:
+def test_a_place_of_a_given_size_is_used_as_a_whole(caplog: pytest.LogCaptureFixture) -> None:
     """A file that was made for the log beforehand, or a device: no more than it has, whatever is free around
-    it."""
+    it; and that is told, for the size was nobody's choice where a start was killed over a larger one."""
 
     async def main() -> None:
-        disk = SimDisk(capacity_bytes=1 << 40)
-        file = await disk.open_block("/data/wal", RING_START + 96 * MIB)
-        await file.close()
-        assert await opened(disk, 1) == RING_START + 96 * MIB
+        for is_device in (False, True):
+            disk = SimDisk(capacity_bytes=1 << 40)
+            size_bytes = RING_START + (8 if is_device else 96) * MIB
+            if is_device:
+                disk.add_device("/data/wal", size_bytes)
+            else:
+                await (await disk.open_block("/data/wal", size_bytes)).close()
+            with caplog.at_level(logging.INFO):
+                await opened(disk, 1)
+                assert len(disk.files["/data/wal"].visible) == size_bytes
+                assert told(caplog) == [
+                    f"WAL /data/wal is new: it takes {size_bytes} bytes ({size_bytes // MIB} MiB) that are "
+                    "there without a log; s3.wal.capacity gives it another size"
+                ]
+                await opened(disk, 2)
+                assert told(caplog) == []
+
+    run_simulation(lambda loop: main())
+
+
+def test_what_is_left_of_making_a_log_is_made_as_a_new_one(caplog: pytest.LogCaptureFixture) -> None:
+    """A file shorter than any log that nobody gave a size: the start that made it was killed while zeros were
+    written. It becomes what a new log would, and says so; with a capacity, what was asked for."""
+
+    async def main() -> None:
+        for length, capacity, becomes in (
+            (RING_START - 4096, "", 128 * MIB),
+            (RING_START, "", 128 * MIB),
+            (LEAST_BYTES - 4096, "", 128 * MIB),
+            (RING_START, "1MiB", MIB),
+        ):
+            disk = SimDisk(capacity_bytes=1400 * MIB)
+            await (await disk.open_block("/data/wal", length)).close()
+            with caplog.at_level(logging.INFO):
+                assert await opened(disk, 1, **({"capacity": capacity} if capacity else {})) == becomes
+            assert len(told(caplog)) == (not capacity)
 
     run_simulation(lambda loop: main())
