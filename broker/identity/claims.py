@@ -34,6 +34,7 @@ from millrace.broker.identity.claim_format import (
     encode_claim,
     series_prefix,
 )
+from millrace.broker.identity.known_time_text import shown
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.image.publisher import MetadataPublisher
 from millrace.kraft.tables.claims import METADATA_SERIES
@@ -124,7 +125,10 @@ def why_refused(newest: OwnerClaim, image: MetadataImage) -> str:
         else f"for node {newest.series}"
     )
     verb = "claimed" if newest.is_standing else "released"
-    told = f"was {verb} {what} by incarnation {uuid_text(newest.incarnation)} (number {newest.number})"
+    told = (
+        f"was {verb} {what} by incarnation {uuid_text(newest.incarnation)} (number {newest.number}, at "
+        f"{shown(newest.wall_ms)} by its clock)"
+    )
     remedy = (
         "nothing was changed: start with the log directory (log.dirs) that was in use last; a copy of it may "
         "not run beside it, "

@@ -297,7 +297,8 @@ def test_who_is_first_at_the_same_instant_has_it() -> None:
                 await MemoryObjectStore.put(fixture.store, key, [encode_claim(other)])
 
         fixture.store.on_put = on_put
-        with pytest.raises(BindingRefused, match="was claimed for node 1 by incarnation"):
+        claimed = r"was claimed for node 1 by incarnation .*number 2, at 1970-01-01 00:00:00 UTC by its clock"
+        with pytest.raises(BindingRefused, match=claimed):
             await fixture.start()
         assert await fixture.newest(1) == other
         with pytest.raises(BindingRefused):
