@@ -143,14 +143,16 @@ class AlterConfigs:
         return response
 
     async def _prepare(self, request: Any, place: int) -> Answers:
-        """On return what this broker's resource asks for is listened on, unless it is only validated, or the
-        answer says why it cannot be."""
+        """On return what this broker's resource asks for is listened on, or could be where it is only
+        validated; else the answer says why it cannot be."""
         before, after = self._own_values(), self._values_after(request, place)
         if after is None:
             return {}
         try:
             endpoints = self._listeners.rules.judge(before, after)
-            if not request.validate_only:
+            if request.validate_only:
+                await self._listeners.check(endpoints)
+            else:
                 await self._listeners.prepare(endpoints)
         except ValueError as error:
             key = LISTENERS if after.get(LISTENERS) != before.get(LISTENERS) else PROTOCOL_MAP

@@ -2,7 +2,9 @@
 change is accepted.
 
     prepare      binds what a change asks for and is not there yet, so that it can be refused where an address
-                 is taken
+                 is taken; but for an address that a listener has which the change closes or moves: that is
+                 bound as soon as the change is committed, so that two listeners may swap their addresses
+    check        as `prepare`, and gives up again what it bound: of a change that is only validated
     on_image     what is committed holds: what it does not name is closed, what it names and is not bound (a
                  change that was not prepared here, or whose answer came too late) is bound behind it
     settle       the change has its answer: what was prepared and is not wanted goes again
@@ -69,9 +71,32 @@ class Listeners:
         """On return all of them are bound. Raises ListenFailed. `settle` has to follow, whatever becomes of
         it."""
         async with self._binding:
+            leaving = self._leaving_ports(endpoints)
             self._prepared = tuple(endpoint for endpoint in endpoints if endpoint not in self._server.bound)
             for endpoint in self._prepared:
-                await self._server.open(endpoint)
+                try:
+                    await self._server.open(endpoint)
+                except ListenFailed:
+                    if endpoint.port not in leaving:
+                        raise
+
+    async def check(self, endpoints: Sequence[Endpoint]) -> None:
+        """Raises ListenFailed where `prepare` would, by now; on return nothing is bound that was not."""
+        async with self._binding:
+            leaving = self._leaving_ports(endpoints)
+            for endpoint in endpoints:
+                if endpoint in self._server.bound:
+                    continue
+                try:
+                    await self._server.check_free(endpoint)
+                except ListenFailed:
+                    if endpoint.port not in leaving:
+                        raise
+
+    def _leaving_ports(self, endpoints: Sequence[Endpoint]) -> frozenset[int]:
+        """Of listeners that are bound and are not among these: free once the change is committed."""
+        bound = self._server.bound
+        return frozenset(real.port for asked, real in bound.items() if asked not in endpoints)
 
     def settle(self) -> None:
         self._prepared = ()

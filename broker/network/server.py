@@ -175,6 +175,10 @@ class Server:
             raise ListenFailed(host, port, "the broker is stopping")
         self._listeners[endpoint] = listener
 
+    async def check_free(self, endpoint: Endpoint) -> None:
+        """Raises ListenFailed where `open` would now; nobody is accepted meanwhile."""
+        unbind(await bind_all(self._net, (endpoint,)))
+
     def _factory(self, endpoint: Endpoint) -> ProtocolFactory:
         return lambda: Connection(self._parts, next(self._ids), endpoint.listener)
 

@@ -221,8 +221,33 @@ def test_a_listener_that_cannot_be_is_refused_and_nothing_changes(tmp_path: Path
         ), said
         assert alter(broker.address, *listening(("EXTRA", extra), of=broker), validate_only=True) == (0, "")
         assert not is_served(extra)
+        wanted = listening(("EXTRA", extra), ("BUSY", busy), of=broker)
+        code, said = alter(broker.address, *wanted, validate_only=True)
+        assert (code, said.endswith(f"{busy} cannot be listened on: Address already in use")) == (42, True), (
+            said
+        )
         assert alter(broker.address, ("listeners", DELETE, None)) == (0, "")
         assert is_served(broker.address)
+
+
+def test_two_listeners_swap_their_addresses(tmp_path: Path) -> None:
+    """In one change, which is accepted also when it is only validated: each is served where the other was; so
+    is a listener that moves to another host's address on its own port."""
+    one, two = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    everywhere = f"0.0.0.0:{one.partition(':')[2]}"
+    with LiveBroker(tmp_path, wal="16MiB") as broker:
+        assert alter(broker.address, *listening(("ONE", one), ("TWO", two), of=broker)) == (0, "")
+        swapped = listening(("ONE", two), ("TWO", one), of=broker)
+        assert alter(broker.address, *swapped, validate_only=True) == (0, "")
+        assert alter(broker.address, *swapped) == (0, "")
+        moved = listening(("ONE", two), ("TWO", everywhere), of=broker)
+        for served in (f"listener ONE://{one} is closed", f"listener TWO://{two} is closed"):
+            until(lambda served=served: served in broker.log_path.read_text())  # type: ignore[misc]
+        until(lambda: is_served(one) and is_served(two))
+        assert alter(broker.address, *moved) == (0, "")
+        until(lambda: f"listener TWO://{one} is closed" in broker.log_path.read_text())
+        until(lambda: is_served(one) and is_served(two))
+        assert "is not served" not in broker.log_path.read_text()
 
 
 def test_each_resource_stands_alone_and_answers_keep_their_order(tmp_path: Path) -> None:
