@@ -108,6 +108,7 @@ PURE = (
     "broker/purgatory.py",
     "broker/identity/wall_watch.py",
     "kraft/image/applier.py",
+    "kraft/image/bulk.py",
     "kraft/bucket/layout.py",
     "kraft/bucket/settings.py",
     "kraft/log/checked_text.py",

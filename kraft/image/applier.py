@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from millrace.kraft.errors import LogCorrupt
+from millrace.kraft.image.bulk import RecordFolder
 from millrace.kraft.image.delta import MetadataDelta, at_offset, delta_between
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.image.publisher import MetadataPublisher
-from millrace.kraft.image.records import ValueReader, decode_values
+from millrace.kraft.image.records import decode_values
 from millrace.protocol.batches import BatchHeader
 from millrace.protocol.dataclass import dataclass
 
@@ -44,12 +45,12 @@ class StoredBatch:
 class Folding:
     """Batches of the committed log folded into an image, in their order."""
 
-    def __init__(self, image: MetadataImage, reader: ValueReader | None = None) -> None:
+    def __init__(self, image: MetadataImage, folder: RecordFolder | None = None) -> None:
         self.delta = MetadataDelta(image)
         self.end = image.offset
         self.epoch = image.epoch
         self.has_records = False
-        self._reader = reader or ValueReader()
+        self._folder = folder or RecordFolder()
 
     def take(self, header: BatchHeader, view: memoryview) -> None:
         """Folds the batch in; one that lies below the image's end is in it already.
@@ -65,7 +66,7 @@ class Folding:
                 "the metadata log", 0, f"a batch from offset {base} follows what ends at {self.end}"
             )
         if not header.is_control:
-            self.delta.apply_all(map(self._reader.read, decode_values(view)))
+            self._folder.fold(self.delta, decode_values(view))
             self.has_records = True
         self.end, self.epoch = end, header.leader_epoch
 
@@ -78,7 +79,7 @@ class Applier:
 
     def __init__(self, publisher: MetadataPublisher) -> None:
         self._publisher = publisher
-        self._reader = ValueReader()
+        self._folder = RecordFolder()
 
     @property
     def image(self) -> MetadataImage:
@@ -91,7 +92,7 @@ class Applier:
 
     def apply(self, batches: Iterable[StoredBatch]) -> None:
         """Folds committed batches that follow the image, and publishes them as one change."""
-        folding = Folding(self.image, self._reader)
+        folding = Folding(self.image, self._folder)
         for batch in batches:
             folding.take(BatchHeader(batch.data), memoryview(batch.data))
         if folding.has_records:

@@ -10,7 +10,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,8 +22,9 @@ from millrace.kraft.tables.configs import ConfigsEdit, ResourceType
 from millrace.kraft.tables.features import Features
 from millrace.kraft.tables.objects import Objects
 from millrace.kraft.tables.objects_edit import ObjectsEdit
-from millrace.kraft.tables.streams import StreamsEdit
-from millrace.kraft.tables.topics import TopicsEdit
+from millrace.kraft.tables.ranges import StreamRanges
+from millrace.kraft.tables.streams import StreamsEdit, StreamState
+from millrace.kraft.tables.topics import PartitionRow, TopicsEdit
 from millrace.kraft.tables.wals import wal_of
 from millrace.protocol import metadata_records as kafka
 from millrace.protocol import stream_records as ours
@@ -68,6 +69,19 @@ class MetadataDelta:
         if fold is None:
             raise UnknownRecord(type(record).__name__)
         fold(self, record)
+
+    # Records that are alike, many at a time (bulk.py): as `apply` of each, in their order.
+
+    def put_streams(self, streams: Sequence[StreamState]) -> None:
+        self.streams_changed.update((stream.stream_id, None) for stream in streams)
+        self._edit_streams().put_all(streams)
+
+    def put_partitions(self, rows: Sequence[PartitionRow]) -> None:
+        self.topics_changed.update((topic_id, None) for topic_id, _, _ in rows)
+        self._edit_topics().put_partitions(rows)
+
+    def put_ranges(self, rows: Sequence[tuple[StreamId, StreamRanges]]) -> None:
+        self._edit_objects().put_all_ranges(rows)
 
     def adopt(self, objects: Objects) -> None:
         """What records make of the table as it is after all that was applied so far, instead of applying

@@ -41,6 +41,9 @@ from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 FRAME_VERSION: Final = 1
 RECORDS_PER_CHUNK: Final = 500  # between two pauses: two or three milliseconds
 NO_KEY: Final = 0x01  # a varint -1
+ALIKE_MIN: Final = 16  # records are compared where so many are left, and no more often than after so many
+# Of a byte of a number whether another follows.
+CONTINUES: Final = bytes(byte >> 7 for byte in range(256))
 PRIVATE_KEY_MIN: Final = 501
 NO_OP_PREFIX: Final = uvarint(FRAME_VERSION) + uvarint(NoOpRecord.KEY) + uvarint(0)
 PRIVATE_PREFIX: Final = NO_OP_PREFIX + uvarint(1)  # with one tagged field
@@ -171,36 +174,66 @@ def encode_batch_yielding(proposals: Sequence[Proposal], base_offset: int, epoch
 def decode_values(view: memoryview) -> list[bytes]:
     """The values of a batch of metadata records that is known to be intact.
 
-    Walks the records by hand: a restart reads a hundred thousand of them, and needs nothing of them but the
-    value. Raises WireError for a batch that is compressed, has keys, or that its records do not fill.
-    """
+    Walks the records by hand: a restart reads hundreds of thousands of them, and needs nothing of them but
+    the value. Those that follow one another and are framed alike are cut out together. Raises WireError for a
+    batch that is compressed, has keys, or that its records do not fill."""
     header = BatchHeader(view)
     payload = bytes(view[HEADER_BYTES : header.size_bytes])
     if header.codec:
         raise WireError(f"metadata batch at offset {header.base_offset} is compressed")
-    values = []
+    values: list[bytes] = []
     pos = 0
+    left = header.record_count
+    next_look = left  # how many are left when those that follow are compared again
     try:
-        for _ in range(header.record_count):
+        while left:
+            first = pos
             length, pos = read_varint(payload, pos)
             end = pos + length
-            pos += 1  # attributes
+            deltas = pos = pos + 1  # behind the attributes
             for _delta in range(2):  # timestamp, offset
                 while payload[pos] & 0x80:
                     pos += 1
                 pos += 1
-            if payload[pos] != NO_KEY:
+            key = pos
+            if payload[key] != NO_KEY:
                 raise WireError(f"metadata record with a key in the batch at offset {header.base_offset}")
-            length, pos = read_varint(payload, pos + 1)
+            length, pos = read_varint(payload, key + 1)
             if length < 0 or pos + length >= end:  # the count of headers still follows
                 raise IndexError
+            left -= 1
             values.append(payload[pos : pos + length])
+            if ALIKE_MIN <= left <= next_look:
+                alike = count_alike(payload, first, (deltas, key), pos, end, left)
+                next_look = left - max(alike, ALIKE_MIN)
+                left -= alike
+                size = end - first
+                starts = range(pos + size, pos + size * (alike + 1), size)
+                values += [payload[start : start + length] for start in starts]
+                end += size * alike
             pos = end
         if pos != len(payload):
             raise IndexError
     except IndexError:
         raise WireError(f"records of the batch at offset {header.base_offset} do not fill it") from None
     return values
+
+
+def count_alike(
+    payload: bytes, first: int, deltas: tuple[int, int], value: int, end: int, count_max: int
+) -> int:
+    """How many of the records behind the one of [first, end) are as long, and are framed as it is up to the
+    value, which begins at `value`; but for their `deltas` (start and end of its own), whose numbers differ
+    and have as many bytes. Compared column by column, a byte of each record: so a thousand are a few
+    steps."""
+    size = end - first
+    count = min(count_max, (len(payload) - end) // size)
+    for place in range(first, value):
+        column = payload[place : place + size * count + 1 : size]
+        if deltas[0] <= place < deltas[1]:
+            column = column.translate(CONTINUES)
+        count = min(count, len(column) - len(column.lstrip(column[:1])) - 1)
+    return max(count, 0)
 
 
 def first_batch_fault(view: Buffer, position: int, expected_offset: int) -> str | None:

@@ -15,11 +15,11 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 from millrace.kraft.errors import LogCorrupt, SnapshotCorrupt, UnknownRecord
+from millrace.kraft.image.bulk import RecordFolder
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.image.records import (
     Proposal,
-    ValueReader,
     ValueWriter,
     decode_values,
     encode_batch,
@@ -266,7 +266,7 @@ async def fold_snapshot(file: ReadableFile, path: str, snapshot: SnapshotId) -> 
     """The same of an open file, or of bytes. Raises SnapshotCorrupt where it is damaged or unfinished,
     UnknownRecord where a later version wrote it."""
     delta = MetadataDelta(EMPTY_IMAGE)
-    reader = ValueReader()
+    folder = RecordFolder()
     kinds: list[int] = []
     changes: list[VotersChange] = []
     try:
@@ -278,7 +278,7 @@ async def fold_snapshot(file: ReadableFile, path: str, snapshot: SnapshotId) -> 
             elif kinds != [ControlType.SNAPSHOT_HEADER]:
                 raise SnapshotCorrupt(path, "records outside of header and footer")
             else:
-                delta.apply_all(map(reader.read, decode_values(view)))
+                folder.fold(delta, decode_values(view))
     except (LogCorrupt, WireError, AssertionError) as error:
         raise SnapshotCorrupt(path, str(error) or repr(error)) from error
     except UnknownRecord as error:

@@ -6,7 +6,8 @@ objects.py and stream_set_groups.py, after every record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
 from millrace.kraft.tables.objects import Objects, ObjectState, StoredObject
 from millrace.kraft.tables.packing import unpack_holders, unpack_ranges
@@ -31,6 +32,12 @@ from millrace.s3stream.ids import ObjectId, ObjectKind, StreamId
 
 # How many objects or streams are looked at in one step: a millisecond or two.
 STEP_COUNT = 32
+
+
+def unpacked_ranges(packed: bytes) -> StreamRanges:
+    """Of a StreamHoldersRecord."""
+    pieces = list(unpack_holders(packed))
+    return StreamRanges.of(*pieces[0]) if len(pieces) == 1 else StreamRanges.of_pieces(pieces)
 
 
 class ObjectsEdit:
@@ -214,14 +221,31 @@ class ObjectsEdit:
             self._open_groups[record.node_id, Purpose(record.purpose)] = record.group_id
 
     def apply_holders(self, record: StreamHoldersRecord) -> None:
-        pieces, named = list(unpack_holders(record.holders)), self._named
-        before = self._ranges.get(StreamId(record.stream_id))
-        ranges = StreamRanges.of(*pieces[0]) if len(pieces) == 1 else StreamRanges.of_pieces(pieces)
-        self._ranges[StreamId(record.stream_id)] = ranges
-        for _, holder in pieces:
-            named[holder] = named.get(holder, 0) + 1
-        for holder in () if before is None else before.holders():
-            named[holder] = named.get(holder, 0) - 1
+        self._put_ranges(StreamId(record.stream_id), unpacked_ranges(record.holders))
+
+    def put_all_ranges(self, rows: Sequence[tuple[StreamId, StreamRanges]]) -> None:
+        """As records of these, one after the other. Streams whose ranges are equal may share them: versions
+        are immutable. Of an empty table, as a start fills it, in a few steps for all of them."""
+        entries = dict(rows)
+        if len(entries) < len(rows) or not self._ranges.gather(entries):
+            for stream_id, ranges in rows:
+                self._put_ranges(stream_id, ranges)
+            return
+        different = {id(ranges): ranges for ranges in entries.values()}
+        for one, count in Counter(map(id, entries.values())).items():
+            self._note_named(different[one], count)
+
+    def _put_ranges(self, stream_id: StreamId, ranges: StreamRanges) -> None:
+        before = self._ranges.get(stream_id)
+        self._ranges[stream_id] = ranges
+        self._note_named(ranges, 1)
+        if before is not None:
+            self._note_named(before, -1)
+
+    def _note_named(self, ranges: StreamRanges, count: int) -> None:
+        named = self._named
+        for holder in ranges.holders():
+            named[holder] = named.get(holder, 0) + count
 
     # Steps.
 

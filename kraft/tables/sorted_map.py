@@ -211,6 +211,22 @@ class SortedMapEdit(_Chunks[K, V]):
             self._insert(chunk, index, place, key, value)
         return None
 
+    def gather(self, entries: dict[K, V]) -> bool:
+        """Takes them all at once. False, and nothing taken, where this is no edit that gathers (any more), or
+        one of the keys is there."""
+        gathered = self._gathered
+        if gathered is None or not gathered.keys().isdisjoint(entries):
+            return False
+        gathered.update(entries)
+        return True
+
+    def put_all(self, entries: dict[K, V]) -> None:
+        if self._gathered is not None:
+            self._gathered.update(entries)
+            return
+        for key, value in entries.items():
+            self[key] = value
+
     def pop(self, key: K, default: D | None = None) -> V | D | None:
         if self._gathered is not None:
             return self._gathered.pop(key, default)

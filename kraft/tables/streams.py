@@ -7,7 +7,7 @@ stream a role of a partition, one owner a stream, epochs and starts and ends onl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from millrace.kraft.tables.sorted_map import SortedMap, SortedMapEdit
@@ -102,7 +102,36 @@ class StreamsEdit:
             record.start_offset,
             record.end_offset,
         )
+        self._put(before, stream)
+
+    def put_all(self, streams: Sequence[StreamState]) -> None:
+        """As records of these, one after the other. Of an empty table, as a start fills it, in a few steps
+        for all of them."""
+        if not self._gather(streams):
+            for stream in streams:
+                before = self.by_id.get(stream.stream_id)
+                self._put(before, stream if before is None else stream._replace(topic_id=before.topic_id))
+
+    def _gather(self, streams: Sequence[StreamState]) -> bool:
+        """False, and nothing done, where the table is not empty, or has one of them."""
+        entries = {stream.stream_id: stream for stream in streams}
+        if len(entries) < len(streams) or not self.by_id.gather(entries):
+            return False
+        known, made = self._partitions, dict[tuple[bytes, int], RoleStreams]()
+        for stream in streams:
+            key = stream.topic_id, stream.partition
+            others = made.get(key) or known.get(key)
+            made[key] = with_stream(others, stream)
+        known.put_all(made)
+        self._open_on_node.put_all(
+            {(stream.node_id, stream.stream_id): None for stream in streams if stream.is_open}
+        )
+        self._next_id = StreamId(max(self._next_id, max(entries) + 1))
+        return True
+
+    def _put(self, before: StreamState | None, stream: StreamState) -> None:
         assert stream.start <= stream.end, stream
+        stream_id = stream.stream_id
         if before is None:
             self._add_to_partition(stream)
         elif before.is_open:
@@ -141,13 +170,16 @@ class StreamsEdit:
 
     def _add_to_partition(self, stream: StreamState) -> None:
         key = stream.topic_id, stream.partition
-        own = stream.role, stream.stream_id
-        others = self._partitions.get(key)
-        if others is None:
-            self._partitions[key] = (own,)
-            return
-        assert stream.role not in dict(others), stream
-        self._partitions[key] = (*others, own) if others[-1] < own else tuple(sorted((*others, own)))
+        self._partitions[key] = with_stream(self._partitions.get(key), stream)
+
+
+def with_stream(others: RoleStreams | None, stream: StreamState) -> RoleStreams:
+    """A partition's streams, with one that it lacked."""
+    own = stream.role, stream.stream_id
+    if others is None:
+        return (own,)
+    assert all(role is not stream.role for role, _ in others), stream
+    return (*others, own) if others[-1] < own else tuple(sorted((*others, own)))
 
 
 def stream_record(stream: StreamState) -> StreamRecord:

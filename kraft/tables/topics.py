@@ -7,7 +7,7 @@ numbered from 0 without gaps, and a partition's epochs only grow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from millrace.kraft.tables.sorted_map import SortedMap, SortedMapEdit
@@ -30,6 +30,9 @@ class PartitionState(NamedTuple):
     adding: tuple[int, ...] = ()
     recovery_state: int = 0
     directories: tuple[bytes, ...] = ()
+
+
+PartitionRow = tuple[bytes, int, PartitionState]  # topic id and index before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,20 @@ def collision_key(name: str) -> str | None:
     return name.replace(".", "_") if "." in name or "_" in name else None
 
 
+def partition_state(record: PartitionRecord) -> PartitionState:
+    return PartitionState(
+        tuple(record.replicas),
+        tuple(record.isr),
+        record.leader,
+        record.leader_epoch,
+        record.partition_epoch,
+        tuple(record.removing_replicas),
+        tuple(record.adding_replicas),
+        record.leader_recovery_state,
+        tuple(record.directories),
+    )
+
+
 class TopicsEdit:
     def __init__(self, origin: Topics) -> None:
         self._names: SortedMapEdit[str, Topic] = origin.names.edit()
@@ -103,23 +120,24 @@ class TopicsEdit:
 
     def apply_partition(self, record: PartitionRecord) -> None:
         partitions = self._partitions(record.topic_id)
-        state = PartitionState(
-            tuple(record.replicas),
-            tuple(record.isr),
-            record.leader,
-            record.leader_epoch,
-            record.partition_epoch,
-            tuple(record.removing_replicas),
-            tuple(record.adding_replicas),
-            record.leader_recovery_state,
-            tuple(record.directories),
-        )
+        state = partition_state(record)
         if partitions and partitions[-1] == state:
             state = partitions[-1]
-        if record.partition_id < len(partitions):
-            partitions[record.partition_id] = state
+        self._put(partitions, record.partition_id, state)
+
+    def put_partitions(self, rows: Iterable[PartitionRow]) -> None:
+        """As records of these, one after the other."""
+        topic_id_before, partitions = b"", list[PartitionState]()
+        for topic_id, index, state in rows:
+            if topic_id != topic_id_before:
+                topic_id_before, partitions = topic_id, self._partitions(topic_id)
+            self._put(partitions, index, state)
+
+    def _put(self, partitions: list[PartitionState], index: int, state: PartitionState) -> None:
+        if 0 <= index < len(partitions):
+            partitions[index] = state
             return
-        assert record.partition_id == len(partitions), (record.partition_id, len(partitions))
+        assert index == len(partitions), (index, len(partitions))
         partitions.append(state)
         self._partition_count += 1
 
