@@ -2,7 +2,7 @@
 end.
 
     opening streams (this fences the node's older epochs) -> WAL records
-        -> blocks, uploaded and committed one after another
+        -> blocks, whose objects are put while the next ones are read; committed one after another
     -> streams closed -> WAL reset
 
 Not here: finding the end of the WAL (wal/), the upload (uploader.py). Keeps true:
@@ -10,30 +10,38 @@ Not here: finding the end of the WAL (wal/), the upload (uploader.py). Keeps tru
     one that leaves a hole behind the committed end is OffsetGap, and the start fails, unless the loss is
     accepted: what was acknowledged is never dropped in silence;
   * the WAL is reset only after everything was committed: a crash at any point is recovered by the next start;
-  * memory holds two blocks of what is not yet committed, one that is read and one that is put, whatever the
-    WAL's size.
+  * memory holds three blocks of what is not yet committed, one that is read and PUT_AT_ONCE that are put,
+    whatever the WAL's size: all of them in the log cache's bytes, and small beside a large log, so that the
+    first object is put while nearly all of it is still to be read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import field
 
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.errors import in_words
+from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, StreamFenced, StreamMissing
 from millrace.s3stream.ids import OpenedStream, StreamId, StreamRange
 from millrace.s3stream.log_cache import CacheBlock, LogCache, SealBounds
 from millrace.s3stream.metadata import StreamCatalog
-from millrace.s3stream.objects.format import Entry, EntryHeader, decode_entry
+from millrace.s3stream.objects.format import INT64_MAX, Entry, EntryHeader, decode_entry
 from millrace.s3stream.uploader import Uploader
 from millrace.wal.log import WalRecord, WriteAheadLog
 
 log = logging.getLogger(__name__)
 
 CLOSES_IN_FLIGHT = 1_000  # the catalog sends those that come together together
+# What is read until its upload begins. Larger: the device waits for the store, and the store for the device,
+# for longer; smaller: more objects.
+BLOCK_BYTES_MAX = 64 << 20
+# Blocks: of one the last bytes become durable, and are committed, while the next one's are sent.
+PUT_AT_ONCE = 2
 
 
 @dataclass(slots=True)
@@ -62,6 +70,12 @@ class Recovered:
     @property
     def phases(self) -> dict[str, float]:
         return {"open": self.open_s, "read": self.read_s, "flush": self.flush_s, "close": self.close_s}
+
+
+def recovery_bounds(settings: StreamSettings) -> SealBounds:
+    """At how much a block is uploaded while the WAL is recovered; no room has to be made in that."""
+    payload_bytes = min(settings.upload_threshold_bytes, BLOCK_BYTES_MAX)
+    return SealBounds(payload_bytes, settings.log_cache_bytes // (PUT_AT_ONCE + 2), INT64_MAX)
 
 
 class ExpectedOffsets:
@@ -174,30 +188,36 @@ async def _read(
 
 
 class Flush:
-    """Sealed blocks to objects, one at a time and in order, while the next one is read."""
+    """Sealed blocks to objects, in order, while the next ones are read."""
 
     def __init__(self, uploader: Uploader, cache: LogCache) -> None:
         self.cache = cache
         self._uploader = uploader
-        self._under_way: asyncio.Task[None] | None = None
+        self._under_way: deque[asyncio.Task[None]] = deque()
 
     async def begin(self, block: CacheBlock) -> None:
-        """Begins the block's upload once the one before is committed."""
-        await self.finish()
-        self._under_way = asyncio.create_task(self._upload(block), name=f"recovery-{block.number}")
+        """Begins the block's upload; where PUT_AT_ONCE are under way, once the first of them is committed."""
+        while len(self._under_way) >= PUT_AT_ONCE:
+            await self._finish_first()
+        before = self._under_way[-1] if self._under_way else None
+        task = asyncio.create_task(self._upload(block, before), name=f"recovery-{block.number}")
+        self._under_way.append(task)
 
     async def finish(self) -> None:
-        if self._under_way is not None:
-            await self._under_way
-            self._under_way = None
+        while self._under_way:
+            await self._finish_first()
 
     async def stop(self) -> None:
-        if self._under_way is not None:
-            self._under_way.cancel()
-            await asyncio.gather(self._under_way, return_exceptions=True)
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
 
-    async def _upload(self, block: CacheBlock) -> None:
-        await self._uploader.upload(block)
+    async def _finish_first(self) -> None:
+        await self._under_way[0]
+        self._under_way.popleft()
+
+    async def _upload(self, block: CacheBlock, before: asyncio.Task[None] | None) -> None:
+        await self._uploader.upload(block, before)
         self.cache.free(block)
         self.cache.evict()
 

@@ -33,10 +33,10 @@ from millrace.s3stream.errors import StreamFenced, StreamMissing
 from millrace.s3stream.ids import OpenedStream, StreamId, StreamRange
 from millrace.s3stream.log_cache import CacheBlock, LogCache, SealBounds
 from millrace.s3stream.metadata import ObjectCatalog, StreamCatalog
-from millrace.s3stream.objects.format import ENTRY_HEADER_BYTES, INT64_MAX, Entry
+from millrace.s3stream.objects.format import ENTRY_HEADER_BYTES, Entry
 from millrace.s3stream.ownership import UNOWNED, AckGate, Ownership
 from millrace.s3stream.read_accumulator import ReadAccumulator
-from millrace.s3stream.recovery import Recovered, close_in_catalog, recover
+from millrace.s3stream.recovery import Recovered, close_in_catalog, recover, recovery_bounds
 from millrace.s3stream.room import RoomQueue
 from millrace.s3stream.stream import Append, Stream
 from millrace.s3stream.traffic import EngineStores
@@ -118,7 +118,7 @@ class Storage:
         self._settings = settings
         self._on_failed = on_failed
         self._before_append = before_append
-        self._seal_bounds = self._bounds(INT64_MAX)  # while it recovers, no room has to be made in the WAL
+        self._seal_bounds = recovery_bounds(settings)
         self.log_cache = LogCache(settings.log_cache_bytes, settings.streams_per_upload)
         self.block_cache = BlockCache(stores, objects, settings, cluster_id)
         self.uploader = Uploader(

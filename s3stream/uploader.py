@@ -126,6 +126,7 @@ class Uploader:
         self._to_commit: asyncio.Queue[UploadJob] = asyncio.Queue(max(1, settings.uploads_in_flight - 2))
         self._to_trim: asyncio.Queue[UploadJob] = asyncio.Queue(settings.uploads_in_flight)
         self._puts = asyncio.Semaphore(settings.puts_in_flight)
+        self._giving_ids = asyncio.Lock()  # to blocks of a recovery, in their order
         self._loops: list[asyncio.Task[None]] = []
         self._running: dict[asyncio.Task[UploadCommit], None] = {}
         self._blocked: dict[str, str] = {}
@@ -159,9 +160,22 @@ class Uploader:
         self.pending_count += 1
         self._to_put.put_nowait(self._job(block))
 
-    async def upload(self, block: CacheBlock) -> None:
-        """Uploads and commits one block before it returns, without touching the WAL: for recovery."""
-        await self._commit(self._job(block))
+    async def upload(self, block: CacheBlock, before: asyncio.Task[None] | None = None) -> None:
+        """Uploads and commits one block before it returns, without touching the WAL: for recovery. `before`:
+        of the block before it, begun earlier; its objects may be put beside this one's, and nothing is
+        committed before it is done, nor where it failed. Cancelled or failed, nothing of this block is put
+        any more."""
+        job = self._job(block)
+        try:
+            async with self._giving_ids:
+                await self._start_puts(job)
+            if before is not None:
+                await asyncio.wait([before])
+                before.result()
+            await self._commit(job)
+        except BaseException:
+            await _end([] if job.puts is None else [job.puts])
+            raise
 
     async def stop(self) -> None:
         """Ends what is under way. What was not committed is uploaded again from the WAL at the next start."""
