@@ -2,9 +2,9 @@
 
     look()      fences those whose sessions are over, or who are cut off from the store while others are not;
                 called several times a session
-    settle      whenever brokers or failovers have changed, or a session is over: partitions of brokers that
-                are gone, or want to end, go to others; write-ahead logs of those that are gone are given to
-                others to recover
+    settle      whenever brokers or failovers have changed, a session is over, or a broker that ends has
+                closed enough of what went from it: partitions of brokers that are gone, or want to end, go to
+                others; write-ahead logs of those that are gone are given to others to recover. One at a time
 
 A broker says with its heartbeats that it does not reach the store. Where it has said so for CUT_OFF_S, and
 another reaches its write-ahead log (commands/cut_off.py), it is taken for one that is gone, until it says
@@ -16,18 +16,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from millrace.kraft.commands.brokers import decide_fence_brokers
 from millrace.kraft.commands.cut_off import rescuer_of
 from millrace.kraft.commands.decision import Decision
-from millrace.kraft.commands.leaders import decide_settle, decide_settle_yielding
+from millrace.kraft.commands.leaders import Settled, decide_settle, decide_settle_yielding
 from millrace.kraft.commands.refusals import refuse_whole
 from millrace.kraft.commands.table import Command
+from millrace.kraft.hand_over import HandOver
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.sessions import Sessions
 from millrace.kraft.tables.failovers import NOBODY, Failover, Failovers
+from millrace.protocol.dataclass import dataclass
 from millrace.runtime.errors import in_words
 
 log = logging.getLogger(__name__)
@@ -38,10 +40,19 @@ FENCE: Final = Command(
     lambda context, gone: Decision(None, list(decide_fence_brokers(context.image, gone))), refuse_whole
 )
 SETTLE: Final = Command(
-    lambda context, alive: decide_settle(context.image, alive),
+    lambda context, seen: decide_settle(context.image, seen.alive, seen.between),
     refuse_whole,
-    steps=lambda context, alive: decide_settle_yielding(context.image, alive),
+    steps=lambda context, seen: decide_settle_yielding(context.image, seen.alive, seen.between),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What SETTLE is decided on beside the image: who has a session, and how many partitions of each broker
+    that ends are not closed yet."""
+
+    alive: Container[int]
+    between: Mapping[int, int]
 
 
 class Deciding(Protocol):
@@ -67,7 +78,11 @@ class BrokerWatch:
         self._controller = controller
         self.sessions = None if session_ms is None else Sessions(session_ms / 1000)
         self._is_settle_owed = False  # one was refused, and this controller leads still
+        self._is_settling = False
+        self._is_settle_next = False  # somebody asked meanwhile
+        self._turns = HandOver()
         self._seen = EMPTY_IMAGE  # brokers and failovers as they were looked at last
+        self._streams = EMPTY_IMAGE.streams  # as they were looked at last for a turn
 
     @property
     def hear(self) -> Callable[[int, int, bool], bool] | None:
@@ -79,6 +94,7 @@ class BrokerWatch:
         if self.sessions is not None:
             known = [broker.broker_id for broker in self._controller.head.brokers]
             self.sessions.begin(known, asyncio.get_running_loop().time())
+            self._turns.clear()
             self._seen = EMPTY_IMAGE
             self.on_head()
 
@@ -92,6 +108,14 @@ class BrokerWatch:
             _say_failovers(seen.failovers, head)
             self._seen = head
             asyncio.get_running_loop().call_soon(self._settle)
+        elif self._turns.is_waiting and head.streams is not self._streams:
+            self._streams = head.streams
+            if self._is_turn_due():
+                asyncio.get_running_loop().call_soon(self._settle)
+
+    def _is_turn_due(self) -> bool:
+        is_free = not self._is_settling
+        return is_free and self._turns.is_due(self._controller.head, asyncio.get_running_loop().time())
 
     def look(self) -> asyncio.Future[Any] | None:
         """Brokers whose sessions are over are fenced, and gone; None when none is, or nobody asks here. Not
@@ -102,7 +126,7 @@ class BrokerWatch:
         self._cut_off()
         gone = self.sessions.look(asyncio.get_running_loop().time())
         if not gone:
-            if self._is_settle_owed:
+            if self._is_settle_owed or (self._turns.is_waiting and self._is_turn_due()):
                 self._settle()
             return None
         for record in decide_fence_brokers(self._controller.head, gone):
@@ -139,22 +163,34 @@ class BrokerWatch:
         return self.sessions.hear(broker_id, asyncio.get_running_loop().time(), is_well=is_well)
 
     def _settle(self) -> None:
+        """One at a time: the next is decided on what became of it."""
         assert self.sessions is not None
-        self._is_settle_owed = False
-        settled = self._controller.take(SETTLE, self.sessions.alive())
+        if self._is_settling:
+            self._is_settle_next = True
+            return
+        self._is_settle_owed, self._is_settling = False, True
+        seen = Seen(self.sessions.alive(), self._turns.between())
+        settled = self._controller.take(SETTLE, seen)
         settled.add_done_callback(self._on_settled)
 
-    def _on_settled(self, done: asyncio.Future[int]) -> None:
+    def _on_settled(self, done: asyncio.Future[Settled]) -> None:
+        self._is_settling, is_next = False, self._is_settle_next
+        self._is_settle_next = False
         if done.cancelled():
             return
         error = done.exception()
         if error is not None:
             self._is_settle_owed = True
             log.info("partitions of brokers that are gone wait for a later look: %s", in_words(error))
-        elif done.result():
+            return
+        settled = done.result()
+        self._turns.begin(settled.turns, asyncio.get_running_loop().time())
+        if settled.moved_count:
             log.warning(
-                "%d partitions of brokers that are gone, or end, are led by others now", done.result()
+                "%d partitions of brokers that are gone, or end, are led by others now", settled.moved_count
             )
+        if is_next or (self._turns.is_waiting and self._is_turn_due()):
+            asyncio.get_running_loop().call_soon(self._settle)
 
 
 def _say_failovers(before: Failovers, head: MetadataImage) -> None:

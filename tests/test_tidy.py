@@ -131,6 +131,7 @@ PURE = (
     "kraft/commands/refusals.py",
     "kraft/raft/roles.py",
     "kraft/raft/voters.py",
+    "kraft/hand_over.py",
     "kraft/tables/sorted_map.py",
     "kraft/commands/brokers.py",
     "kraft/tables/brokers.py",

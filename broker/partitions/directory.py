@@ -523,15 +523,9 @@ class PartitionDirectory:
         if self._closing.get(key) is task:
             del self._closing[key]
 
-    async def close(self, timeout_ms: int = SAVE_MS) -> None:
-        """Nothing is taken any more. On return every partition's checkpoint is at its log's end and durable,
-        as far as that was possible within the bound: what a checkpoint lacks is read from the log by the next
-        opening. The streams are still open: the engine closes them all, after one upload
-        (`Storage.close`)."""
-        self._is_closed = True
-        for waiting in self._streams_changed.values():
-            waiting.set_result(None)
-        self._streams_changed.clear()
+    async def save(self) -> None:
+        """On return every partition that was open has had a checkpoint at its log's end, durably: where
+        nothing is appended after it, a close writes none."""
         gate = asyncio.Semaphore(SAVES_IN_FLIGHT)
 
         async def save(partition: Partition) -> None:
@@ -541,12 +535,22 @@ class PartitionDirectory:
                 except (Fenced, Closed) as error:
                     log.info("%r was not saved: %s", partition, in_words(error))
 
-        partitions = self.opened()
-        for partition in partitions:
+        await asyncio.gather(*(save(partition) for partition in self.opened()))
+
+    async def close(self, timeout_ms: int = SAVE_MS) -> None:
+        """Nothing is taken any more. On return every partition's checkpoint is at its log's end and durable,
+        as far as that was possible within the bound: what a checkpoint lacks is read from the log by the next
+        opening. The streams are still open: the engine closes them all, after one upload
+        (`Storage.close`)."""
+        self._is_closed = True
+        for waiting in self._streams_changed.values():
+            waiting.set_result(None)
+        self._streams_changed.clear()
+        for partition in self.opened():
             partition.resign()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await asyncio.gather(*(save(partition) for partition in partitions))
+                await self.save()
                 while self._closing:
                     await asyncio.wait(list(self._closing.values()))
         except TimeoutError:

@@ -4,7 +4,8 @@
     is gone                        none is open          go to others
     is gone                        some are open         wait: another broker recovers its write-ahead log
                                                          first (a failover)
-    shuts down                     any                   go to others: it closes them, as it sees that
+    shuts down                     any                   go to others, some at a time (kraft/hand_over.py): it
+                                                         closes them, as it sees that
     is there, or starts                                  stay
 
 A broker is gone that is fenced and has no session: one that starts is fenced and has. Partitions go to who
@@ -15,36 +16,57 @@ before, partitions with open streams wait for their broker. Not here: when this 
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from heapq import heapify, heapreplace
 from typing import Any, Final
 
 from millrace.kraft.commands.decision import Decision
 from millrace.kraft.commands.failovers import is_at_work
 from millrace.kraft.commands.takers import count_led, takers_of
+from millrace.kraft.hand_over import Key, Turn
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.brokers import Broker
 from millrace.kraft.tables.failovers import NOBODY, Failover
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.metadata_records import PartitionChangeRecord
 from millrace.protocol.stream_records import EndFailoverRecord
 from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 
 MOVES_PER_CHUNK: Final = 300
+LOOKED_PER_CHUNK: Final = 1_000
+# Of a broker that ends: how many of its partitions are between two leaders at a time. Few, for each waits for
+# those that go with it; of very many a part, since each turn has its commits and its upload.
+TURN_MIN: Final = 100
+TURNS_MAX: Final = 20
+NOTHING: Final[Mapping[int, int]] = {}
 
 
-def decide_settle(image: MetadataImage, alive: Container[int]) -> Decision:
-    return run_to_end(decide_settle_yielding(image, alive))
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """`moved_count`: partitions that go to others. `turns`: of these, by broker that ends."""
+
+    moved_count: int
+    turns: Mapping[int, Turn]
 
 
-def decide_settle_yielding(image: MetadataImage, alive: Container[int]) -> Yielding[Decision]:
-    """`alive`: ids of brokers that have a session. The response is how many partitions go to others."""
+def decide_settle(
+    image: MetadataImage, alive: Container[int], between: Mapping[int, int] = NOTHING
+) -> Decision:
+    return run_to_end(decide_settle_yielding(image, alive, between))
+
+
+def decide_settle_yielding(
+    image: MetadataImage, alive: Container[int], between: Mapping[int, int] = NOTHING
+) -> Yielding[Decision]:
+    """`alive`: ids of brokers that have a session. `between`: by broker that ends, how many partitions that
+    were moved from it are not closed yet. The response is Settled."""
     usable = [broker for broker in image.brokers if broker.is_usable]
     gone = [broker for broker in image.brokers if broker.is_fenced and broker.broker_id not in alive]
     changed, ended = assigned_failovers(image, usable, gone)
     records: list[Any] = [failover.record() for failover in changed]
     records += [EndFailoverRecord(node_id) for node_id in ended]
-    moves = yield from moves_from_absent(image, alive)
-    return Decision(len(moves), [*records, *moves])
+    moves, turns = yield from moves_from_absent(image, alive, between)
+    return Decision(Settled(len(moves), turns), [*records, *moves])
 
 
 def assigned_failovers(
@@ -77,15 +99,19 @@ def is_to_recover(image: MetadataImage, broker: Broker) -> bool:
     return image.features.has_failovers and any(image.streams.open_on(broker.broker_id))
 
 
-def moves_from_absent(image: MetadataImage, alive: Container[int]) -> Yielding[list[PartitionChangeRecord]]:
-    """Of all partitions whose leader is absent and has nothing to recover; none where nobody is there."""
+def moves_from_absent(
+    image: MetadataImage, alive: Container[int], between: Mapping[int, int]
+) -> Yielding[tuple[list[PartitionChangeRecord], dict[int, Turn]]]:
+    """Of all partitions whose leader is absent and has nothing to recover, those of brokers that end in their
+    turns; none where nobody is there."""
     takers = takers_of(image)
     if not takers:
-        return []
+        return [], {}
     able = [broker.broker_id for broker in image.brokers if broker.is_usable]
     load, leaving = yield from count_led(
         image, takers, lambda leader: leader not in able and may_leave(image, leader, alive)
     )
+    leaving, turns = yield from in_turns(image, leaving, between)
     moves = []
     by_id = {broker.broker_id: broker for broker in takers}
     least = [(count, broker_id) for broker_id, count in load.items()]
@@ -96,7 +122,32 @@ def moves_from_absent(image: MetadataImage, alive: Container[int]) -> Yielding[l
         moves.append(leader_change(topic_id, index, by_id[broker_id]))
         if len(moves) % MOVES_PER_CHUNK == 0:
             yield
-    return moves
+    return moves, turns
+
+
+def in_turns(
+    image: MetadataImage, leaving: list[Key], between: Mapping[int, int]
+) -> Yielding[tuple[list[Key], dict[int, Turn]]]:
+    """Who goes now: all from brokers that are gone; from each that ends so many that with those before them
+    no more than a turn are not closed."""
+    ending: dict[int, list[Key]] = {
+        broker.broker_id: [] for broker in image.brokers if broker.is_shutting_down and not broker.is_fenced
+    }
+    if not ending:
+        return leaving, {}
+    found: list[Key] = []
+    for number, key in enumerate(leaving, 1):
+        state = image.topics.partition(*key)
+        assert state is not None, key
+        ending.get(state.leader, found).append(key)
+        if number % LOOKED_PER_CHUNK == 0:
+            yield
+    turns = {}
+    for broker_id, keys in ending.items():
+        room = max(TURN_MIN, len(keys) // TURNS_MAX) - between.get(broker_id, 0)
+        turns[broker_id] = Turn(keys[: max(0, room)], has_more=len(keys) > room)
+        found += turns[broker_id].moved
+    return found, turns
 
 
 def may_leave(image: MetadataImage, leader: int, alive: Container[int]) -> bool:

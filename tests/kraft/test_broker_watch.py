@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 from millrace.kraft.broker_watch import FENCE, SETTLE, BrokerWatch
+from millrace.kraft.commands.leaders import Settled
 from millrace.kraft.commands.table import Command
 from millrace.kraft.errors import LogFull
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
@@ -38,8 +39,8 @@ class Refusing:
             self.taken["fence" if command is FENCE else "settle"] += 1
             assert command in (FENCE, SETTLE)
             if command is SETTLE:
-                self.alive = request
-            done.set_result(0)
+                self.alive = request.alive
+            done.set_result(Settled(0, {}))
         return done
 
 

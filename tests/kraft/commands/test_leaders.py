@@ -7,7 +7,7 @@ import pytest
 
 from millrace.broker.quorum.others_end import ending
 from millrace.kraft.commands.brokers import decide_fence_brokers
-from millrace.kraft.commands.leaders import decide_settle
+from millrace.kraft.commands.leaders import Settled, decide_settle
 from millrace.kraft.tables.failovers import NOBODY, Failover
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.alter_partition_reassignments import (
@@ -99,8 +99,8 @@ class Cluster(Machine):
         check_image(self.image)
         again = decide_settle(self.image, self.alive)
         assert not again.records, "what is settled is settled"
-        moved_count: int = decision.response
-        return moved_count
+        settled: Settled = decision.response
+        return settled.moved_count
 
     def begin(self, broker_id: int, node_id: int, incarnation: int = 77) -> BeginFailoverResponse:
         response: BeginFailoverResponse = self.do(
