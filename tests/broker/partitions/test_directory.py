@@ -544,6 +544,28 @@ def test_partitions_that_go_to_others_are_closed_in_turns() -> None:
     run(scenario())
 
 
+def test_what_was_saved_is_closed_without_a_write() -> None:
+    """A broker that ends saves while it leads its partitions still: they take batches on, and those that took
+    none since have nothing to write or upload when they go to another."""
+
+    async def scenario() -> None:
+        fixture = await BrokerFixture().start()
+        made = fixture.make_topic("a", 3)
+        await fixture.produce({("a", index): batch() for index in range(3)})
+        await fixture.directory.save()
+        await fixture.produce({("a", 2): batch()})
+        assert await fixture.engine.upload_all(1000)
+        partitions = fixture.directory.opened()
+        assert [partition.has_to_upload for partition in partitions] == [False, False, True]
+        ends = [partition.meta.stream.next_offset for partition in partitions]
+        fixture.publish(*(PartitionChangeRecord(index, made, leader=OTHER) for index in range(3)))
+        await eventually(lambda: not fixture.directory._closing)
+        after = [partition.meta.stream.next_offset for partition in partitions]
+        assert [end - before for end, before in zip(after, ends, strict=True)] == [0, 0, 1]
+
+    run(scenario())
+
+
 def test_after_closing_nothing_opens() -> None:
     """A request that comes late is sent elsewhere."""
 

@@ -1,4 +1,5 @@
-"""How a broker ends that finds itself replaced: at once, since nothing of its is to be saved any more."""
+"""How brokers end: one that finds itself replaced at once, since nothing of its is to be saved any more; one
+that is stopped uploads first, and then hands over."""
 
 from __future__ import annotations
 
@@ -9,11 +10,14 @@ import pytest
 
 from millrace.broker import app
 from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.broker.quorum import follower
+from millrace.broker.quorum.heartbeats import Heartbeats
 from millrace.protocol.batch_build import build_batch
 from millrace.protocol.records import Record
 from millrace.runtime.errors import Fenced
 from tests.sim import asking
 from tests.sim.cluster.run import Plan, Run
+from tests.sim.cluster.test_cut_off import AWAY, Cut, cut
 from tests.sim.loop import SimLoop, own_context, run_simulation
 from tests.sim.objectstore import StoreFaults
 from tests.sim.workload import ANY_TIME
@@ -21,6 +25,39 @@ from tests.sim.workload import ANY_TIME
 AWAY_S = 12.0
 ENDED_S = 3.0
 SLOW = StoreFaults(latency_ms=(300, 400))
+
+
+@pytest.mark.parametrize("is_away", [False, True], ids=["in reach", "away"])
+def test_a_broker_that_is_stopped_uploads_before_it_says_so(is_away: bool) -> None:
+    """All that it acknowledged is in objects by then, so that its partitions, which it leads until then, wait
+    for little. A store that is away holds it up for some seconds, and no longer."""
+    said: list[tuple[float, int]] = []
+
+    async def scenario(cluster: Cut) -> None:
+        machine = cluster.run.brokers[0]
+
+        class Noted(Heartbeats):
+            async def leave(self) -> None:
+                process = machine.process
+                assert isinstance(process, app.Broker)
+                assert process._engine is not None
+                ranges, _ = process._engine.not_uploaded()
+                said.append((asyncio.get_running_loop().time(), len(ranges)))
+
+        loop = asyncio.get_running_loop()
+        for one in cluster.run.brokers:
+            process = one.process
+            assert isinstance(process, follower.FollowingBroker)
+            process._heartbeats.__class__ = Noted
+        if is_away:
+            machine.set_faults(AWAY)
+        began_s = loop.time()
+        await asyncio.wait_for(machine.stop(), 120)
+        ((said_s, left_count),) = said
+        assert bool(left_count) == is_away
+        assert said_s - began_s <= follower.UPLOAD_FIRST_S + 0.1
+
+    cut(scenario)
 
 
 def test_a_replaced_broker_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
