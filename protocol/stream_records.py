@@ -231,6 +231,8 @@ class NodeWalRecord:
     incarnation: Uuid = NO_UUID
     position: Int64 = 0
     state: Int8 = 0
+    # Of a log that a restore found: streams from this id on were made after what it read. -1: all are known.
+    unknown_from: Int64 = wire(-1, tag=0)
 
 
 @dataclass(slots=True)

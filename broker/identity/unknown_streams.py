@@ -5,8 +5,8 @@ A block WAL's node acknowledges before the opening of a stream is in the bucket:
 from there may have the stream closed, or not at all. One that it has is opened again by the restore, and
 recovered. Of one that it does not have nobody knows the topic: it is named by its id and offsets, by the
 restore and by the start, which goes on only when the loss was accepted. Not here: recovery
-(s3stream/recovery.py), reading a WAL (cli/restore.py). Kept true: what the WAL holds beyond what is committed
-is recovered or named.
+(s3stream/recovery.py), reading a WAL (cli/restore_logs.py). Kept true: what the WAL holds beyond what is
+committed is recovered or named.
 """
 
 from __future__ import annotations

@@ -17,15 +17,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from millrace.broker.config import BrokerSettings
 from millrace.broker.controller_client import ControllerClient
 from millrace.broker.identity.binding import MARKER_KEY
 from millrace.broker.identity.claims import Claimant, claimant_of
+from millrace.broker.identity.log_place import place_of_log
 from millrace.broker.identity.ownership import Owner, Replaced
+from millrace.broker.identity.unknown_streams import NAMED_MAX, range_text, unknown_ranges
 from millrace.broker.identity.wal_binding import WalBinding, check_found_mark, judge_wal
-from millrace.broker.quorum.remote_backup import RemoteBackup
 from millrace.broker.stores import NodeStores, wal_place
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.node import ControllerNode
@@ -34,14 +35,14 @@ from millrace.protocol.dataclass import dataclass
 from millrace.runtime.bundle import Runtime
 from millrace.runtime.errors import MillraceError, Unavailable, in_words
 from millrace.runtime.objectstore import StoreFull
-from millrace.runtime.objectstore.address import AddressError, parse_address
 from millrace.runtime.objectstore.retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.objectstore.watched import WAL_STORE, StoreWatch
+from millrace.s3stream.recovery import Recovered
 from millrace.s3stream.storage import Storage
 from millrace.wal.identity import NO_MARK, MetadataMark, WalIdentity
-from millrace.wal.kind import WalPlace, WalWords
+from millrace.wal.kind import WalPlace
 from millrace.wal.log import WalOwner, WriteAheadLog
-from millrace.wal.opening import identify_wal, kind_of, open_wal
+from millrace.wal.opening import identify_wal, open_wal
 
 log = logging.getLogger(__name__)
 CACHE_PART: Final = 4  # of the log cache's size: what one recovery may hold beside it
@@ -52,6 +53,14 @@ LOOK_S: Final = 1.0
 # Another broker may have the answer that this one does not get.
 CLAIM_RETRIES: Final = RetryPolicy(attempts_max=6, longest_wait_ms=2_000, attempt_timeout_ms=10_000)
 T = TypeVar("T")
+
+
+class CommittedInBucket(Protocol):
+    """The metadata backup, as it is used here: `MetadataBackup` or `RemoteBackup`."""
+
+    async def reach_committed(self) -> None:
+        """Returns when the bucket has all that is committed now."""
+        ...
 
 
 class LogUnreachable(Unavailable):
@@ -76,7 +85,7 @@ class LogRecovery:
         node: ControllerNode,
         client: ControllerClient,
         stores: NodeStores,
-        backup: RemoteBackup,
+        backup: CommittedInBucket,
         settings: BrokerSettings,
         runtime: Runtime,
     ) -> None:
@@ -172,7 +181,8 @@ class LogRecovery:
         )
         try:
             await _unless_stalled(
-                storage.start(), lambda: storage.upload_blocked_reason or self._wal_store.reason
+                storage.start(before_close=lambda recovered: self._check_unknown(found, recovered)),
+                lambda: storage.upload_blocked_reason or self._wal_store.reason,
             )
             await client.register_wal(
                 wal.wal_id, found.wal.kind, found.wal.address, wal.confirmed_end, is_loss_accepted=False
@@ -181,6 +191,22 @@ class LogRecovery:
             await storage.close(CLOSE_MS)
         if failed.done():
             failed.result()
+
+    async def _check_unknown(self, found: Found, recovered: Recovered) -> None:
+        """Of a log that was written before metadata was restored: what it holds that metadata does not know
+        is not dropped without a word. What it knows is committed by now."""
+        first = found.wal.unknown_from
+        if first is None:
+            return
+        lost = unknown_ranges(recovered.unknown.values(), self._image, first)
+        if lost:
+            named = ", ".join(range_text(one, self._node_id) for one in lost[:NAMED_MAX])
+            more = f" and {len(lost) - NAMED_MAX} more" if len(lost) > NAMED_MAX else ""
+            raise LogUnreachable(
+                f"it holds records of {len(lost)} streams that were opened after what the restored metadata "
+                f"knows: {named}{more}; start broker {self._node_id} with wal.lost.accept=true, or say "
+                f"`millrace cluster give-up {self._node_id} --accept-loss`"
+            )
 
     async def _open(self, found: Found, client: ControllerClient) -> WriteAheadLog:
         """In the name of the one that is gone, whose last owner can write no more on return."""
@@ -206,18 +232,9 @@ class LogRecovery:
         return wal
 
     def _place_of(self, wal: NodeWal) -> WalPlace:
-        """Raises AddressError. Metadata knows an address as it is shown: its keys are those that this broker
-        has for its own log, or else for its data. Damage is not stepped over: that is an operator's word,
-        given to the broker itself."""
-        shown, own = parse_address(wal.address), self._settings
-        address = shown.with_hidden_of(own.wal if own.wal.scheme == shown.scheme else own.data)
-        kind = kind_of(address)
-        if kind.name != wal.kind:
-            raise AddressError(f"{wal.address} is no log of the kind {wal.kind}")
-        words = WalWords(address.options, "prefer", "refuse")
-        settings = kind.read_settings(words)
+        """Raises AddressError."""
         place = wal_place(self._settings, self._runtime, self._stores, self._wal_store)
-        return replace(place, address=address, settings=settings, rand=self._rand.split("wal"))
+        return replace(place_of_log(place, wal, self._settings), rand=self._rand.split("wal"))
 
     def _judged(self, place: WalPlace, found: WalIdentity) -> WalBinding:
         return judge_wal(

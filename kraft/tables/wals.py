@@ -39,6 +39,9 @@ class NodeWal:
     incarnation: bytes  # of the process that opened it last
     position: int  # everything that ends at or below it is committed as objects
     state: WalState
+    # Of a log that was written before metadata was restored: streams from this id on may have been made after
+    # what the restore read, and are in no metadata. None: all that it holds are known, or were deleted.
+    unknown_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ def wal_of(record: NodeWalRecord) -> NodeWal:
         record.incarnation,
         record.position,
         WalState(record.state),
+        record.unknown_from if record.unknown_from >= 0 else None,
     )
 
 
@@ -108,4 +112,5 @@ def wal_record(wal: NodeWal) -> NodeWalRecord:
         wal.incarnation,
         wal.position,
         int(wal.state),
+        -1 if wal.unknown_from is None else wal.unknown_from,
     )
