@@ -8,8 +8,10 @@
 
 A broker says with its heartbeats that it does not reach the store. Where it has said so for CUT_OFF_S, and
 another reaches its write-ahead log (commands/cut_off.py), it is taken for one that is gone, until it says
-that it is well. Where brokers have no sessions, which is a quorum of one broker, it does nothing. Not here:
-when a session is over (sessions.py), what is decided (commands/brokers.py, commands/leaders.py).
+that it is well. Where brokers have no sessions, which is a quorum of one broker, nobody is fenced for
+silence: the one broker fences all others as it registers, and what they led and logged is settled as that of
+any that are gone. Not here: when a session is over (sessions.py), what is decided (commands/brokers.py,
+commands/leaders.py).
 """
 
 from __future__ import annotations
@@ -30,12 +32,14 @@ from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.sessions import Sessions
 from millrace.kraft.tables.failovers import NOBODY, Failover, Failovers
 from millrace.protocol.dataclass import dataclass
-from millrace.runtime.errors import in_words
+from millrace.runtime.errors import Exhausted, in_words
 
 log = logging.getLogger(__name__)
 # Of the one in trouble, and that the other is well: within it all that are cut off together have said so, and
 # all that reach the store again, for they notice both within seconds of one another.
 CUT_OFF_S: Final = 10.0
+AGAIN_S: Final = 5.0  # before the one broker settles again what a full disk refused
+NO_SESSIONS: Final[frozenset[int]] = frozenset()
 FENCE: Final = Command(
     lambda context, gone: Decision(None, list(decide_fence_brokers(context.image, gone))), refuse_whole
 )
@@ -95,16 +99,16 @@ class BrokerWatch:
             known = [broker.broker_id for broker in self._controller.head.brokers]
             self.sessions.begin(known, asyncio.get_running_loop().time())
             self._turns.clear()
-            self._seen = EMPTY_IMAGE
-            self.on_head()
+        self._seen = EMPTY_IMAGE
+        self.on_head()
 
     def on_head(self) -> None:
         """Called after each decision: what is to be done about it is done in a step of the loop of its
         own."""
         head, seen = self._controller.head, self._seen
-        if self.sessions is not None and (
-            head.brokers is not seen.brokers or head.failovers is not seen.failovers
-        ):
+        if head.brokers is not seen.brokers or head.failovers is not seen.failovers:
+            if self.sessions is None and not _has_gone(head):
+                return
             _say_failovers(seen.failovers, head)
             self._seen = head
             asyncio.get_running_loop().call_soon(self._settle)
@@ -164,13 +168,12 @@ class BrokerWatch:
 
     def _settle(self) -> None:
         """One at a time: the next is decided on what became of it."""
-        assert self.sessions is not None
         if self._is_settling:
             self._is_settle_next = True
             return
         self._is_settle_owed, self._is_settling = False, True
-        seen = Seen(self.sessions.alive(), self._turns.between())
-        settled = self._controller.take(SETTLE, seen)
+        alive = NO_SESSIONS if self.sessions is None else self.sessions.alive()
+        settled = self._controller.take(SETTLE, Seen(alive, self._turns.between()))
         settled.add_done_callback(self._on_settled)
 
     def _on_settled(self, done: asyncio.Future[Settled]) -> None:
@@ -181,6 +184,8 @@ class BrokerWatch:
         error = done.exception()
         if error is not None:
             self._is_settle_owed = True
+            if self.sessions is None and isinstance(error, Exhausted):  # there are no looks that would
+                asyncio.get_running_loop().call_later(AGAIN_S, self._settle)
             log.info("partitions of brokers that are gone wait for a later look: %s", in_words(error))
             return
         settled = done.result()
@@ -191,6 +196,13 @@ class BrokerWatch:
             )
         if is_next or (self._turns.is_waiting and self._is_turn_due()):
             asyncio.get_running_loop().call_soon(self._settle)
+
+
+def _has_gone(head: MetadataImage) -> bool:
+    """Brokers are gone, and there is one that can take what they led. The one broker of a quorum without
+    others is not there before it is registered, and its start is spared a look at all partitions."""
+    is_taken = any(broker.is_usable for broker in head.brokers)
+    return is_taken and any(broker.is_fenced for broker in head.brokers)
 
 
 def _say_failovers(before: Failovers, head: MetadataImage) -> None:

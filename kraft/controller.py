@@ -484,6 +484,7 @@ class Controller:
             self._configs,
             self._describe_quorum,
             self.watch.hear,
+            self.watch.sessions is None,
         )
 
     def _passed_ms(self) -> int:

@@ -223,7 +223,7 @@ async def serve(settings: BrokerSettings) -> int:
         from millrace.runtime.bundle import real_runtime
 
         if settings.is_alone:
-            from millrace.broker.app import Broker as kind
+            from millrace.broker.quorum.alone import AloneBroker as kind
         elif not settings.is_broker:
             from millrace.broker.quorum.process import ControllerProcess as kind
         elif not settings.is_controller:

@@ -15,18 +15,41 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from millrace.broker.config import BrokerSettings
 from millrace.broker.controller_client import ControllerClient
-from millrace.broker.quorum.log_recovery import LogRecovery
+from millrace.broker.quorum.log_recovery import CommittedInBucket, LogRecovery
+from millrace.broker.stores import NodeStores
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.node import ControllerNode
 from millrace.kraft.tables.failovers import NOBODY, Failover
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
+from millrace.runtime.bundle import Runtime
 from millrace.runtime.errors import Fenced, Unavailable, in_words
 
 log = logging.getLogger(__name__)
 AT_ONCE: Final = 2
 AGAIN_S, AGAIN_MAX_S = 5.0, 15.0  # between looks at a log that nobody can recover, doubled with each
+
+
+def start_failovers(
+    settings: BrokerSettings,
+    runtime: Runtime,
+    node: ControllerNode,
+    client: ControllerClient,
+    stores: NodeStores,
+    backup: CommittedInBucket,
+) -> Failovers:
+    """Of a broker that serves: they follow every image from here on, until `stop`."""
+
+    def recovery(node_id: int) -> LogRecovery:
+        return LogRecovery(node_id, node, client, stores, backup, settings, runtime)
+
+    failovers = Failovers(settings.node_id, client, recovery)
+    node.publisher.subscribe(failovers.on_image)
+    failovers.start(node.publisher.image)
+    return failovers
 
 
 class Failovers:

@@ -17,10 +17,9 @@ from millrace.broker.handlers import Parts
 from millrace.broker.identity.binding import BindingRefused, bind_bucket
 from millrace.broker.identity.claims import check_claims
 from millrace.broker.identity.ownership import Owner
-from millrace.broker.quorum.failovers import Failovers
+from millrace.broker.quorum.failovers import start_failovers
 from millrace.broker.quorum.heartbeats import Heartbeats
 from millrace.broker.quorum.load_reports import LoadReports
-from millrace.broker.quorum.log_recovery import LogRecovery
 from millrace.broker.quorum.member import catch_up, open_member
 from millrace.broker.quorum.remote_backup import RemoteBackup
 from millrace.broker.stores import NodeStores
@@ -161,14 +160,8 @@ class FollowingBroker(Broker):
         return is_stuck or (isinstance(owner, Owner) and owner.age_s >= CUT_OFF_S)
 
     def _start_failovers(self, node: ControllerNode, parts: Parts) -> None:
-        settings, runtime, client = self._settings, self._runtime, parts.client
-
-        def recovery(node_id: int) -> LogRecovery:
-            return LogRecovery(node_id, node, client, self._stores, self._backup, settings, runtime)
-
-        failovers = Failovers(settings.node_id, client, recovery)
-        node.publisher.subscribe(failovers.on_image)
-        failovers.start(node.publisher.image)
+        own = self._settings, self._runtime
+        failovers = start_failovers(*own, node, parts.client, self._stores, self._backup)
         self._endings.add("failovers", failovers.stop)
 
     def _start_backup(self, node: ControllerNode, stores: NodeStores) -> RemoteBackup:

@@ -48,10 +48,12 @@ def decide_register_broker(
     offset: int,
     *,
     is_fenced: bool = False,
+    is_alone: bool = False,
 ) -> Decision:
     """`offset`: where the registration's record will lie. `is_fenced`: what a new incarnation is. The same
-    incarnation asking again keeps its epoch. Raises KafkaError INCONSISTENT_CLUSTER_ID for a broker of
-    another cluster."""
+    incarnation asking again keeps its epoch. `is_alone`: the broker is its own controller, so that no other
+    can be at work: those of a larger cluster of before are fenced. Raises KafkaError INCONSISTENT_CLUSTER_ID
+    for a broker of another cluster."""
     if request.cluster_id != cluster_id:
         text = f"expected cluster id {cluster_id}, but got {request.cluster_id}"
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, text)
@@ -73,6 +75,9 @@ def decide_register_broker(
     records: list[Any] = [record]
     if image.failovers.get(request.broker_id) is not None:
         records.append(EndFailoverRecord(request.broker_id))  # it is back, and recovers its own log
+    if is_alone:
+        others = (one.broker_id for one in image.brokers if one.broker_id != request.broker_id)
+        records += decide_fence_brokers(image, others)
     return Decision(BrokerRegistrationResponse(broker_epoch=epoch), records)
 
 

@@ -71,6 +71,7 @@ class Context:
     # Told of a heartbeat: broker, epoch, and whether the broker is well; whether it has a session then. None
     # where brokers have no sessions.
     hear: Callable[[int, int, bool], bool] | None = None
+    is_alone: bool = False  # the quorum is one broker, and has no place for another
 
 
 def check_writer(image: MetadataImage, node_id: int, token: int) -> None:

@@ -75,8 +75,9 @@ def _configuring(decide: Decider, context: Context, request: Any) -> Any:
 
 
 def _registering(decide: Decider, context: Context, request: Any) -> Any:
-    is_fenced = context.hear is not None  # until it says that it is ready
-    decision = decide(context.image, request, context.cluster_id, context.offset, is_fenced=is_fenced)
+    has_session = context.hear is not None  # fenced until it says that it is ready
+    at = context.cluster_id, context.offset
+    decision = decide(context.image, request, *at, is_fenced=has_session, is_alone=context.is_alone)
     if context.hear is not None:
         context.hear(request.broker_id, decision.response.broker_epoch, True)
     return decision
