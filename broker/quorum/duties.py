@@ -193,6 +193,7 @@ class LeaderDuties:
             found,
             owner.verify,
             is_conditional=owner.is_conditional,
+            voters_at=node.driver.raft.log.voters.at,
         )
         grace_ms = settings.object_grace_ms
         is_urgent = grace_ms <= settings.backup.interval_ms

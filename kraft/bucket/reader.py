@@ -30,9 +30,11 @@ from millrace.kraft.bucket.layout import (
 from millrace.kraft.errors import LogCorrupt, SnapshotCorrupt
 from millrace.kraft.image.applier import Folding
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
+from millrace.kraft.image.voter_records import change_of
 from millrace.kraft.log.log_store import BytesFile, SnapshotId, read_batches
-from millrace.kraft.log.snapshot import fold_snapshot
+from millrace.kraft.log.snapshot import NO_VOTERS, fold_snapshot
 from millrace.kraft.raft.log_view import LogHistory
+from millrace.kraft.raft.voters import VotersChange, VoterSet
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.errors import WireError
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore
@@ -127,13 +129,15 @@ async def survey(store: ObjectStore, cluster_id: str, *, all_snapshots: bool = F
 
 @dataclass(slots=True)
 class Loaded:
-    """An image read from a bucket. `losses` are sentences: what could not be read, and what that costs."""
+    """An image read from a bucket. `losses` are sentences: what could not be read, and what that costs.
+    `voters`: who voted where it ends, as far as what was read names them, from kraft.version 1 on."""
 
     image: MetadataImage = EMPTY_IMAGE
     snapshot: SnapshotId | None = None
     time_ms: int = 0  # the newest of its pieces and its snapshot
     piece_count: int = 0
     losses: list[str] = field(default_factory=list)
+    voters: VoterSet | None = None
 
 
 async def load(
@@ -186,11 +190,11 @@ async def _load_from(
         key = snapshot_key(cluster_id, snapshot)
         try:
             framed = unframe(key, await store.get(key))
-            image = (await fold_snapshot(BytesFile(framed.payload), key, snapshot)).image
+            image, voters = await fold_snapshot(BytesFile(framed.payload), key, snapshot)
         except (BackupCorrupt, SnapshotCorrupt, ObjectMissing) as error:
             _note(losses, f"a snapshot cannot be read, the one before it is tried: {error}")
             return None
-        loaded = Loaded(image, snapshot, framed.time_ms)
+        loaded = Loaded(image, snapshot, framed.time_ms, voters=voters)
     await _fold_pieces(store, cluster_id, found, loaded, losses, on_progress)
     return loaded
 
@@ -209,12 +213,14 @@ async def _fold_pieces(
         for name in found.following(folding.end, epoch):
             try:
                 framed = await _read_piece(store, cluster_id, name)
-                folding = await _folded(folding, framed, piece_key(cluster_id, name))
+                folding, changes = await _folded(folding, framed, piece_key(cluster_id, name))
             except (BackupCorrupt, ObjectMissing, LogCorrupt, WireError) as error:
                 _note(losses, f"a piece of the metadata log cannot be read: {error}")
                 continue
             loaded.time_ms = max(loaded.time_ms, framed.time_ms)
             loaded.piece_count += 1
+            for change in changes:
+                loaded.voters = change.on(loaded.voters or NO_VOTERS)
             epoch = name.epoch
             break
         else:
@@ -223,15 +229,20 @@ async def _fold_pieces(
     loaded.image = folding.image()
 
 
-async def _folded(folding: Folding, framed: Framed, key: str) -> Folding:
-    """After the piece. One that turns out to be no log leaves nothing of itself."""
+async def _folded(folding: Folding, framed: Framed, key: str) -> tuple[Folding, list[VotersChange]]:
+    """After the piece, and what that says of voters. One that turns out to be no log leaves nothing of
+    itself."""
     attempt = Folding(folding.image())
+    changes: list[VotersChange] = []
     first = framed.base
     async for header, view in read_batches(BytesFile(framed.payload), key, first, False):
+        is_known = header.base_offset < attempt.end
         attempt.take(header, view)
+        if header.is_control and not is_known and (change := change_of(view)) is not None:
+            changes.append(change)
     if attempt.end != framed.end:
         raise BackupCorrupt(key, f"it ends at offset {attempt.end}, and is named for {framed.end}")
-    return attempt
+    return attempt, changes
 
 
 async def _read_piece(store: ObjectStore, cluster_id: str, name: PieceName) -> Framed:

@@ -46,7 +46,8 @@ from millrace.kraft.image.applier import StoredBatch
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.image.publisher import MetadataPublisher
 from millrace.kraft.log.log_store import SnapshotId
-from millrace.kraft.log.snapshot import snapshot_parts
+from millrace.kraft.log.snapshot import NO_VOTERS, snapshot_parts
+from millrace.kraft.raft.voters import VoterSet
 from millrace.protocol.batches import BatchHeader
 from millrace.runtime.clock import Clock
 from millrace.runtime.errors import Exhausted, Fenced, Unavailable
@@ -114,12 +115,15 @@ class MetadataBackup:
         verify_owner: Callable[[float], Awaitable[None]] = no_owner,
         *,
         is_conditional: bool = True,
+        voters_at: Callable[[int], VoterSet] = lambda end: NO_VOTERS,
     ) -> None:
         """`verify_owner` is asked before each put for a newer owner of this node since that second of the
         loop's clock, and raises Fenced then. `is_conditional`: the store keeps If-None-Match; without it a
         name is looked at before it is put. `confirmed`: the Clock of the newest time that is known to be
-        right; by what is saved of it a restored node starts."""
+        right; by what is saved of it a restored node starts. `voters_at`: who votes where the log ends at an
+        offset, which is put from kraft.version 1 on for whoever restores."""
         self._store = store
+        self._voters_at = voters_at
         self._verify_owner = verify_owner
         self._cluster_id = cluster_id
         self._log = committed
@@ -335,7 +339,7 @@ class MetadataBackup:
         image = self._publisher.image
         snapshot = SnapshotId(image.offset, image.epoch)
         time_ms = self._confirmed.wall_ms()
-        parts = [part async for part in snapshot_parts(image, time_ms)]
+        parts = [part async for part in snapshot_parts(image, time_ms, self._voters_at(image.offset))]
         key = snapshot_key(self._cluster_id, snapshot)
         try:
             await self._put_once(key, frame(Kind.SNAPSHOT, 0, snapshot.end, snapshot.epoch, time_ms, parts))
