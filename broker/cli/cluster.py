@@ -35,6 +35,7 @@ A cluster of several nodes over one bucket: start one here, look at one anywhere
   millrace cluster undrain 3                                 broker 3 is given partitions again
   millrace cluster spread                                    every broker gets its share
   millrace cluster give-up 3 --accept-loss                   what only the log of broker 3 holds is lost
+  millrace cluster unregister 3                              broker 3 never comes back: it is forgotten
   millrace cluster add-voter 4 --at host4:9093               a controller that follows votes from now on
   millrace cluster remove-voter 4                            one votes no more
 
@@ -99,6 +100,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         help="acknowledged records that only the write-ahead log of the broker holds are lost",
     )
+    forgetting = add("unregister", "forget a broker that is gone for good, and has nothing to be recovered")
+    forgetting.add_argument("node_id", type=int, metavar="ID")
     adding = add("add-voter", "let a controller that follows the quorum vote (kraft.version 1)")
     removing = add("remove-voter", "let a voter vote no more (kraft.version 1)")
     for one in (adding, removing):
@@ -117,7 +120,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
             "--timeout", type=seconds, default=60.0, metavar="SECONDS", help="for so many moves; default 60"
         )
         one.add_argument("--dry-run", action="store_true", help="print the moves, and do nothing")
-    for one in (status, nodes, moving, draining, letting_in, spreading, losing, adding, removing):
+    for one in (status, nodes, moving, draining, letting_in, spreading, losing, forgetting, adding, removing):
         one.add_argument(
             "--bootstrap-server", default=BOOTSTRAP, metavar="HOST:PORT[,...]", help=f"default {BOOTSTRAP}"
         )
@@ -158,6 +161,8 @@ async def ask(given: argparse.Namespace, bootstrap: Sequence[Address]) -> int:
                 return tell(view, given)
             if given.command == "give-up":
                 return await lose(client, view, given)
+            if given.command == "unregister":
+                return await forget(client, view, given.node_id)
             if given.command == "undrain":
                 return await let_in(client, view, given.node_id)
             if given.command == "drain":
@@ -279,6 +284,21 @@ async def lose(client: ClusterClient, view: ClusterView, given: argparse.Namespa
     for one in given_up:
         print(f"{one.partition[0]}:{one.partition[1]}: {one.text}")
     return 0 if all(one.is_done for one in given_up) else NOT_WELL
+
+
+async def forget(client: ClusterClient, view: ClusterView, node_id: int) -> int:
+    """As kafka-cluster.sh unregister. Raises ValueError with a sentence, KafkaError where the broker runs or
+    its write-ahead log is to be recovered first, Unavailable."""
+    from millrace.protocol.error_codes import ErrorCode
+    from millrace.protocol.errors import KafkaError
+    from millrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
+
+    broker_of(view, node_id)
+    response = await client.ask(UnregisterBrokerRequest(node_id))
+    if response.error_code:
+        raise KafkaError(ErrorCode(response.error_code), response.error_message or "the controller refuses")
+    print(f"broker {node_id} is forgotten: the cluster does not wait for it any more")
+    return 0
 
 
 def names_of(partitions: Sequence[Partition]) -> str:

@@ -14,15 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from millrace.broker.cli import RunLoop
-from millrace.broker.cli.inspecting import CANNOT_LOOK, settings_of, time_text
+from millrace.broker.cli.inspecting import CANNOT_LOOK, settings_of
 from millrace.broker.cli.serve import add_data_dir
 
 if TYPE_CHECKING:
     from millrace.broker.config import BrokerSettings
-    from millrace.broker.identity.unknown_streams import WalStream
-    from millrace.broker.restore.restoring import Restored
-    from millrace.runtime.objectstore.address import StoreAddress
-    from millrace.wal.kind import WalPlace
+    from millrace.kraft.raft.voters import Voter
 
 ABOUT = """\
 Builds a node's metadata log directory (log.dirs) from its bucket, when the directory was lost.
@@ -40,8 +37,15 @@ changed. Say the node's settings as for serve; the directory must be empty. Afte
   with a log on a disk that was lost too, everything that was committed as objects is there; start once with
     wal.lost.accept=true.
 
-Of a quorum whose voters stand in its log (kraft.version 1) one node is restored, with --standalone; others
-are formatted anew (millrace format --no-initial-controllers) and added to it.
+The cluster may be of another size than the one that was lost. One node is restored, whichever: alone, or as
+one of the voters that controller.quorum.voters names; all others start with empty log directories. A node
+that is none of the bucket's says --new-node. Brokers of the bucket that do not start again are gone: what
+their write-ahead logs hold is recovered where somebody reaches them, and otherwise waits for `millrace
+cluster give-up`.
+
+Where the voters are to stand in the log (kraft.version 1) the node is restored with --standalone, and others
+are formatted (millrace format --no-initial-controllers) and added to it; or with --initial-controllers, and
+the other voters are formatted with the same list and cluster.id.
 
 What cannot be had is named by partition and offsets. A node that may still run keeps its claim on the bucket:
 --take-over says that it is gone; one that lives all the same ends by itself within 10 s of the new node's
@@ -49,7 +53,6 @@ start.
 
 Exit codes: 0 restored, 1 restored and something is missing, 2 not restored.
 """
-MISSING_SHOWN = 100
 SAY_AFTER_S, SAY_EVERY_S = 1.0, 2.0
 
 
@@ -57,10 +60,20 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     given = parse(words)
     if given.node_id is not None:
         given.override = [*given.override, f"node.id={given.node_id}"]
-    settings = settings_of(given, env, is_formatted=given.standalone)
+    is_formatted = given.standalone or given.initial_controllers is not None
+    settings = settings_of(given, env, is_formatted=is_formatted)
     if settings is None:
         return CANNOT_LOOK
-    return run_loop(restore(settings, given))
+    first: tuple[Voter, ...] = ()
+    if given.initial_controllers is not None:
+        from millrace.broker.cli.format import voters_of
+
+        try:
+            first = voters_of(given.initial_controllers, settings)
+        except ValueError as error:
+            print(f"millrace: --initial-controllers: {error}", file=sys.stderr)
+            return CANNOT_LOOK
+    return run_loop(restore(settings, given, first))
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -78,7 +91,16 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add_data_dir(parser)
     parser.add_argument("--node-id", type=int, metavar="N", help="which node this is; without it node.id")
     parser.add_argument(
+        "--new-node", action="store_true", help="it takes the place of no node of the bucket's cluster"
+    )
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument(
         "--standalone", action="store_true", help="as the one voter of its quorum, to which others are added"
+    )
+    way.add_argument(
+        "--initial-controllers",
+        metavar="ID@HOST:PORT:DIRECTORY,...",
+        help="as one of several first voters of its quorum, as in millrace format",
     )
     parser.add_argument("--take-over", action="store_true", help="the node that claims the bucket is gone")
     parser.add_argument(
@@ -100,8 +122,12 @@ class Progress:
             print(f"millrace: {text}", file=sys.stderr, flush=True)
 
 
-async def restore(settings: BrokerSettings, given: argparse.Namespace) -> int:
+async def restore(settings: BrokerSettings, given: argparse.Namespace, first: Sequence[Voter]) -> int:
+    """`first`: the voters that the log is to name; none of them where they stand in the settings, or this
+    node is the only one."""
     from millrace.broker.cli.refusals import sentence_of
+    from millrace.broker.cli.restore_logs import begin_of, look_at_log, streams_in
+    from millrace.broker.cli.restore_report import report
     from millrace.broker.inspection.opening import open_to_look
     from millrace.broker.restore.restoring import Restoring
     from millrace.broker.restore.target import RestoreTarget
@@ -136,6 +162,8 @@ async def restore(settings: BrokerSettings, given: argparse.Namespace) -> int:
             lambda cluster_id: begin_of(place, cluster_id, settings.node_id),
             runtime.clock,
             Progress(),
+            lambda wal: look_at_log(place, settings, wal),
+            is_new_node=given.new_node,
         )
         try:
             if target is not None:
@@ -143,7 +171,7 @@ async def restore(settings: BrokerSettings, given: argparse.Namespace) -> int:
                 await restoring.check_target(runtime.disk)
             restored = await restoring.find(is_taking_over=given.take_over or given.verify)
             if target is not None:
-                await restoring.write(restored, runtime.disk, runtime.rand)
+                await restoring.write(restored, runtime.disk, runtime.rand, first)
                 target.keep()
         finally:
             await store.close()
@@ -154,91 +182,4 @@ async def restore(settings: BrokerSettings, given: argparse.Namespace) -> int:
         if target is not None:
             await target.close()
     print(report(restored, settings, str(address), is_verified=given.verify))
-    return 1 if restored.losses or restored.missing or restored.unknown else 0
-
-
-def streams_in(address: StoreAddress) -> list[WalStream]:
-    """What a WAL in a file or on a device holds, by streams. A log of objects is not read: metadata in the
-    bucket knows its streams."""
-    from millrace.broker.cli.wal import file_of, walk_of
-    from millrace.broker.identity.unknown_streams import WalStream
-    from millrace.runtime.disk.peek import PeekFile
-    from millrace.s3stream.ids import StreamId
-
-    path = file_of(address)
-    found: dict[int, WalStream] = {}
-    if path is None:
-        return []
-    with PeekFile(path) as file:
-        for record in walk_of(file).records():
-            if record.stream is None or record.start is None or record.count is None or record.epoch is None:
-                continue
-            before = found.get(record.stream)
-            start = record.start if before is None else before.start
-            end = record.start + record.count
-            found[record.stream] = WalStream(StreamId(record.stream), record.epoch, start, end)
-    return list(found.values())
-
-
-async def begin_of(place: WalPlace, cluster_id: str, node_id: int) -> int | None:
-    """The position below which the WAL was trimmed; None where it does not say."""
-    from millrace.broker.cli.wal import Walk, file_of, walk_of
-    from millrace.runtime.disk.peek import PeekFile
-    from millrace.wal.opening import kind_of
-
-    path, inspect = file_of(place.address), kind_of(place.address).inspect
-    if inspect is not None:
-        facts = (await inspect(place, cluster_id, node_id, False)).facts
-        return None if facts["faults"] else max(facts["head"], facts["trim"])
-    if path is None:
-        return None
-    with PeekFile(path) as file:
-        walk = walk_of(file)
-        return max(walk.header.head, walk.header.trim) if isinstance(walk, Walk) else None
-
-
-def report(restored: Restored, settings: BrokerSettings, source: str, *, is_verified: bool) -> str:
-    from millrace.broker.identity.unknown_streams import range_text
-    from millrace.broker.restore.restoring import claim_text
-
-    image, loaded = restored.loaded.image, restored.loaded
-    partitions = image.topics.partition_count
-    verb = "can be restored" if is_verified else "restored"
-    snapshot = (
-        f"the snapshot at offset {loaded.snapshot.end}" if loaded.snapshot is not None else "no snapshot"
-    )
-    lines = [
-        f"{verb}: cluster {restored.cluster_id}, node {settings.node_id}, from {source}",
-        f"  metadata as of {time_text(loaded.time_ms)} UTC: offset {image.offset} of epoch {image.epoch}, "
-        f"from {snapshot} and "
-        f"{loaded.piece_count} pieces",
-        f"  {len(image.topics)} topics, {partitions} partitions, {image.objects.committed_count} objects "
-        "named; "
-        f"{restored.object_count} in the bucket",
-    ]
-    lines += [f"  write-ahead log of {text}" for text in restored.wals]
-    lines += [f"  claimed by {claim_text(claim)}" for claim in restored.claims if claim.is_standing]
-    if restored.losses:
-        lines += ["", "not everything could be read:", *(f"  {text}" for text in restored.losses)]
-    if restored.missing:
-        shown = [str(found) for found in restored.missing[:MISSING_SHOWN]]
-        more = len(restored.missing) - len(shown)
-        lines += ["", "missing:", *(f"  {text}" for text in shown), *([f"  and {more} more"] if more else [])]
-    if restored.unknown:
-        shown = [range_text(found, settings.node_id) for found in restored.unknown[:MISSING_SHOWN]]
-        more = len(restored.unknown) - len(shown)
-        lines += [
-            "",
-            "in the write-ahead log, of streams that were made after what the bucket knows; their topics and "
-            "partitions are not known:",
-            *(f"  {text}" for text in shown),
-            *([f"  and {more} more"] if more else []),
-        ]
-    if is_verified:
-        return "\n".join(lines)
-    lines += ["", f"{settings.controller.log_dir} was written."]
-    remedy = " with wal.lost.accept=true for this one start" if restored.needs_word else ""
-    lines.append(f"Start the node{remedy}: millrace serve, with the same settings.")
-    if str(settings.data) != source:
-        lines.append(f"The node is set to use {settings.data}: the objects must be there (s3.data.buckets).")
-    return "\n".join(lines)
+    return 1 if restored.is_short else 0

@@ -84,8 +84,12 @@ def series_name(series: int) -> str:
     return "metadata" if series == METADATA_SERIES else str(series)
 
 
+def owners_prefix(cluster_id: str) -> str:
+    return f"{cluster_id}/owners/"
+
+
 def series_prefix(cluster_id: str, series: int) -> str:
-    return f"{cluster_id}/owners/{series_name(series)}/"
+    return f"{owners_prefix(cluster_id)}{series_name(series)}/"
 
 
 def claim_key(cluster_id: str, series: int, number: int) -> str:

@@ -32,6 +32,7 @@ from millrace.broker.identity.claim_format import (
     claim_key,
     decode_claim,
     encode_claim,
+    owners_prefix,
     series_prefix,
 )
 from millrace.broker.identity.known_time_text import shown
@@ -78,6 +79,22 @@ async def read_newest_claim(
     after = claim_key(cluster_id, series, known_number - 2) if known_number > 2 else ""
     keys = [entry.key async for entry in store.list(series_prefix(cluster_id, series), after)]
     return decode_claim(await store.get(keys[-1]), keys[-1]) if keys else None
+
+
+async def claimed_nodes(store: ObjectStore, cluster_id: str) -> list[int]:
+    """Nodes that have ever been claimed, by id; a request each. Raises what the store raises."""
+    found: list[int] = []
+    prefix, after = owners_prefix(cluster_id), ""
+    while True:
+        name = ""
+        async for entry in store.list(prefix, after):
+            name = entry.key.removeprefix(prefix).partition("/")[0]
+            break
+        if not name:
+            return sorted(found)
+        if name.isascii() and name.isdecimal():
+            found.append(int(name))
+        after = f"{prefix}{name}/~"
 
 
 async def check_claims(

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from millrace.broker.background.start_watch import RetryLog, StartWatch
 from millrace.broker.config import BrokerSettings
@@ -26,13 +27,16 @@ from millrace.broker.quorum.duties import LeaderDuties
 from millrace.broker.quorum.listener import DRAIN_MS, controller_server
 from millrace.broker.quorum.member import look_into_bucket, open_member
 from millrace.broker.quorum.others_end import until_others_end
+from millrace.broker.quorum.restored_member import compare_restored
 from millrace.broker.settings.addresses import Endpoint
 from millrace.broker.store_opening import open_stores
 from millrace.broker.stores import START_RETRIES
+from millrace.kraft.log.restored_from import forget_restored_from, read_restored_from
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.transport import QuorumTransport
 from millrace.runtime.bundle import Runtime
 from millrace.runtime.metrics import Registry
+from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore.retry import RetryingObjectStore
 from millrace.runtime.tasks import Tasks
 
@@ -64,6 +68,7 @@ class ControllerProcess:
         self._watch.enter("opening the metadata log")
         node, transport = await self._open()
         await self._look_into_bucket(node)
+        await self._compare_restored(node)
         node.driver.news.on_change.append(self._say_leader)
         await self._serve(node, transport, places)
         await node.start()
@@ -128,12 +133,30 @@ class ControllerProcess:
         if node.driver.raft.log.end:
             return
         self._watch.enter("looking whether the bucket knows this cluster: the metadata log here is empty")
-        settings, runtime = self._settings, self._runtime
-        stores = await open_stores(settings, runtime, Registry(), self._watch.on_retry)
-        rand = runtime.rand.split("metadata at start")
-        patient = RetryingObjectStore(stores.plain, rand, START_RETRIES, on_retry=self._watch.on_retry)
-        try:
+        async with self._patient_store() as patient:
             self._empty_reason = await look_into_bucket(node, patient)
+
+    async def _compare_restored(self, node: ControllerNode) -> None:
+        """Of the first start after a restore alone. The word for what is missing is asked here; from here on
+        the directory is as any other."""
+        settings, runtime = self._settings, self._runtime
+        if await read_restored_from(runtime.disk, settings.controller.log_dir) is None:
+            return
+        self._watch.enter(
+            "looking whether the bucket has grown since this log directory was restored from it"
+        )
+        async with self._patient_store() as patient:
+            await compare_restored(node, settings, runtime, patient, self._watch.on_retry)
+        await forget_restored_from(runtime.disk, settings.controller.log_dir)
+
+    @asynccontextmanager
+    async def _patient_store(self) -> AsyncIterator[ObjectStore]:
+        """However long the store takes to answer."""
+        settings, runtime, on_retry = self._settings, self._runtime, self._watch.on_retry
+        stores = await open_stores(settings, runtime, Registry(), on_retry)
+        rand = runtime.rand.split("metadata at start")
+        try:
+            yield RetryingObjectStore(stores.plain, rand, START_RETRIES, on_retry=on_retry)
         finally:
             await stores.plain.close()
 

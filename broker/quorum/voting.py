@@ -19,6 +19,7 @@ from millrace.broker.quorum.follower import FollowingBroker
 from millrace.broker.quorum.listener import DRAIN_MS, controller_server
 from millrace.broker.quorum.member import look_into_bucket
 from millrace.broker.quorum.others_end import until_others_end
+from millrace.broker.quorum.restored_member import compare_restored
 from millrace.broker.stores import NodeStores
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.transport import QuorumTransport
@@ -47,6 +48,7 @@ class VotingBroker(FollowingBroker):
         server = controller_server(node, transport, budget, settings, runtime)
         patient = self._patient(stores.plain, "metadata at start")
         self._empty_reason = await look_into_bucket(node, patient)
+        await compare_restored(node, settings, runtime, patient, self._watch.on_retry)
         self._endings.add("controller listener", lambda: server.stop(DRAIN_MS))
         self._endings.add("controller", node.close)
         await server.start(self._member_places)

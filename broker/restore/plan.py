@@ -15,7 +15,8 @@ out beyond what the bucket and the logs show is bounded by how long it may have 
                                     unseen: of two restores of one old copy the later one's are higher than
                                     whatever the first one's log came to, and consumers that read that notice
 
-Write-ahead logs are listed as to be recovered: they know newer metadata, and may.
+Write-ahead logs are listed as to be recovered: they know newer metadata, and may. Brokers are fenced: none of
+them runs with the restored metadata before it has registered anew, and those that never do are gone.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 from typing import Any, Final
 
+from millrace.kraft.commands.brokers import decide_fence_brokers
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.log.snapshot import partition_record
@@ -60,7 +62,8 @@ class Seen:
     unseen_ms: int = 0  # since the newest metadata that was read
     unseen_starts: int = 0  # numbers of the node's claims that metadata does not know
     later_log: NodeWal | None = None  # of this node, which the bucket does not know yet
-    reopened: dict[StreamId, int] = field(default_factory=dict)  # streams of the node's WAL, by their epochs
+    # streams that are in a WAL, and closed in metadata: whose log it is, and under which epoch they are there
+    reopened: dict[StreamId, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def leader_epochs_lift(self) -> int:
@@ -76,15 +79,24 @@ class Seen:
         self.offset, self.epoch = max(self.offset, offset), max(self.epoch, epoch)
 
 
-def lifted(image: MetadataImage, seen: Seen, node_id: int) -> MetadataImage:
+def lifted(image: MetadataImage, seen: Seen) -> MetadataImage:
     """The image of the restored log, which begins where it ends."""
     delta = MetadataDelta(image)
-    delta.apply_all(lift_records(image, seen, node_id))
+    delta.apply_all(lift_records(image, seen))
     offset = max(image.offset, seen.offset) + seen.records_lift
     return delta.done(offset, max(image.epoch, seen.epoch) + EPOCHS_LIFT)
 
 
-def lift_records(image: MetadataImage, seen: Seen, node_id: int) -> Iterable[Any]:
+def unknown_from(image: MetadataImage, node_id: int) -> int:
+    """The first id of a stream that the node may have made since, by its WAL. Where metadata was restored
+    before, and the node has not started since, it is still the one of then: ids of the image are lifted
+    ones."""
+    restored = [wal for wal in image.wals.of_node(node_id) if wal.state is WalState.RECOVERING]
+    known = [wal.unknown_from for wal in restored if wal.unknown_from is not None]
+    return image.streams.next_id if not restored else min(known, default=0)
+
+
+def lift_records(image: MetadataImage, seen: Seen) -> Iterable[Any]:
     for topic in image.topics:
         for index, state in enumerate(topic.partitions):
             higher = state._replace(leader_epoch=state.leader_epoch + seen.leader_epochs_lift)
@@ -93,12 +105,15 @@ def lift_records(image: MetadataImage, seen: Seen, node_id: int) -> Iterable[Any
     next_object_id = max(image.objects.next_id, seen.object_id + 1) + ids_lift
     yield NextIdsRecord(image.streams.next_id + ids_lift, next_object_id)
     yield ProducerIdsRecord(-1, -1, image.producer_ids + ids_lift)
+    yield from decide_fence_brokers(image, [broker.broker_id for broker in image.brokers])
     for wal in image.wals:
         if wal.state is WalState.ACTIVE:
-            yield wal_record(replace(wal, state=WalState.RECOVERING))
+            first = unknown_from(image, wal.node_id)
+            yield wal_record(replace(wal, state=WalState.RECOVERING, unknown_from=first))
     if seen.later_log is not None:
-        yield wal_record(seen.later_log)
-    for stream_id, epoch in seen.reopened.items():
+        first = unknown_from(image, seen.later_log.node_id)
+        yield wal_record(replace(seen.later_log, unknown_from=first))
+    for stream_id, (node_id, epoch) in seen.reopened.items():
         stream = image.streams.by_id[stream_id]
         yield stream_record(stream._replace(epoch=epoch, node_id=node_id, is_open=True))
     for series, number, incarnation in seen.claims:

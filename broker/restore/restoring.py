@@ -11,17 +11,18 @@ not changed; nothing is written locally before all that can refuse has been aske
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import field, replace
 from typing import Final
 
 from millrace.broker.config import BrokerSettings
 from millrace.broker.identity.binding import MARKER_KEY, BindingRefused, read_bound_cluster
 from millrace.broker.identity.claim_format import ClaimCorrupt, OwnerClaim
-from millrace.broker.identity.claims import read_newest_claim, unreadable
+from millrace.broker.identity.claims import claimed_nodes, read_newest_claim, unreadable
 from millrace.broker.identity.known_time import NEWEST
 from millrace.broker.identity.known_time_text import encode_time
 from millrace.broker.identity.unknown_streams import WalStream, to_reopen, unknown_ranges
+from millrace.broker.restore.other_logs import NOT_LOOKED_AT, SeenLog, log_text, others_of
 from millrace.broker.restore.plan import (
     MissingRange,
     Seen,
@@ -30,9 +31,11 @@ from millrace.broker.restore.plan import (
     ranges_behind,
     ranges_in_wal,
     ranges_without,
+    unknown_from,
 )
 from millrace.kraft.bucket.reader import BucketMetadata, Loaded, load, survey
 from millrace.kraft.config import static_voters
+from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.log.meta_properties import MetaProperties
 from millrace.kraft.log.restored_from import RestoredFrom
@@ -41,7 +44,8 @@ from millrace.kraft.raft.voters import DYNAMIC, KRAFT_VERSIONS, Endpoint, Voter,
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.kraft.tables.wals import NodeWal, WalState
 from millrace.protocol.dataclass import dataclass
-from millrace.protocol.ids import uuid_bytes, uuid_text
+from millrace.protocol.ids import uuid_text
+from millrace.protocol.stream_records import NodeClaimRecord
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk
 from millrace.runtime.objectstore import ObjectStore, last_date_of
@@ -55,6 +59,7 @@ WAL_EPOCH_PART: Final = 2  # {cluster}/wal/{node}/{epoch}/...
 
 
 IdentifyWal = Callable[[], Awaitable[WalIdentity | None]]
+LookAtLog = Callable[[NodeWal], Awaitable[SeenLog]]
 ReadWal = Callable[[], Iterable[WalStream]]  # of a log whose streams the bucket may not know
 
 
@@ -72,10 +77,20 @@ class Restored:
     unknown: list[StreamRange] = field(
         default_factory=list
     )  # in the WAL, of streams that metadata does not know
+    # The same of other nodes' logs that can be read from here: they ask for the word themselves.
+    unknown_elsewhere: dict[int, list[StreamRange]] = field(default_factory=dict)
+    # What waits until another node's log, which is not seen from here, is recovered.
+    waiting: list[MissingRange] = field(default_factory=list)
     wals: list[str] = field(default_factory=list)
     claims: list[OwnerClaim] = field(default_factory=list)  # the newest of each series
     object_count: int = 0
     is_wal_lost: bool = False
+    voters: tuple[Voter, ...] = ()  # that the written log names; of kraft.version 1
+
+    @property
+    def is_short(self) -> bool:
+        """Whether something is known to be missing."""
+        return bool(self.losses or self.missing or self.unknown or self.unknown_elsewhere)
 
     @property
     def needs_word(self) -> bool:
@@ -87,11 +102,17 @@ class Restored:
         self.restored_from = replace(self.restored_from, is_loss_known=True)
 
 
-def unknown_from(image: MetadataImage, node_id: int) -> int:
-    """The first id of a stream that may have been made since. Where a restored log was lost before it was
-    started once, the ids of the image are lifted ones, and tell nothing."""
-    is_restored = any(wal.state is WalState.RECOVERING for wal in image.wals.of_node(node_id))
-    return 0 if is_restored else image.streams.next_id
+async def look_at_none(wal: NodeWal) -> SeenLog:
+    """Of who sees the bucket alone."""
+    return NOT_LOOKED_AT
+
+
+def with_claimant(image: MetadataImage, incarnation: bytes) -> MetadataImage:
+    """It knows who is to claim the metadata log in the bucket at the first start of a voter of several,
+    before that speaks to anybody (broker/quorum/restored_member.py)."""
+    delta = MetadataDelta(image)
+    delta.apply(NodeClaimRecord(METADATA_SERIES, image.claims.highest(METADATA_SERIES) + 1, incarnation))
+    return delta.done(image.offset, image.epoch)
 
 
 def claim_text(claim: OwnerClaim) -> str:
@@ -112,7 +133,11 @@ class Restoring:
         wal_begin: Callable[[str], Awaitable[int | None]],
         clock: Clock,
         on_progress: Callable[[str], None] = lambda text: None,
+        look_at_log: LookAtLog = look_at_none,
+        *,
+        is_new_node: bool = False,
     ) -> None:
+        """`is_new_node`: it takes the place of no node of the bucket's cluster, and has no log there."""
         self._settings = settings
         self._store = store
         self._bucket = bucket
@@ -121,6 +146,8 @@ class Restoring:
         self._wal_begin = wal_begin
         self._clock = clock
         self._on_progress = on_progress
+        self._look_at_log = look_at_log
+        self._is_new_node = is_new_node
 
     async def find(self, *, is_taking_over: bool) -> Restored:
         """Changes nothing. Raises BindingRefused, and what store and WAL raise."""
@@ -156,30 +183,34 @@ class Restoring:
         await self._look_at_objects(restored, seen)
         await self._look_at_wals(restored, seen)
         seen.unseen_ms = max(self._clock.wall_ms(), self._store_ms()) - loaded.time_ms
-        restored.image = lifted(loaded.image, seen, self._settings.node_id)
+        restored.image = lifted(loaded.image, seen)
         return restored
 
-    async def write(self, restored: Restored, disk: Disk, rand: Rand) -> None:
-        """Durable on return. This machine's clock is not asked, nor the times that records carry, which a
-        wrong clock may have stamped: what is known of the time is what the store says, and what was confirmed
-        when the metadata was put, so that a wrong clock deletes nothing at the first start."""
+    async def write(self, restored: Restored, disk: Disk, rand: Rand, first: Sequence[Voter] = ()) -> None:
+        """Durable on return. `first`: the voters that the log is to name, this node with the id of its
+        directory among them; of none, at kraft.version 1, it is the only one. This machine's clock is not
+        asked, nor the times that records carry, which a wrong clock may have stamped: what is known of the
+        time is what the store says, and what was confirmed when the metadata was put, so that a wrong clock
+        deletes nothing at the first start."""
         settings = self._settings.controller
-        meta = MetaProperties(
-            restored.cluster_id, settings.node_id, uuid_text(rand.split("directory id").uuid())
-        )
+        directory = rand.split("directory id").uuid()
+        directory = next((one.directory_id for one in first if one.node_id == settings.node_id), directory)
+        meta = MetaProperties(restored.cluster_id, settings.node_id, uuid_text(directory))
         voters, voter_set = static_voters(settings), VoterSet()
         if settings.is_dynamic:
-            own = settings.node_id, uuid_bytes(meta.directory_id)
             endpoints = tuple(Endpoint(*endpoint) for endpoint in settings.endpoints)
-            voter_set = VoterSet((Voter(*own, endpoints, KRAFT_VERSIONS),), DYNAMIC)
+            own = Voter(settings.node_id, directory, endpoints, KRAFT_VERSIONS)
+            voter_set = VoterSet(tuple(first) or (own,), DYNAMIC)
+            restored.voters = voter_set.voters
         known_ms = max(restored.loaded.time_ms, self._store_ms())
+        image = with_claimant(restored.image, rand.split("claimant").uuid())
         await disk.write_file(f"{settings.log_dir}/{NEWEST}", encode_time(known_ms))
         await write_restored_log(
             disk,
             settings.log_dir,
             meta,
             voters,
-            restored.image,
+            image,
             restored.restored_from,
             known_ms,
             voter_set,
@@ -219,12 +250,16 @@ class Restoring:
         return found
 
     def _check_node(self, image: MetadataImage) -> None:
-        known = [broker.broker_id for broker in image.brokers]
-        if known and self._settings.node_id not in known and self._settings.is_broker:
+        known, own = [broker.broker_id for broker in image.brokers], self._settings.node_id
+        if known and own not in known and self._settings.is_broker and not self._is_new_node:
             raise BindingRefused(
-                f"node {self._settings.node_id} is no node of this cluster, whose metadata knows "
-                f"{', '.join(map(str, known))}: "
-                "say which one this machine takes the place of (--node-id)"
+                f"node {own} is no node of this cluster, whose metadata knows {', '.join(map(str, known))}: "
+                "say which one this machine takes the place of (--node-id), or, where it takes nobody's, "
+                "--new-node"
+            )
+        if own in known and self._is_new_node:
+            raise BindingRefused(
+                f"node {own} is a node of this cluster: leave --new-node out, or say another id"
             )
 
     @staticmethod
@@ -239,6 +274,8 @@ class Restoring:
     async def _look_at_claims(self, restored: Restored, seen: Seen, is_taking_over: bool) -> None:
         image = restored.loaded.image
         nodes = {self._settings.node_id: None} | {broker.broker_id: None for broker in image.brokers}
+        # And nodes that registered after what the bucket knows: they could not start again.
+        nodes |= dict.fromkeys(await claimed_nodes(self._store, restored.cluster_id))
         for series in (METADATA_SERIES, *nodes):
             known = image.claims.highest(series)
             try:
@@ -297,13 +334,37 @@ class Restoring:
             seen.note(wal.owner_epoch)
             words = f"node {wal.node_id}: the {wal.kind} log {wal.wal_id.hex()} at {wal.address}"
             if wal.node_id != own:
-                restored.wals.append(f"{words} is recovered when that node starts")
-            elif identity is not None and identity.wal_id in (None, wal.wal_id):
+                continue
+            if identity is not None and identity.wal_id in (None, wal.wal_id):
                 restored.wals.append(f"{words} is there, and is recovered at the next start")
             elif wal is image.wals.active(own):
                 restored.wals.append(f"{words} is not at {self._settings.wal.target}")
-        if not self._settings.is_broker:
-            return  # a controller has none
+        streams = await self._look_at_others(restored)
+        if self._settings.is_broker:
+            streams[own] = await self._look_at_own(restored, seen, identity)
+        self._judge_streams(restored, seen, streams)
+
+    async def _look_at_others(self, restored: Restored) -> dict[int, list[WalStream]]:
+        """What the logs of blocks among them hold, as far as they can be read from here."""
+        image, found = restored.loaded.image, {}
+        for wal in others_of(image, self._settings.node_id):
+            self._on_progress(f"looking at the write-ahead log of node {wal.node_id}")
+            log = await self._look_at_log(wal)
+            restored.wals.append(log_text(image, wal, log))
+            found[wal.node_id] = list(log.streams)
+            if log.reason:
+                reason = f"what it acknowledged later is in the log of node {wal.node_id} alone"
+                restored.waiting += ranges_in_wal(image, wal.node_id, reason)
+        return found
+
+    async def _look_at_own(
+        self, restored: Restored, seen: Seen, identity: WalIdentity | None
+    ) -> list[WalStream]:
+        """What it holds, of one of blocks."""
+        image, own = restored.loaded.image, self._settings.node_id
+        if self._is_new_node:
+            self._check_new(identity)
+            return []
         registered = image.wals.active(own)
         later = await self._later_log(restored, identity, registered)
         if later is not None:
@@ -318,23 +379,31 @@ class Restoring:
         if is_there:
             assert identity is not None
             await self._look_at_begin(restored, identity, registered)
-            self._look_into_wal(restored, seen)
-        else:
-            lost = ranges_in_wal(
-                image, own, "what was acknowledged and not committed was in the lost write-ahead log alone"
+            return list(self._read_wal())
+        lost = ranges_in_wal(
+            image, own, "what was acknowledged and not committed was in the lost write-ahead log alone"
+        )
+        restored.missing += lost
+        restored.is_wal_lost = bool(lost)
+        # The bucket knew its streams before they were acknowledged; unless the node went on with another.
+        kinds = {None if registered is None else registered.kind, kind_of(self._settings.wal).name}
+        knows_all = kinds == {"object"}
+        if not knows_all and any(claim.is_standing for claim in restored.claims):
+            restored.losses.append(
+                f"{self._settings.wal.target} is not the log that the node wrote last: streams that it "
+                "opened after what the bucket knows are "
+                "not known, and what was acknowledged in them cannot be named"
             )
-            restored.missing += lost
-            restored.is_wal_lost = bool(lost)
-            # The bucket knew its streams before they were acknowledged; unless the node went on with another.
-            kinds = {None if registered is None else registered.kind, kind_of(self._settings.wal).name}
-            knows_all = kinds == {"object"}
-            if not knows_all and any(claim.is_standing for claim in restored.claims):
-                restored.losses.append(
-                    f"{self._settings.wal.target} is not the log that the node wrote last: streams that it "
-                    "opened after what the bucket knows are "
-                    "not known, and what was acknowledged in them cannot be named"
-                )
-                restored.note_loss()
+            restored.note_loss()
+        return []
+
+    def _check_new(self, identity: WalIdentity | None) -> None:
+        """A log that is there already is another node's, or of a node that the bucket does not know."""
+        if identity is not None:
+            raise BindingRefused(
+                f"{self._settings.wal.target} holds a write-ahead log, and a new node begins with one of its "
+                "own: give another place (s3.wal.path); or, where it is this node's, leave --new-node out"
+            )
 
     async def _later_log(
         self, restored: Restored, identity: WalIdentity | None, registered: NodeWal | None
@@ -379,16 +448,24 @@ class Restoring:
         restored.missing += ranges_in_wal(image, self._settings.node_id, reason)
         restored.note_loss()
 
-    def _look_into_wal(self, restored: Restored, seen: Seen) -> None:
-        """Streams that were opened since are opened again, those that were made since are named."""
+    def _judge_streams(self, restored: Restored, seen: Seen, logs: dict[int, list[WalStream]]) -> None:
+        """Of what each node's log holds: streams that were opened since are opened again, of several logs in
+        the one that goes on where metadata ends; those that were made since are named, and what another log
+        holds behind the one that is recovered."""
         image, own = restored.loaded.image, self._settings.node_id
-        found = list(self._read_wal())
-        seen.reopened = to_reopen(found, image)
-        left = [
-            StreamRange(one.stream_id, one.start, one.end)
-            for one in found
-            if one.stream_id not in seen.reopened
-        ]
-        opened = {stream.stream_id for stream in image.streams.open_on(own)}
-        closed = [one for one in left if one.stream_id not in opened]
-        restored.unknown = unknown_ranges(closed, image, restored.restored_from.next_stream_id)
+        for node_id, found in logs.items():
+            for stream_id, epoch in to_reopen(found, image).items():
+                before = seen.reopened.get(stream_id)
+                if before is None or epoch < before[1]:
+                    seen.reopened[stream_id] = node_id, epoch
+        for node_id, found in logs.items():
+            opened = {stream.stream_id for stream in image.streams.open_on(node_id)}
+            opened |= {stream_id for stream_id, (by, _) in seen.reopened.items() if by == node_id}
+            closed = [
+                StreamRange(one.stream_id, one.start, one.end) for one in found if one.stream_id not in opened
+            ]
+            unknown = unknown_ranges(closed, image, unknown_from(image, node_id))
+            if node_id == own:
+                restored.unknown = unknown
+            elif unknown:
+                restored.unknown_elsewhere[node_id] = unknown

@@ -119,7 +119,7 @@ class LiveNodes:
 
 
 class LiveCombined(LiveNodes):
-    """Nodes 1 and up, each broker and controller in one; on loopback, or in a network's namespaces."""
+    """Nodes `first` and up, each broker and controller in one; on loopback, or in a network's namespaces."""
 
     def __init__(
         self,
@@ -127,9 +127,10 @@ class LiveCombined(LiveNodes):
         count: int,
         overrides: dict[str, str] | None = None,
         network: Network | None = None,
+        first: int = 1,
     ) -> None:
         super().__init__()
-        ports = {node_id: free_port() for node_id in range(1, count + 1)}
+        ports = {node_id: free_port() for node_id in range(first, first + count)}
         hosts = {node_id: network.address(node_id) if network else "127.0.0.1" for node_id in ports}
         voters = ",".join(f"{node_id}@{hosts[node_id]}:{port}" for node_id, port in ports.items())
         for node_id, port in ports.items():
@@ -172,14 +173,16 @@ class LiveCluster(LiveNodes):
         brokers: int,
         overrides: dict[str, str] | None = None,
         wal: str = "64MiB",
+        first: int = FIRST_BROKER,
     ) -> None:
-        """`wal`: the capacity of a broker's log in a file, and further parameters of its address."""
+        """`wal`: the capacity of a broker's log in a file, and further parameters of its address. `first`:
+        the first broker's id."""
         super().__init__()
         self.quorum = LiveControllers(folder, controllers, overrides)
         self._overrides = overrides or {}
         self.brokers = {
             node_id: LiveBroker(folder / f"broker{node_id}", self.settings_of(node_id), wal=wal)
-            for node_id in range(FIRST_BROKER, FIRST_BROKER + brokers)
+            for node_id in range(first, first + brokers)
         }
 
     def settings_of(self, node_id: int) -> dict[str, str]:

@@ -123,16 +123,23 @@ class Traffic:
                     self._error(error)
         consumer.close()
 
+    def move_to(self, addresses: Sequence[str]) -> None:
+        """What is checked is there."""
+        self._addresses = list(addresses)
+
     def check(self) -> int:
         """How many records were acknowledged. Raises AssertionError for what must not be."""
+        return judge(self.told, self.found(), self.lanes, self.prober)
+
+    def found(self) -> Found:
+        """What is there now."""
         consumer = KafkaConsumer(bootstrap_servers=self._addresses, group_id=GROUP, enable_auto_commit=False)
         try:
             places = [TopicPartition(self._topic, partition) for partition in range(self._partitions)]
             records = [self._read(consumer, partition) for partition in range(self._partitions)]
-            found = Found(records, [consumer.committed(place) or 0 for place in places])
+            return Found(records, [consumer.committed(place) or 0 for place in places])
         finally:
             consumer.close()
-        return judge(self.told, found, self.lanes, self.prober)
 
     def _read(self, consumer: KafkaConsumer, partition: int) -> list[tuple[int, int]]:
         """Offsets and values, from the beginning to the end."""

@@ -14,13 +14,19 @@ JOINS = "--no-initial-controllers"
 
 
 class LiveVoters(LiveCombined):
-    """Nodes 1 to `count`, each broker and controller in one: node 1 is formatted alone, the others follow.
+    """Nodes `first` and up, each broker and controller in one: node 1 is formatted alone, the others follow.
     `is_formatted`: by `millrace format`; else whoever makes it does that."""
 
     def __init__(
-        self, folder: Path, count: int, overrides: dict[str, str] | None = None, *, is_formatted: bool = True
+        self,
+        folder: Path,
+        count: int,
+        overrides: dict[str, str] | None = None,
+        *,
+        is_formatted: bool = True,
+        first: int = 1,
     ) -> None:
-        super().__init__(folder, count, overrides)
+        super().__init__(folder, count, overrides, first=first)
         self.controllers: dict[int, str] = {}
         for node_id, node in self.brokers.items():
             del node._overrides["controller.quorum.voters"]
@@ -37,10 +43,10 @@ class LiveVoters(LiveCombined):
     def metadata_dir(self, node_id: int) -> Path:
         return self.brokers[node_id].folder / "data" / "metadata"
 
-    def format(self, node_id: int, way: str) -> None:
+    def format(self, node_id: int, *way: str) -> None:
         words = self.brokers[node_id].command()
         words[words.index("serve")] = "format"
-        subprocess.run([*words, way], check=True, timeout=PATIENCE_S, capture_output=True)
+        subprocess.run([*words, *way], check=True, timeout=PATIENCE_S, capture_output=True)
 
     def command(self, *words: str, code: int = 0) -> str:
         """Of `millrace cluster`, asked of a node that runs; what it says."""

@@ -45,7 +45,7 @@ def test_a_stream_that_was_opened_since_is_opened_again_by_the_restore() -> None
         found = [WalStream(DATA, 3, 4, 12), WalStream(MADE_SINCE, 0, 0, 5)]
         reopened = to_reopen(found, image)
         assert reopened == {DATA: 3}
-        new = lifted(image, Seen(reopened=reopened), NODE)
+        new = lifted(image, Seen(reopened={DATA: (NODE, 3)}))
         assert {stream.stream_id: stream.epoch for stream in new.streams.open_on(NODE)} == {META: 0, DATA: 3}
         assert new.streams.by_id[DATA].end == 10
 

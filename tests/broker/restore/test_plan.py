@@ -51,7 +51,7 @@ def test_everything_that_grows_is_lifted_above_what_was_seen() -> None:
     async def main() -> None:
         image = await history()
         seen = Seen(offset=5_000_000, epoch=33, object_id=9_000_000, claims=[(NODE, 4, b"c" * 16)])
-        new = lifted(image, seen, NODE)
+        new = lifted(image, seen)
         assert new.offset > 5_000_000
         assert new.epoch > 33
         assert new.objects.next_id > 9_000_000
@@ -75,7 +75,7 @@ def test_of_two_restores_of_one_copy_the_later_one_has_higher_leader_epochs() ->
         image = await history()
 
         def leader_epoch(unseen_ms: int) -> int:
-            (topic,) = lifted(image, Seen(unseen_ms=unseen_ms), NODE).topics
+            (topic,) = lifted(image, Seen(unseen_ms=unseen_ms)).topics
             return topic.partitions[0].leader_epoch
 
         assert leader_epoch(86_400_000 + 60_000) >= leader_epoch(86_400_000) + 60
@@ -105,7 +105,7 @@ def test_a_restored_directory_is_started_like_any_other() -> None:
     """It begins at the lifted offset with the image as it was, leads in a higher epoch, and restarts."""
 
     async def main() -> None:
-        image = lifted(await history(), Seen(epoch=50), NODE)
+        image = lifted(await history(), Seen(epoch=50))
         disk = sim_disk()
         meta = MetaProperties("AAAAAAAAAAAAAAAAAAAAAQ", NODE, "AAAAAAAAAAAAAAAAAAAAAg")
         await write_restored_log(disk, "/data", meta, (NODE,), image, FROM, 0)
@@ -132,7 +132,7 @@ def test_a_restored_directory_knows_nothing_of_a_claim_of_before() -> None:
         await write_claim_basis(disk, "/data", ClaimBasis(1, 10))
         assert await holds_something(disk, "/data") is None
         meta = MetaProperties("AAAAAAAAAAAAAAAAAAAAAQ", NODE, "AAAAAAAAAAAAAAAAAAAAAg")
-        await write_restored_log(disk, "/data", meta, (NODE,), lifted(await history(), Seen(), NODE), FROM, 0)
+        await write_restored_log(disk, "/data", meta, (NODE,), lifted(await history(), Seen()), FROM, 0)
         assert await read_claim_basis(disk, "/data") is None
 
     run(main())
@@ -142,7 +142,7 @@ def test_what_an_interrupted_restore_left_is_no_log() -> None:
     """Whatever of it is there, whole or torn: it is written anew, and starts."""
 
     async def main() -> None:
-        image = lifted(await history(), Seen(), NODE)
+        image = lifted(await history(), Seen())
         meta = MetaProperties("AAAAAAAAAAAAAAAAAAAAAQ", NODE, "AAAAAAAAAAAAAAAAAAAAAg")
         disk = sim_disk()
         await write_restored_log(disk, "/data", meta, (NODE,), image, FROM, 0)
@@ -164,7 +164,7 @@ def test_what_an_interrupted_restore_left_is_no_log() -> None:
 
 def test_an_empty_image_is_lifted_too() -> None:
     """A cluster without topics is a cluster."""
-    assert lifted(EMPTY_IMAGE, Seen(), NODE).offset == RECORDS_PER_MS * UNSEEN_MS_MIN
+    assert lifted(EMPTY_IMAGE, Seen()).offset == RECORDS_PER_MS * UNSEEN_MS_MIN
 
 
 def test_what_was_given_unseen_is_left_behind_however_long_it_was() -> None:
@@ -186,12 +186,12 @@ def test_what_was_given_unseen_is_left_behind_however_long_it_was() -> None:
             await node.channel.send(AllocateProducerIdsRequest(NODE, broker.epoch))
         later = node.publisher.image
         seen = Seen()
-        for new in (lifted(image, seen, NODE), lifted(image, Seen(unseen_ms=-5), NODE)):
+        for new in (lifted(image, seen), lifted(image, Seen(unseen_ms=-5))):
             assert new.offset > later.offset
             assert new.streams.next_id > later.streams.next_id
             assert new.objects.next_id > later.objects.next_id
             assert new.producer_ids > later.producer_ids
-        hour = lifted(image, Seen(unseen_ms=3_600_000, unseen_starts=70), NODE)
+        hour = lifted(image, Seen(unseen_ms=3_600_000, unseen_starts=70))
         assert hour.offset >= image.offset + 3_600_000 * RECORDS_PER_MS
         assert hour.producer_ids - image.producer_ids >= (hour.offset - image.offset) * PRODUCER_ID_BLOCK
         assert (
@@ -199,10 +199,10 @@ def test_what_was_given_unseen_is_left_behind_however_long_it_was() -> None:
         )
         (topic,) = hour.topics
         assert topic.partitions[0].leader_epoch >= 1_000 + 70
-        far = lifted(image, Seen(unseen_ms=1 << 60), NODE)
+        far = lifted(image, Seen(unseen_ms=1 << 60))
         assert far.offset < 1 << 47
         assert far.producer_ids < 1 << 53
-        assert lifted(far, Seen(unseen_ms=1 << 60), NODE).producer_ids < 1 << 63
+        assert lifted(far, Seen(unseen_ms=1 << 60)).producer_ids < 1 << 63
         await node.close()
 
     run(main())

@@ -14,8 +14,10 @@ from millrace.broker.identity.claims import check_claims
 from millrace.broker.identity.known_time import NEWEST
 from millrace.broker.identity.known_time_text import decode_time
 from millrace.broker.identity.metadata_check import check_restored_from
-from millrace.broker.restore.restoring import Restored, Restoring, unknown_from
+from millrace.broker.restore.plan import unknown_from
+from millrace.broker.restore.restoring import Restored, Restoring
 from millrace.kraft.errors import LogCorrupt
+from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.log.restored_from import (
     FILE,
     RestoredFrom,
@@ -25,7 +27,7 @@ from millrace.kraft.log.restored_from import (
     write_restored_from,
 )
 from millrace.kraft.tables.claims import METADATA_SERIES
-from millrace.kraft.tables.wals import WalState
+from millrace.kraft.tables.wals import WalState, wal_record
 from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from millrace.protocol.messages.register_node_wal import RegisterNodeWalRequest
 from millrace.runtime.objectstore import StoreDate
@@ -252,7 +254,9 @@ def test_logs_of_other_nodes_are_listed_and_their_epochs_left_behind() -> None:
         restored = await found_in(up)
         assert restored.image.offset > 7_000_000
         assert restored.wals == [
-            f"node 2: the object log {(b'w' * 16).hex()} at s3://logs is recovered when that node starts"
+            f"node 2: the object log {(b'w' * 16).hex()} at s3://logs: no stream is open in it; it is not "
+            "seen from here (it was not looked at): node 2, or another that reaches it, has to recover it; "
+            "where it is lost: millrace cluster give-up 2 --accept-loss"
         ]
         assert [(wal.node_id, wal.state) for wal in restored.image.wals] == [(2, WalState.RECOVERING)]
         await up.stop()
@@ -260,9 +264,10 @@ def test_logs_of_other_nodes_are_listed_and_their_epochs_left_behind() -> None:
     run(main())
 
 
-def test_a_restore_of_a_restore_that_was_never_started_knows_no_ids() -> None:
-    """The ids of its image are lifted ones: of a stream in the WAL nobody can tell whether it was made since,
-    and it is named."""
+def test_a_restore_of_a_restore_that_was_never_started_knows_the_ids_of_the_first() -> None:
+    """The ids of its image are lifted ones; the log that is to be recovered says from which on streams were
+    not known. One that an earlier release restored does not: of a stream in the WAL nobody can tell whether
+    it was made since, and it is named."""
 
     async def main() -> None:
         up = await lost()
@@ -273,7 +278,12 @@ def test_a_restore_of_a_restore_that_was_never_started_knows_no_ids() -> None:
         restored = await found_in(up)
         assert restored.restored_from.next_stream_id == restored.loaded.image.streams.next_id
         assert [wal.state for wal in restored.image.wals] == [WalState.RECOVERING]
-        assert unknown_from(restored.image, NODE) == 0
+        first = restored.loaded.image.streams.next_id
+        assert unknown_from(restored.image, NODE) == first < restored.image.streams.next_id
+        delta = MetadataDelta(restored.image)
+        for wal in restored.image.wals:
+            delta.apply(wal_record(replace(wal, unknown_from=None)))
+        assert unknown_from(delta.done(restored.image.offset, restored.image.epoch), NODE) == 0
         assert unknown_from(restored.image, 2) == restored.image.streams.next_id
         await up.stop()
 
