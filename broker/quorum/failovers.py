@@ -1,7 +1,8 @@
 """Failovers: this broker recovers write-ahead logs of brokers that are gone, as metadata asks it to.
 
     metadata names this broker          it recovers the log, and says so; or says that it cannot
-    nobody can, this broker neither     it looks again now and then, and begins when it can
+    nobody can, this broker neither     it looks again now and then, and begins when it can; not where the log
+                                        waits for an operator's word
     metadata names it no more           it stops where it is
 
 A few at a time, others wait. Not here: the recovery (log_recovery.py), who is asked (kraft/commands/
@@ -17,12 +18,13 @@ from typing import Final
 
 from millrace.broker.config import BrokerSettings
 from millrace.broker.controller_client import ControllerClient
-from millrace.broker.quorum.log_recovery import CommittedInBucket, LogRecovery
+from millrace.broker.quorum.log_recovery import CommittedInBucket, LogRecovery, LogUnreachable
 from millrace.broker.stores import NodeStores
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.tables.failovers import NOBODY, Failover
+from millrace.protocol.dataclass import dataclass
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.bundle import Runtime
@@ -31,6 +33,15 @@ from millrace.runtime.errors import Fenced, Unavailable, in_words
 log = logging.getLogger(__name__)
 AT_ONCE: Final = 2
 AGAIN_S, AGAIN_MAX_S = 5.0, 15.0  # between looks at a log that nobody can recover, doubled with each
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The last attempt at a log, and how long this broker waits before the next one."""
+
+    reason: str
+    again_s: float
+    needs_word: bool
 
 
 def start_failovers(
@@ -63,6 +74,7 @@ class Failovers:
         self._recovery = recovery
         self._image: MetadataImage | None = None
         self._running: dict[int, asyncio.Task[None]] = {}
+        self._failed: dict[int, Failed] = {}  # by node, as long as there is a failover of it
         self._places = asyncio.Semaphore(AT_ONCE)
         self._is_stopped = False
 
@@ -85,6 +97,7 @@ class Failovers:
 
     def _follow(self, image: MetadataImage) -> None:
         self._image = image
+        self._failed = {one: found for one, found in self._failed.items() if image.failovers.get(one)}
         for node_id, task in self._running.items():
             if not self._is_mine(image.failovers.get(node_id)):
                 task.cancel()
@@ -96,8 +109,11 @@ class Failovers:
         """To be done here, or to be looked at again from here."""
         if failover is None:
             return False
-        is_asked = failover.by_node == self._broker_id
-        return is_asked or (failover.by_node == NOBODY and self._client.broker_epoch in failover.unable)
+        if failover.by_node == self._broker_id:
+            return True
+        is_tried = failover.by_node == NOBODY and self._client.broker_epoch in failover.unable
+        failed = self._failed.get(failover.node_id)
+        return is_tried and not (failed is not None and failed.needs_word)
 
     def _begin(self, node_id: int) -> None:
         task = asyncio.get_running_loop().create_task(self._attend(node_id), name=f"failover of {node_id}")
@@ -113,25 +129,30 @@ class Failovers:
             self._follow(self._image)  # it may be asked for again
 
     async def _attend(self, node_id: int) -> None:
-        """Until the log is recovered, or this broker is not asked any more."""
-        again_s, reason = AGAIN_S, ""
+        """Until the log is recovered, or this broker is not asked any more. An attempt that fails is not made
+        again at once: each begins with a new epoch of the one that is gone, and a claim in the bucket."""
         while True:
+            failed = self._failed.get(node_id)
+            if failed is not None and not self._is_asked(node_id):
+                await asyncio.sleep(failed.again_s)
             async with self._places:
                 failure = await self._try(node_id)
-            if not failure:
+            if failure is None:
                 return
-            if failure != reason:
+            if failed is None or str(failure) != failed.reason:
                 log.warning("failover: the write-ahead log of broker %d: %s", node_id, failure)
-                reason = failure
-            failover = None if self._image is None else self._image.failovers.get(node_id)
-            if failover is not None and failover.by_node == self._broker_id:
-                await self._end(node_id, failure)
+            again_s = AGAIN_S if failed is None else min(2 * failed.again_s, AGAIN_MAX_S)
+            self._failed[node_id] = Failed(str(failure), again_s, needs_word=failure.needs_word)
+            if self._is_asked(node_id):
+                await self._end(node_id, str(failure))
                 return  # whoever is asked next, metadata says
-            await asyncio.sleep(again_s)
-            again_s = min(2 * again_s, AGAIN_MAX_S)
 
-    async def _try(self, node_id: int) -> str:
-        """Why the log cannot be recovered from here; "" when it was, or is somebody else's now."""
+    def _is_asked(self, node_id: int) -> bool:
+        failover = None if self._image is None else self._image.failovers.get(node_id)
+        return failover is not None and failover.by_node == self._broker_id
+
+    async def _try(self, node_id: int) -> LogUnreachable | None:
+        """Why the log cannot be recovered from here; None when it was, or is somebody else's now."""
         recovery = self._recovery(node_id)
         try:
             found = await recovery.find()
@@ -140,16 +161,18 @@ class Failovers:
             await recovery.run(found)
         except Fenced as error:
             log.info("failover: of broker %d is somebody else's now: %s", node_id, in_words(error))
-            return ""
+            return None
+        except LogUnreachable as error:
+            return error
         except Unavailable as error:
-            return in_words(error)
+            return LogUnreachable(in_words(error))
         except Exception as error:
             log.warning("failover: of broker %d failed", node_id, exc_info=error)
-            return in_words(error)
+            return LogUnreachable(in_words(error))
         took_s = asyncio.get_running_loop().time() - began_s
         log.warning("failover: the write-ahead log of broker %d is recovered, in %.2f s", node_id, took_s)
         await self._end(node_id, "")
-        return ""
+        return None
 
     async def _end(self, node_id: int, failure: str) -> None:
         try:

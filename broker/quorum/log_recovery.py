@@ -64,7 +64,12 @@ class CommittedInBucket(Protocol):
 
 
 class LogUnreachable(Unavailable):
-    """The log cannot be recovered from here; the argument says why."""
+    """The log cannot be recovered from here; the argument says why. `needs_word`: nor by trying again, before
+    an operator has said what becomes of it."""
+
+    def __init__(self, why: str, *, needs_word: bool = False) -> None:
+        super().__init__(why)
+        self.needs_word = needs_word
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +210,8 @@ class LogRecovery:
             raise LogUnreachable(
                 f"it holds records of {len(lost)} streams that were opened after what the restored metadata "
                 f"knows: {named}{more}; start broker {self._node_id} with wal.lost.accept=true, or say "
-                f"`millrace cluster give-up {self._node_id} --accept-loss`"
+                f"`millrace cluster give-up {self._node_id} --accept-loss`",
+                needs_word=True,
             )
 
     async def _open(self, found: Found, client: ControllerClient) -> WriteAheadLog:

@@ -1,0 +1,102 @@
+"""A broker that recovers the logs of others: how often it tries one that fails, and what ends that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from millrace.broker.controller_client import ControllerClient
+from millrace.broker.quorum.failovers import AGAIN_MAX_S, AGAIN_S, Failovers
+from millrace.broker.quorum.log_recovery import LogRecovery, LogUnreachable
+from millrace.kraft.image.delta import MetadataDelta
+from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
+from millrace.kraft.tables.failovers import NOBODY
+from millrace.protocol.stream_records import EndFailoverRecord, FailoverRecord
+from tests.sim.loop import SimLoop, run_simulation
+
+OWN, GONE, EPOCH = 1, 2, 77
+
+
+class Quorum:
+    """What metadata says of one failover, and how often the log was tried. `failure`: of each recovery, once
+    the log was found."""
+
+    def __init__(self, failure: BaseException) -> None:
+        self.failure: BaseException | None = failure
+        self.tries: list[float] = []
+        self.image: MetadataImage = EMPTY_IMAGE
+        self.broker_epoch = EPOCH
+        self.failovers = Failovers(OWN, cast(ControllerClient, self), lambda node_id: cast(LogRecovery, self))
+
+    def say(self, record: Any) -> None:
+        delta = MetadataDelta(self.image)
+        delta.apply(record)
+        self.image = delta.done(self.image.offset + 1, 1)
+        self.failovers.on_image(delta, self.image)
+
+    # As a client, and as a recovery.
+
+    async def end_failover(self, node_id: int, failure: str) -> None:
+        self.say(FailoverRecord(GONE, NOBODY, [EPOCH], failure) if failure else EndFailoverRecord(GONE))
+
+    async def find(self) -> Any:
+        class Wal:
+            address = "file:///wal"
+
+        class Found:
+            wal = Wal
+
+        return Found
+
+    async def run(self, found: Any) -> None:
+        self.tries.append(asyncio.get_running_loop().time())
+        self.say(FailoverRecord(GONE, OWN, [EPOCH], ""))  # it has begun
+        if self.failure is not None:
+            raise self.failure
+
+
+def run(failure: BaseException, check: Callable[[Quorum], Any]) -> None:
+    async def main(loop: SimLoop) -> None:
+        quorum = Quorum(failure)
+        quorum.failovers.start(quorum.image)
+        quorum.say(FailoverRecord(GONE, OWN, [], ""))
+        await check(quorum)
+        await quorum.failovers.stop()
+
+    run_simulation(main)
+
+
+@pytest.mark.parametrize("failure", [ValueError("damaged"), LogUnreachable("away")])
+def test_a_recovery_that_fails_is_tried_again_after_a_while(failure: BaseException) -> None:
+    """Not at once, though metadata asks nobody else; and once it succeeds it is over."""
+
+    async def check(quorum: Quorum) -> None:
+        await asyncio.sleep(AGAIN_S + 3 * AGAIN_MAX_S)
+        gaps = [round(after - before) for before, after in zip(quorum.tries, quorum.tries[1:], strict=False)]
+        assert gaps[:3] == [AGAIN_S, 2 * AGAIN_S, AGAIN_MAX_S]
+        quorum.failure = None
+        await asyncio.sleep(2 * AGAIN_MAX_S)
+        count = len(quorum.tries)
+        assert quorum.image.failovers.get(GONE) is None
+        quorum.say(FailoverRecord(GONE, OWN, [], ""))
+        await asyncio.sleep(0.1)
+        assert len(quorum.tries) == count + 1, "another one, at once"
+
+    run(failure, check)
+
+
+def test_a_log_that_needs_a_word_is_tried_once() -> None:
+    """Until that failover is over, and another begins."""
+
+    async def check(quorum: Quorum) -> None:
+        await asyncio.sleep(10 * AGAIN_MAX_S)
+        assert len(quorum.tries) == 1
+        quorum.say(EndFailoverRecord(GONE))
+        quorum.say(FailoverRecord(GONE, OWN, [], ""))
+        await asyncio.sleep(0.1)
+        assert len(quorum.tries) == 2
+
+    run(LogUnreachable("whose is it?", needs_word=True), check)
