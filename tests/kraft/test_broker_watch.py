@@ -7,11 +7,13 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from millrace.kraft.broker_watch import FENCE, SETTLE, BrokerWatch
+from millrace.kraft.broker_watch import AGAIN_S, FENCE, SETTLE, BrokerWatch
 from millrace.kraft.commands.leaders import Settled
 from millrace.kraft.commands.table import Command
 from millrace.kraft.errors import LogFull
+from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
+from millrace.protocol.metadata_records import RegisterBrokerRecord
 from tests.sim.loop import SimLoop, run_simulation
 
 SESSION_MS = 4000
@@ -98,3 +100,57 @@ def test_a_settlement_that_was_refused_is_made_up_for() -> None:
         assert controller.taken["settle"] == settled + 1, "once"
 
     run_simulation(main)
+
+
+def test_the_one_broker_of_a_quorum_settles_what_a_larger_cluster_led() -> None:
+    """Once it is registered, and again after a while where a full disk refused that; a broker that never had
+    company is not looked at."""
+
+    async def main(loop: SimLoop) -> None:
+        controller = OfImage()
+        watch = BrokerWatch(controller, None)
+        assert watch.hear is None
+        watch.on_leading()
+        await asyncio.sleep(0.1)
+        assert not controller.asked_count, "nobody is there that could take anything"
+        controller.fence()
+        controller.is_full = True
+        watch.on_head()
+        await asyncio.sleep(0.1)
+        assert (controller.asked_count, controller.taken["settle"]) == (1, 0)
+        controller.is_full = False
+        await asyncio.sleep(AGAIN_S)
+        assert (controller.taken["settle"], controller.alive) == (1, frozenset())
+        watch.on_head()
+        await asyncio.sleep(2 * AGAIN_S)
+        assert controller.taken["settle"] == 1
+
+    run_simulation(main)
+
+
+class OfImage(Refusing):
+    """Broker 1 alone, until `fence`: then another is known, and gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = False
+        self.asked_count = 0
+        self._image = with_brokers(EMPTY_IMAGE, {THERE: False})
+
+    @property
+    def head(self) -> MetadataImage:
+        return self._image
+
+    def fence(self) -> None:
+        self._image = with_brokers(self._image, {GONE: True})
+
+    def take(self, command: Command, request: Any) -> asyncio.Future[Any]:
+        self.asked_count += 1
+        return super().take(command, request)
+
+
+def with_brokers(image: MetadataImage, fenced: dict[int, bool]) -> MetadataImage:
+    delta = MetadataDelta(image)
+    for broker_id, is_fenced in fenced.items():
+        delta.apply(RegisterBrokerRecord(broker_id, bytes(16), broker_epoch=1, fenced=is_fenced))
+    return delta.done(image.offset + 1, 1)

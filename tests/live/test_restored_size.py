@@ -3,6 +3,7 @@ three of one, three with other ids of five. What clients were told before holds 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import time
@@ -12,7 +13,7 @@ import pytest
 
 from millrace.protocol.ids import uuid_text
 from tests.live.client import Client
-from tests.live.cluster import CLUSTER, LiveCluster, logged
+from tests.live.cluster import CLUSTER, LiveCluster, LiveCombined, LiveNodes, logged
 from tests.live.restored import (
     BLOCKS,
     OBJECTS,
@@ -26,11 +27,12 @@ from tests.live.restored import (
     restore,
     settings_of,
 )
-from tests.live.test_brokers import PARTITIONS, TOPIC, leaders
+from tests.live.test_brokers import PARTITIONS, TOPIC, leaders, producer
 from tests.live.test_failover import send, values
 from tests.live.voters import LiveVoters
 from tests.patience import until
 
+OPENED_SINCE = "streams that were opened after what the restored metadata knows: stream "
 KINDS = pytest.mark.parametrize("kind", [OBJECTS, BLOCKS])
 
 
@@ -213,6 +215,70 @@ def test_who_was_still_at_work_is_found_by_a_voter_of_several(tmp_path: Path) ->
     restore(alone.brokers[1], tmp_path)
     with alone, Client(alone.addresses[0]) as client:
         assert "later" in client.topic_ids()
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_topics_that_the_bucket_does_not_know_are_given_up_by_word(tmp_path: Path, size: int) -> None:
+    """Records of a topic that was made in the last seconds lie in logs of blocks alone, and nobody knows
+    whose they are: the restore names them for each log, each node asks for the word before it drops them, and
+    a log that another recovers waits for one. All else is there."""
+    seldom = {**settings_of(tmp_path, BLOCKS), "s3.metadata.upload.interval.ms": "6000"}
+    with LiveCombined(tmp_path, 3, seldom) as before:
+        traffic = history(before)
+        time.sleep(7)
+        with Client(before.addresses[0]) as client:
+            client.create("late", 6)
+        send_to(before, "late", 60)
+    lose(before)
+    after: LiveNodes = LiveAlone(tmp_path, seldom) if size == 1 else LiveCombined(tmp_path, 3, seldom)
+    told = restore(after.brokers[1], tmp_path, code=1).partition("of streams that were made after")[2]
+    for node_id in (1, 2, 3):
+        assert re.search(rf"stream \d+ of node {node_id}: offsets \[0, ", told)
+    with contextlib.ExitStack() as stack:
+        stack.push(after.__exit__)
+        (give_up_of_others if size == 1 else give_up_by_each)(after)
+        print(f"{check(after, traffic)} records")
+        with Client(after.addresses[0]) as client:
+            assert "late" not in client.topic_ids()
+
+
+def give_up_of_others(alone: LiveNodes) -> None:
+    """By a word at its own start, and by one for the log of each that is gone."""
+    node = alone.brokers[1]
+    node.begin()
+    assert node.wait_end() != 0
+    assert logged(node, OPENED_SINCE)
+    node.override({"wal.lost.accept": "true"})
+    node.start()
+    for node_id in (2, 3):
+        waits = f"broker {node_id}: its partitions wait for it, for nobody .*{OPENED_SINCE}"
+        until(lambda waits=waits: logged(node, waits), "it does not wait")
+        ask_cluster(alone, "give-up", str(node_id), "--accept-loss")
+
+
+def give_up_by_each(cluster: LiveNodes) -> None:
+    """A majority has to run while the others ask for the word."""
+    first, *others = cluster.brokers.values()
+    first.override({"wal.lost.accept": "true"})
+    for one in (first, *others):
+        one.begin()
+    for one in others:
+        assert one.wait_end() != 0
+        assert logged(one, OPENED_SINCE)
+        one.override({"wal.lost.accept": "true"})
+    for one in others:
+        one.begin()
+    for one in (first, *others):
+        one.wait_ready()
+
+
+def send_to(cluster: LiveNodes, topic: str, count: int) -> None:
+    sender = producer(cluster)
+    try:
+        for sent in [sender.send(topic, b"late", partition=number % 6) for number in range(count)]:
+            sent.get(60)
+    finally:
+        sender.close()
 
 
 def given_up(told: str) -> dict[int, int]:

@@ -8,12 +8,16 @@ from dataclasses import replace
 
 import pytest
 
+from millrace.broker.config import BrokerSettings
 from millrace.broker.identity.binding import MARKER_KEY, BindingRefused
 from millrace.broker.identity.claim_format import NOBODY, ClaimKind, OwnerClaim, encode_claim
-from millrace.broker.identity.claims import check_claims
+from millrace.broker.identity.claims import check_claims, claimed_nodes, known_newest, read_newest_claim
 from millrace.broker.identity.known_time import NEWEST
 from millrace.broker.identity.known_time_text import decode_time
 from millrace.broker.identity.metadata_check import check_restored_from
+from millrace.broker.identity.unknown_streams import WalStream
+from millrace.broker.quorum.restored_member import compare_restored
+from millrace.broker.restore.other_logs import SeenLog
 from millrace.broker.restore.plan import unknown_from
 from millrace.broker.restore.restoring import Restored, Restoring
 from millrace.kraft.errors import LogCorrupt
@@ -27,14 +31,20 @@ from millrace.kraft.log.restored_from import (
     write_restored_from,
 )
 from millrace.kraft.tables.claims import METADATA_SERIES
-from millrace.kraft.tables.wals import WalState, wal_record
+from millrace.kraft.tables.wals import NodeWal, WalState, wal_record
 from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest
+from millrace.protocol.messages.close_streams import CloseStreamsRequest, StreamClose
 from millrace.protocol.messages.register_node_wal import RegisterNodeWalRequest
-from millrace.runtime.objectstore import StoreDate
+from millrace.runtime.bundle import Runtime
+from millrace.runtime.clock import Clock
+from millrace.runtime.net import LoopNet
+from millrace.runtime.objectstore import ObjectStore, StoreDate
+from millrace.runtime.objectstore.address import StoreAddress
 from millrace.runtime.rand import Rand
-from millrace.wal.identity import WalIdentity
+from millrace.s3stream.ids import StreamId, StreamRange
+from millrace.wal.identity import NO_MARK, WalIdentity
 from tests.kraft.bucket.build import BackedUp, Bucket
-from tests.kraft.build import NODE, HandClock, open_node, run, sim_disk
+from tests.kraft.build import NODE, Broker, HandClock, open_node, run, sim_disk
 from tests.sim.settings import node_settings
 
 OWN = bytes(range(16))
@@ -300,6 +310,151 @@ def test_a_block_wal_that_is_gone_is_said_where_its_owner_was_killed() -> None:
             claimed(up, NODE, number, 1, kind)
             losses = (await found_in(up)).losses
             assert sum("cannot be named" in text for text in losses) == count
+        await up.stop()
+
+    run(main())
+
+
+def test_a_node_that_the_bucket_does_not_know_says_so_and_has_no_log() -> None:
+    """Without the word it is refused, and so is one that is known with it, or that comes with a log. Brokers
+    of the bucket are fenced, and nothing is missing: their logs wait for them."""
+
+    async def main() -> None:
+        up = await lost()
+        claimed(up, NODE, 7, 1)
+        new = node_settings(NODE + 10, "10.0.0.2")
+
+        def of(settings: BrokerSettings, *, is_new_node: bool, found: WalIdentity | None = None) -> Restoring:
+            async def identify() -> WalIdentity | None:
+                return found
+
+            words = "the bucket", identify, list, no_begin, HandClock()
+            return Restoring(settings, up.bucket, *words, is_new_node=is_new_node)
+
+        with pytest.raises(
+            BindingRefused, match=f"node {NODE + 10} is no node of this .* knows {NODE}: .*new-node"
+        ):
+            await of(new, is_new_node=False).find(is_taking_over=True)
+        with pytest.raises(
+            BindingRefused, match=f"node {NODE} is a node of this cluster: leave --new-node out"
+        ):
+            await of(SETTINGS, is_new_node=True).find(is_taking_over=True)
+        identity = WalIdentity(b"w" * 16, 3, NO_MARK)
+        with pytest.raises(BindingRefused, match="a new node begins with one of its own"):
+            await of(new, is_new_node=True, found=identity).find(is_taking_over=True)
+        restored = await of(new, is_new_node=True).find(is_taking_over=True)
+        assert not restored.is_short
+        assert not restored.needs_word
+        assert [(broker.broker_id, broker.is_fenced) for broker in restored.image.brokers] == [(NODE, True)]
+        await up.stop()
+
+    run(main())
+
+
+def test_claims_of_nodes_that_the_bucket_does_not_know_are_known() -> None:
+    """They registered after its newest metadata; without their claims they could not start again."""
+
+    async def main() -> None:
+        up = await lost()
+        for node_id, number in ((2, 5), (12, 3), (100, 1)):
+            claimed(up, node_id, number, 1)
+        restored = await found_in(up)
+        highest = {series: restored.image.claims.highest(series) for series in (2, 12, 100)}
+        assert highest == {2: 5, 12: 3, 100: 1}
+        assert await claimed_nodes(up.bucket, up.node.cluster_id) == [2, 12, 100]
+        await up.stop()
+
+    run(main())
+
+
+def test_what_other_nodes_logs_hold_is_opened_again_or_named() -> None:
+    """A stream that is closed in the bucket and goes on in node 2's log, and behind that in node 3's, is
+    opened again at node 2; what node 3's holds of it, and a stream that nobody knows, are named. Why a
+    log is not seen is told."""
+
+    async def main() -> None:
+        up = await lost()
+        broker = Broker(up.node, up.node.publisher.image.brokers.by_id[NODE].epoch)
+        topic_id = await broker.create("two", partitions=2)
+        data = [(await broker.open(topic_id, index)).streams[1] for index in range(2)]
+        first = await broker.prepare(1)
+        assert await broker.commit(first, [(data[0].stream_id, 0, 10)]) == 0
+        await up.node.channel.send(
+            CloseStreamsRequest(NODE, broker.epoch, [StreamClose(data[0].stream_id, data[0].epoch)])
+        )
+        for node_id in (2, 3, 4):
+            other = BrokerRegistrationRequest(node_id, up.node.cluster_id, bytes([node_id]) * 16)
+            epoch = (await up.node.channel.send(other)).broker_epoch
+            wal = RegisterNodeWalRequest(
+                node_id, epoch, bytes([node_id]) * 16, "block", f"file:///{node_id}", 0
+            )
+            assert (await up.node.channel.send(wal)).error_code == 0
+        await up.backup.reach_committed()
+        next_id = up.node.publisher.image.streams.next_id
+        stream_id = data[0].stream_id
+        logs = {
+            2: SeenLog(streams=(WalStream(stream_id, 7, 5, 15), WalStream(StreamId(next_id), 0, 0, 4))),
+            3: SeenLog(streams=(WalStream(stream_id, 8, 15, 20),)),
+            4: SeenLog("it is on another machine"),
+        }
+
+        async def look(wal: NodeWal) -> SeenLog:
+            return logs[wal.node_id]
+
+        own = "the bucket", no_wal, list, no_begin, HandClock(), lambda text: None, look
+        restored = await Restoring(SETTINGS, up.bucket, *own).find(is_taking_over=True)
+        stream = restored.image.streams.by_id[stream_id]
+        assert (stream.is_open, stream.node_id, stream.epoch) == (True, 2, 7)
+        assert restored.unknown_elsewhere == {
+            2: [StreamRange(StreamId(next_id), 0, 4)],
+            3: [StreamRange(stream_id, 15, 20)],
+        }
+        assert [wal.unknown_from for wal in restored.image.wals] == [next_id] * 3
+        assert restored.is_short
+        assert "it is there, and is recovered by node 2" in restored.wals[0]
+        assert "not seen from here (it is on another machine)" in restored.wals[2]
+        await up.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("has_grown", [False, True])
+def test_a_voter_of_several_claims_and_compares_before_it_speaks(has_grown: bool) -> None:
+    """Once: the claim is its metadata's, so that whoever comes to lead knows it, and the old leader does not.
+    A start that was killed in between goes on."""
+
+    async def main() -> None:
+        up = await lost()
+        disk = sim_disk()
+        await restoring(up).write(await found_in(up), disk, Rand(b"ids"))
+        if has_grown:
+            await up.create("later")
+            await up.backup.reach_committed()
+        node = await open_node(disk, log_dir=LOG_DIR)
+
+        async def open_none(address: StoreAddress, clock: Clock) -> ObjectStore:
+            raise AssertionError(address)
+
+        runtime = Runtime(HandClock(), Rand(b"run"), disk, LoopNet(), open_none)
+
+        async def compare() -> None:
+            await compare_restored(node, SETTINGS, runtime, up.bucket, lambda *words: None)
+
+        if has_grown:
+            for _ in range(2):
+                with pytest.raises(BindingRefused, match="still at work"):
+                    await compare()
+        else:
+            await compare()
+            await compare()
+        newest = await read_newest_claim(up.bucket, node.cluster_id, METADATA_SERIES)
+        assert newest is not None
+        assert newest.number == (2 if has_grown else 1)
+        image = node.publisher.image
+        assert image.claims.has_incarnation(METADATA_SERIES, newest.incarnation)
+        assert not up.node.publisher.image.claims.has_incarnation(METADATA_SERIES, newest.incarnation)
+        assert await known_newest(up.bucket, "the bucket", node.cluster_id, image, METADATA_SERIES) == newest
+        await node.close()
         await up.stop()
 
     run(main())

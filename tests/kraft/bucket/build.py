@@ -10,6 +10,7 @@ from typing import Any
 from millrace.kraft.bucket.reader import BucketMetadata, Loaded, load, survey
 from millrace.kraft.bucket.settings import BackupSettings
 from millrace.kraft.bucket.writer import MetadataBackup
+from millrace.kraft.log.snapshot import NO_VOTERS
 from millrace.kraft.node import ControllerNode
 from millrace.runtime.disk import Buffer
 from millrace.runtime.objectstore import StoreDenied, StoreFull, StoreUnavailable
@@ -84,6 +85,7 @@ class BackedUp:
         self.backup: MetadataBackup
         self.task: asyncio.Task[None]
         self.ownership: Ownership = UNOWNED
+        self.voters = NO_VOTERS
 
     async def start(self, **settings: Any) -> BackedUp:
         self.node = await open_node(self.disk, seed=b"start %d" % next(STARTS), **settings)
@@ -98,6 +100,7 @@ class BackedUp:
             found,
             self.ownership.verify,
             is_conditional=self.is_conditional,
+            voters_at=lambda end: self.voters,
         )
         self.task = asyncio.create_task(self.backup.run())
         if not len(self.node.publisher.image.brokers):

@@ -13,14 +13,18 @@ import pytest
 from millrace.kraft.bucket.layout import (
     BackupCorrupt,
     Kind,
+    PieceName,
     frame,
     log_prefix,
     newest_key,
+    piece_key,
     snapshots_prefix,
     unframe,
 )
 from millrace.kraft.bucket.writer import BackupForked
+from millrace.kraft.image.voter_records import encode_voters_change
 from millrace.kraft.log.log_store import SnapshotId
+from millrace.kraft.raft.voters import DYNAMIC, Endpoint, Voter, VotersChange, VoterSet
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Fenced
 from millrace.runtime.objectstore import ObjectMissing, PreconditionFailed, StoreContradicts
@@ -234,6 +238,41 @@ def test_snapshots_shorten_the_way_and_old_ones_go() -> None:
             else:
                 assert loaded.image.offset == 0
                 assert "cannot be had" in loaded.losses[-1]
+        await up.stop()
+
+    run_simulation(lambda loop: main())
+
+
+def test_who_voted_is_known_from_a_snapshot_and_from_the_pieces_behind_it() -> None:
+    """At kraft.version 1; at 0 nothing names them. A piece that cannot be read says nothing."""
+
+    def voters(*ids: int) -> VoterSet:
+        return VoterSet(
+            tuple(Voter(one, bytes([one] * 16), (Endpoint("C", "h", one),), (0, 1)) for one in ids), DYNAMIC
+        )
+
+    async def main() -> None:
+        up = await BackedUp(snapshot_pieces=2).start()
+        await up.create("one")
+        await up.backup.reach_committed()
+        assert (await up.load()).voters is None
+        up.voters = voters(1, 2)
+        while not up.backup.snapshots_put:
+            await up.create(f"topic-{up.backup.pieces_put}")
+            await up.backup.reach_committed()
+            await asyncio.sleep(0.01)
+        found = await up.survey()
+        assert (await up.load()).voters == up.voters
+        cluster_id, end, epoch = up.node.cluster_id, found.chain_end, up.node.publisher.image.epoch
+        batch = encode_voters_change(VotersChange(None, voters(2, 3).voters), end, epoch, 0)
+        name = PieceName(end + 1, epoch, end)
+        body = b"".join(frame(Kind.PIECE, end, end + 1, epoch, 0, [batch]))
+        up.bucket.set(piece_key(cluster_id, name), body)
+        assert (await up.load()).voters == voters(2, 3)
+        up.bucket.set(piece_key(cluster_id, name), body[:-1])
+        loaded = await up.load()
+        assert loaded.voters == up.voters
+        assert loaded.losses
         await up.stop()
 
     run_simulation(lambda loop: main())

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from millrace.broker.quorum.others_end import ending
-from millrace.kraft.commands.brokers import decide_fence_brokers
+from millrace.kraft.commands.brokers import decide_fence_brokers, decide_register_broker
 from millrace.kraft.commands.leaders import Settled, decide_settle
 from millrace.kraft.tables.failovers import NOBODY, Failover
 from millrace.protocol.error_codes import ErrorCode
@@ -412,3 +412,24 @@ def test_a_partition_that_was_moved_and_not_closed_is_given_up_too() -> None:
     assert (cluster.leader(first), cluster.open(first)) == (2, ErrorCode.LEADER_NOT_AVAILABLE)
     assert cluster.elect(1, [first])[first][0] is NONE
     assert (cluster.leader(first), cluster.open(first)) == (2, NONE)
+
+
+def test_a_broker_that_is_its_own_quorum_fences_all_others_as_it_registers() -> None:
+    """Once; in a cluster of several nobody is fenced by a registration. What they led with nothing open it
+    leads, and what they logged it is to recover."""
+    cluster = Cluster()
+    cluster.close(3)
+    request = BrokerRegistrationRequest(1, CLUSTER, b"\1" * 16)
+    offset = cluster.image.offset
+    assert len(decide_register_broker(cluster.image, request, CLUSTER, offset).records) == 1
+    for count in (3, 1):
+        decision = decide_register_broker(cluster.image, request, CLUSTER, offset, is_alone=True)
+        assert len(decision.records) == count
+        cluster.commit(decision.records)
+    cluster.epochs = {1: offset}
+    cluster.gone = [1, 2, 3]  # none has a session
+    assert cluster.settle() == 2
+    failover = cluster.failover(2)
+    assert failover is not None
+    assert failover.by_node == 1
+    assert cluster.failover(3) is None
