@@ -1,10 +1,10 @@
 """StreamCloses: closes of streams that are asked for at about the same time go to the controller together.
 
 A broker that hands over a thousand partitions closes three thousand streams. One request each would stand in
-the way of its heartbeats, which share the connection, until its session is over; and each would be a commit
-of its own. So one request is under way at a time, of `CLOSES_MAX` streams at most, and who comes meanwhile
-goes with the next. Not here: what a refusal means (controller_client.py). Kept true: every caller is told
-the code of its own stream and epoch; a request that nobody waits for any more is given up.
+the way of all else that shares the connection; and each would be a commit of its own. So one request is under
+way at a time, of `CLOSES_MAX` streams at most, and who comes meanwhile goes with the next. Not here: what a
+refusal means (controller_client.py). Kept true: every caller is told the code of its own stream and epoch; a
+request that nobody waits for any more is given up.
 """
 
 from __future__ import annotations

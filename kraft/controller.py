@@ -4,8 +4,10 @@ A command is decided at once, in order of arrival, on the image that holds every
 pending, so that two commands that follow each other see each other. One that names thousands of topics or
 partitions is decided, encoded and applied in steps between which others have the loop (folding.py); commands
 that come meanwhile stand in line behind it, so that nobody sees the half of it: first those that take no
-steps, which are the nodes' own, so that no heartbeat waits for more than one such command. A compaction of
-thousands of streams is decided in steps beside others, and takes its place in the order when it is decided.
+steps, which are the nodes' own. A heartbeat that changes nothing, of a broker of which nothing is pending,
+waits for none of it, nor for a commit: a controller that is slow at one thing has heard who lives. A
+compaction of thousands of streams is decided in steps beside others, and takes its place in the order when it
+is decided.
 What is proposed while a group is being written shares one delta, and is published as one (applier.py). Images
 are immutable: giving up what is pending is going back to the last that stands. Readers (the publisher) see
 committed images only.
@@ -152,6 +154,8 @@ class Controller:
     def take(self, command: Command, request: Any) -> asyncio.Future[Any]:
         """As `submit`, of a command that may be the controller's own."""
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if command.may_pass and self._answered_past(command, request, reply):
+            return reply
         reason = self._why_not()
         if reason is not None:
             reply.set_exception(reason)
@@ -171,6 +175,18 @@ class Controller:
             queue.append(partial(self._decide_late, command, request, reply))
         else:
             self._decide(command, request, reply)
+
+    def _answered_past(self, command: Command, request: Any, reply: asyncio.Future[Any]) -> bool:
+        """Where that is possible: what is refused, or has records, is decided in its turn."""
+        if self._why_not_now() is not None:
+            return False
+        try:
+            decision = command.decide(self._context(), request)
+        except KafkaError:
+            return False
+        if decision.is_of_committed:
+            reply.set_result(decision.response)
+        return decision.is_of_committed
 
     def expire(self) -> asyncio.Future[Any] | None:
         """Marks for deletion prepared objects past their deadline; None when there is none, or nobody asks
@@ -485,6 +501,7 @@ class Controller:
             self._describe_quorum,
             self.watch.hear,
             self.watch.sessions is None,
+            self._publisher.image,
         )
 
     def _passed_ms(self) -> int:

@@ -121,7 +121,7 @@ class FollowingBroker(Broker):
         self._watch.enter("waiting for the controllers to unfence this broker")
         heartbeats = self._heartbeats
         node.publisher.subscribe(heartbeats.on_image)
-        await heartbeats.begin()
+        await heartbeats.begin(node.publisher.image)
 
         async def leave() -> None:
             if not self.failed.done():  # else its streams may never be closed: its log is recovered
@@ -147,7 +147,9 @@ class FollowingBroker(Broker):
         """Heartbeats go on until the engine has ended: nobody opens the log of a broker that lives."""
         await super()._register(client, incarnation)
         settings, tasks = self._settings, Tasks()
-        heartbeats = Heartbeats(settings.node_id, client, settings.quorum.heartbeat_s, self._is_cut_off)
+        assert self.controller is not None
+        news, every_s = self.controller.driver.news, settings.quorum.heartbeat_s
+        heartbeats = Heartbeats(settings.node_id, client, news, every_s, self._is_cut_off)
         tasks.start("heartbeats", heartbeats.run, on_escape=lambda name, error: self._on_failed(error))
         self._heartbeats = heartbeats
         self._endings.add("heartbeats", tasks.stop)

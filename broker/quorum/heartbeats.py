@@ -1,7 +1,8 @@
 """Heartbeats: a broker's word to the controller that leads that it is there, from its registration until its
 end.
 
-    run()       every interval, until cancelled; before `begin` that it starts, and recovers its own log
+    run()       every interval, and as soon as another controller leads, until cancelled; before `begin` that
+                the broker starts, and recovers its own log
     begin()     on return the broker is not fenced: clients are sent to it, and it may be given partitions
     leave()     the broker ends in order: on return others lead what it led, as far as others are there
 
@@ -24,6 +25,7 @@ from typing import Final
 from millrace.broker.controller_client import ControllerClient
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.news import QuorumNews
 from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
 from millrace.runtime.errors import MillraceError, in_words
 
@@ -39,33 +41,41 @@ class Word(Enum):
 
 
 class Heartbeats:
-    """`on_image` is to be told of every image. `is_cut_off`: whether the broker that serves does not reach
-    the store, and has not for some time."""
+    """`on_image` is to be told of every image; `news` tells who leads. `is_cut_off`: whether the broker that
+    serves does not reach the store, and has not for some time."""
 
     def __init__(
         self,
         broker_id: int,
         client: ControllerClient,
+        news: QuorumNews,
         interval_s: float,
         is_cut_off: Callable[[], bool] = lambda: False,
     ) -> None:
         self._broker_id = broker_id
         self._client = client
+        self._news = news
         self._interval_s = interval_s
         self._is_cut_off = is_cut_off
         self._is_fenced = True
         self._word = Word.STARTS
         self._all_closed = asyncio.Event()  # while it leaves
+        self._is_seen = asyncio.Event()  # an image came in which it is not fenced
 
-    async def begin(self) -> None:
-        """Raises Fenced where a newer incarnation of the broker has registered."""
+    async def begin(self, image: MetadataImage) -> None:
+        """`image`: as it is here now. An answer runs ahead of the images; on return one of them has it, where
+        the controller takes the broker for one that serves. Raises Fenced where a newer incarnation of the
+        broker has registered."""
         self._word = Word.SERVES
+        self._look(image)
         self._is_fenced = (await self._say()).is_fenced
+        if not self._is_fenced:
+            await self._is_seen.wait()
 
     async def run(self) -> None:
         """Raises Fenced where another process has registered as this broker, or recovers its log."""
         while True:
-            await asyncio.sleep(self._interval_s)
+            await asyncio.wait([self._news.changed()], timeout=self._interval_s)
             response = await self._say()
             if response.is_fenced != self._is_fenced:
                 self._is_fenced = response.is_fenced
@@ -74,6 +84,12 @@ class Heartbeats:
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if delta.streams_changed and not any(image.streams.open_on(self._broker_id)):
             self._all_closed.set()
+        self._look(image)
+
+    def _look(self, image: MetadataImage) -> None:
+        own = image.brokers.get(self._broker_id)
+        if own is not None and own.epoch == self._client.broker_epoch and not own.is_fenced:
+            self._is_seen.set()
 
     async def leave(self) -> None:
         """Until the controllers say that the broker may end. Where nobody answers in time, its session ends

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
-from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.tables.configs import Values
 from millrace.kraft.tables.objects import Objects
 from millrace.kraft.topic_configs import ConfigLookup
@@ -33,11 +33,12 @@ OtherConfigCheck = Callable[[int, Values], None]
 @dataclass(slots=True)
 class Decision:
     """`objects`: what the records make of that table, where deciding has applied them already; they change no
-    other."""
+    other. `is_of_committed`: without records, and nothing that the response says is pending."""
 
     response: Any
     records: list[Any] = field(default_factory=list)
     objects: Objects | None = None
+    is_of_committed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class Context:
     # where brokers have no sessions.
     hear: Callable[[int, int, bool], bool] | None = None
     is_alone: bool = False  # the quorum is one broker, and has no place for another
+    committed: MetadataImage = EMPTY_IMAGE
 
 
 def check_writer(image: MetadataImage, node_id: int, token: int) -> None:

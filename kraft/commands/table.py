@@ -34,13 +34,15 @@ class Long:
 @dataclass(frozen=True, slots=True)
 class Command:
     """`steps` decides as `decide` does, with a pause after every few hundred of what the request names; a
-    request that names less never pauses."""
+    request that names less never pauses. `may_pass`: answered past all that waits, where it changes nothing
+    and says nothing that is pending."""
 
     decide: Callable[[Context, Any], Decision]
     refuse: Callable[[Any, KafkaError], Any]
     is_growing: bool = False  # refused while the log's disk is full
     long: Long | None = None
     steps: Callable[[Context, Any], Yielding[Decision]] | None = None
+    may_pass: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Row:
     is_growing: bool = False
     has_long: bool = False  # its module has `is_long` and `decide_yielding`
     is_yielding: bool = False  # its module has a generator of the function's name and `_yielding`
+    may_pass: bool = False
 
 
 def _plain(decide: Decider, context: Context, request: Any) -> Any:
@@ -88,7 +91,11 @@ def _beating(decide: Decider, context: Context, request: Any) -> Any:
     has_session = context.hear is None or context.hear(
         request.broker_id, request.broker_epoch, not request.offline_log_dirs
     )
-    return decide(context.image, request, has_session=has_session)
+    decision = decide(context.image, request, has_session=has_session)
+    known, committed = (image.brokers.get(request.broker_id) for image in (context.image, context.committed))
+    # Whether it may end hangs on others, too.
+    decision.is_of_committed = not decision.records and not request.want_shut_down and known == committed
+    return decision
 
 
 ROWS: Final[dict[str, Row]] = {
@@ -99,7 +106,7 @@ ROWS: Final[dict[str, Row]] = {
     "AlterPartitionReassignments": Row(
         "partitions.decide_alter_partition_reassignments", _plain, is_yielding=True
     ),
-    "BrokerHeartbeat": Row("brokers.decide_heartbeat", _beating),
+    "BrokerHeartbeat": Row("brokers.decide_heartbeat", _beating, may_pass=True),
     "BrokerRegistration": Row("brokers.decide_register_broker", _registering),
     "CreatePartitions": Row(
         "create_topics.decide_create_partitions", _creating, is_growing=True, is_yielding=True
@@ -171,7 +178,7 @@ class CommandTable(Mapping[type, Command]):
             else:
                 row = ROWS[name]
                 steps = _decider(row, "_yielding") if row.is_yielding else None
-                command = Command(_decider(row), refuse, row.is_growing, _long(row), steps)
+                command = Command(_decider(row), refuse, row.is_growing, _long(row), steps, row.may_pass)
             self._known[request_type] = command
         return command
 

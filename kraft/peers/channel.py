@@ -1,13 +1,18 @@
 """QuorumChannel: a node's way to the active controller, wherever that is (ControllerChannel).
 
-The node's own controller decides where it leads. Else the command goes over one connection to who leads,
-many under way at a time; the reply is given when this node's image has reached what the reply holds in.
+The node's own controller decides where it leads. Else the command goes over a connection to who leads, many
+under way at a time; the reply is given when this node's image has reached what the reply holds in.
 Where nobody leads, or who is asked says that it does not, the command waits for news and is sent again:
 nothing was decided. Once it was sent and no answer came, CommandLost says that the outcome is unknown; a
 question, which changes nothing, is asked again.
 
 Who led may still say what became of a command when another is known to lead: one that is stopped gives the
 leadership away first, and its word is on its way. It is waited for, for a moment.
+
+Answers come in the order of asking. So a broker's registration and its heartbeats have a connection of their
+own, as in Kafka: a wide command, or the answer to one, would keep the controller from hearing of a broker
+that lives. So have changes of voters, which may take long. The answer to a heartbeat is given as it comes,
+however far behind this node's image is.
 
 Not here: how long a caller waits, whether it asks again (broker/controller_client.py). Kept true: a command
 that may have been decided, and changes something, is never sent again from here.
@@ -29,6 +34,8 @@ from millrace.protocol.apis import api_of
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError, WireError
+from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from millrace.protocol.messages.forward_command import ForwardCommandRequest, ForwardCommandResponse
 from millrace.runtime.errors import Unavailable, in_words
 
@@ -38,6 +45,16 @@ BACKOFF_MIN_S: Final = 0.02  # after an answer that decided nothing, doubled wit
 BACKOFF_MAX_S: Final = 1.0
 FORMER_ANSWER_S: Final = 0.5  # of who led, from the news of another on: it may stand still for ever
 NOT_TAKEN: Final = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+COMMANDS: Final = "commands"
+SESSIONS: Final = "sessions"
+VOTERS: Final = "voters"
+
+
+def lane_of(request: Any) -> str:
+    """Commands of one lane share a connection."""
+    if isinstance(request, BrokerRegistrationRequest | BrokerHeartbeatRequest):
+        return SESSIONS
+    return VOTERS if is_of_voters(request) else COMMANDS
 
 
 class QuorumChannel:
@@ -51,6 +68,7 @@ class QuorumChannel:
         news: QuorumNews,
         connect: Callable[[int], Awaitable[PeerConnection]],
         answer_s: float = ANSWER_S,
+        lane: str = COMMANDS,
     ) -> None:
         self._node_id = node_id
         self._decide = decide
@@ -62,16 +80,18 @@ class QuorumChannel:
         self._leader = -1  # whom the connection is to
         self._former: dict[PeerConnection, asyncio.TimerHandle] = {}  # to who led before, and when it closes
         self._failure = ""  # the last one that was logged; "" while commands are answered
-        self._is_slow = False
-        self._slow: QuorumChannel | None = None  # for what takes long: answers come in the order of asking
+        self._lane = lane
+        self._beside: dict[str, QuorumChannel] = {}  # by lane, once something was sent in it
         news.on_change.append(self._on_change)
 
     async def send(self, request: Any) -> Any:
-        """The reply, once what it says is committed and in this node's image. Cancelling gives up the wait,
-        not the command. Raises CommandLost, ProposalDropped (unknown); CommandNotTaken, LogFull,
-        TooManyCommands (not done); KafkaError where the active controller knows no such command."""
-        if is_of_voters(request) and not self._news.is_active and not self._is_slow:
-            return await self._beside().send(request)
+        """The reply, once what it says is committed and, but for a heartbeat's, in this node's image.
+        Cancelling gives up the wait, not the command. Raises CommandLost, ProposalDropped (unknown);
+        CommandNotTaken, LogFull, TooManyCommands (not done); KafkaError where the active controller knows no
+        such command."""
+        lane = lane_of(request)
+        if lane not in (COMMANDS, self._lane) and not self._news.is_active:
+            return await self._beside_in(lane).send(request)
         backoff_s = BACKOFF_MIN_S
         while True:
             news, change = self._news, self._news.changed()
@@ -99,15 +119,16 @@ class QuorumChannel:
         for connection in list(self._former):
             self._close_former(connection)
         self._close_current()
-        if self._slow is not None:
-            self._slow.close()
+        for beside in self._beside.values():
+            beside.close()
 
-    def _beside(self) -> QuorumChannel:
+    def _beside_in(self, lane: str) -> QuorumChannel:
         """Over another connection."""
-        if self._slow is None:
-            self._slow = QuorumChannel(self._node_id, self._decide, self._news, self._connect, self._answer_s)
-            self._slow._is_slow = True
-        return self._slow
+        beside = self._beside.get(lane)
+        if beside is None:
+            own = self._node_id, self._decide, self._news, self._connect, self._answer_s
+            beside = self._beside[lane] = QuorumChannel(*own, lane)
+        return beside
 
     async def _forward(self, leader: int, request: Any) -> tuple[int, int, ForwardCommandResponse] | None:
         """Who answered, in which version of the command's API, and what; None where nothing was decided."""
@@ -131,7 +152,7 @@ class QuorumChannel:
         if response.error_code == ErrorCode.NOT_CONTROLLER:
             return None
         if self._failure:
-            log.info("commands: the active controller, node %d, answers", leader)
+            log.info("%s: the active controller, node %d, answers", self._lane, leader)
             self._failure = ""
         return leader, version, response
 
@@ -148,7 +169,8 @@ class QuorumChannel:
             reply = decode_response(api, version, response.reply)[1]
         except WireError as error:
             raise CommandLost(leader, in_words(error)) from None
-        await self._news.reach(response.metadata_offset)
+        if not isinstance(request, BrokerHeartbeatRequest):
+            await self._news.reach(response.metadata_offset)
         return reply
 
     async def _connected(self, leader: int) -> PeerConnection | None:
@@ -186,5 +208,5 @@ class QuorumChannel:
     def _on_failure(self, leader: int, failure: str) -> None:
         """Logged once for as long as it stays the same."""
         if failure != self._failure:
-            log.warning("commands: no way to the active controller, node %d: %s", leader, failure)
+            log.warning("%s: no way to the active controller, node %d: %s", self._lane, leader, failure)
             self._failure = failure

@@ -102,6 +102,7 @@ def test_a_broker_is_fenced_until_its_first_heartbeat_and_when_it_is_silent() ->
         response = await create_topic(broker.node, "early")
         assert response.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
         assert not (await heartbeat(broker, epoch)).is_fenced
+        await members.agree()
         assert not is_fenced(broker)
         for _ in range(6):
             await asyncio.sleep(SESSION_MS / 2000)
@@ -109,7 +110,9 @@ def test_a_broker_is_fenced_until_its_first_heartbeat_and_when_it_is_silent() ->
             assert not is_fenced(broker)
         await members.until(lambda: is_fenced(broker))
         assert not (await heartbeat(broker, epoch)).is_fenced
+        await members.agree()
         assert (await heartbeat(broker, epoch, want_shut_down=True)).should_shut_down
+        await members.agree()
         assert is_fenced(broker)
 
     run_simulation(main)
@@ -152,6 +155,8 @@ def test_an_earlier_incarnation_is_not_heard() -> None:
         new = await register(broker, 2)
         assert is_fenced(broker)
         await heartbeat(broker, new)
+        await members.agree()
+        assert not is_fenced(broker)
         refused = []
 
         async def go_on() -> None:

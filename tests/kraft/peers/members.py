@@ -86,8 +86,8 @@ class Members:
                 SETTINGS,
                 node_id=node_id,
                 cluster_id=CLUSTER,
-                ticks=Ticks(20),
-                **{"endpoints": voter_at(node_id).endpoints, "voters": self.voters} | settings,
+                **{"endpoints": voter_at(node_id).endpoints, "voters": self.voters, "ticks": Ticks(20)}
+                | settings,
             )
             member.node = await ControllerNode.open(
                 member.disk,

@@ -102,6 +102,7 @@ def test_what_was_sent_and_not_answered_is_lost_and_never_sent_again() -> None:
     async def work(members: Members) -> None:
         observer = members.all[OBSERVER]
         await observer.transport.channel.send(registration())
+        await create(observer, "before")  # its connection is there
         first = await members.leader()
         sent = forwarded(members)
         for other in members.all:
