@@ -30,7 +30,8 @@ class ChangeVoter:
 
 @dataclass(slots=True)
 class LeaderChangeMessage:
-    """The first record of every epoch. Version 1 goes with kraft.version 1."""
+    """The first record of every epoch. Nobody writes version 1; earlier releases of this project did, at
+    kraft.version 1, and no controller of Kafka can read a log with one."""
 
     VERSIONS = Versions(0, 1, flexible=0)
 

@@ -7,9 +7,10 @@ Pure.
     snapshot    SnapshotHeader, KRaftVersion, Voters    the last two where kraft.version is 1
                 ... | SnapshotFooter
 
-Each line is one control batch, as Kafka writes it. LeaderChange is of version 1 where voters have
-directories. Not here: metadata records (records.py), what voters mean (kraft/raft/voters.py). Kept true: what
-is written can be read by this build and by Kafka.
+Each line is one control batch, as Kafka writes it. LeaderChange is of version 0, at every kraft.version:
+Kafka has a version 1 that names directories, writes it nowhere, and reads every one as version 0. Not here:
+metadata records (records.py), what voters mean (kraft/raft/voters.py). Kept true: what is written can be read
+by this build and by Kafka.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from millrace.kraft.errors import UnknownRecord
 from millrace.kraft.raft.ready import LeaderChange
 from millrace.kraft.raft.voters import (
     KRAFT_VERSIONS,
-    NO_DIRECTORY,
     STATIC,
     Endpoint,
     Voter,
@@ -48,14 +48,9 @@ def encode_controls(controls: Sequence[Control], base_offset: int, epoch: int, t
 def encode_leader_change(change: LeaderChange, base_offset: int, epoch: int, time_ms: int) -> bytes:
     """One record; three where the voters that a directory was formatted with come into the log."""
     known = change.voter_set
-    version = 0 if known is None else 1
-
-    def named(voter_ids: Sequence[int]) -> list[wire.ChangeVoter]:
-        directories = [NO_DIRECTORY if known is None else known.directory_of(voter) for voter in voter_ids]
-        return [wire.ChangeVoter(*voter) for voter in zip(voter_ids, directories, strict=True)]
-
-    message = wire.LeaderChangeMessage(version, change.leader, named(change.voters), named(change.granted_by))
-    controls = [(ControlType.LEADER_CHANGE, encoder(wire.LeaderChangeMessage, version)(message))]
+    named = [[wire.ChangeVoter(voter) for voter in ids] for ids in (change.voters, change.granted_by)]
+    message = wire.LeaderChangeMessage(0, change.leader, *named)
+    controls = [(ControlType.LEADER_CHANGE, encoder(wire.LeaderChangeMessage, 0)(message))]
     if known is not None and change.is_first:
         controls += controls_of(VotersChange(known.kraft_version, known.voters))
     return encode_controls(controls, base_offset, epoch, time_ms)
