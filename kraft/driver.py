@@ -212,8 +212,9 @@ class Driver:
         return is_work
 
     def _tell(self) -> None:
-        raft = self.raft
-        self.news.tell(raft.epoch, raft.leader, self.applier.end, is_active=self.leading_epoch >= 0)
+        raft, is_active = self.raft, self.leading_epoch >= 0
+        told = raft.epoch, raft.leader, self.applier.end
+        self.news.tell(*told, is_active=is_active, voters=raft.voter_set)
 
     def resign(self) -> None:
         """Leads no more, and says so to the others; nothing where it does not lead."""

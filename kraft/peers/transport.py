@@ -90,7 +90,6 @@ class QuorumTransport:
             node.cluster_id,
             self._member.endpoints,
             {node_id: Endpoint(*one) for node_id, one in settings.voter_endpoints.items()},
-            settings.ticks.ms / 1000,
         )
         driver, submit = node.driver, node.controller.submit
         self._changes = VoterChanges(own, driver, node.publisher, self.places, self.connect_to, submit)

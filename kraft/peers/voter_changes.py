@@ -75,7 +75,6 @@ class OwnNode:
     cluster_id: str
     endpoints: tuple[Endpoint, ...]
     told: dict[int, Endpoint]
-    tick_s: float
 
 
 def is_of_voters(request: Any) -> bool:
@@ -271,7 +270,7 @@ class VoterChanges:
         while not raft.may_change_voters:
             if not raft.is_leader:
                 raise NotLeader(raft.leader)
-            await asyncio.sleep(self._own.tick_s)
+            await self._driver.news.told()
         return raft.voter_set
 
     async def _levels_of(self, place: Place) -> tuple[int, int]:
@@ -304,7 +303,7 @@ class VoterChanges:
                 goal, since = raft.log.stable_end, raft.now
             behind = "has not fetched" if end < 0 else f"is {goal - end} records behind"
             stage.what = f"node {key[0]} with this directory {behind}"
-            await asyncio.sleep(self._own.tick_s)
+            await self._driver.news.told()
         raise NotLeader(raft.leader)
 
     def _append(self, change: VotersChange, why: str) -> Entry:
@@ -321,7 +320,7 @@ class VoterChanges:
         while raft.high_watermark < entry.end:
             if change not in history.changes or not raft.is_leader:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "who led leads no more: the outcome is unknown")
-            await asyncio.sleep(self._own.tick_s)
+            await self._driver.news.told()
 
     def _place_in(self, endpoints: tuple[Endpoint, ...]) -> Place:
         found = next(one for one in endpoints if one.name == self._places.listener)

@@ -17,6 +17,7 @@ from millrace.kraft.driver import Driver
 from millrace.kraft.errors import NotLeader
 from millrace.kraft.peers.connection import PeerConnection
 from millrace.kraft.peers.voter_changes import OwnNode
+from millrace.kraft.raft.messages import NOBODY
 from millrace.kraft.raft.voters import KRAFT_VERSIONS, STATIC, Voter
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import WireError
@@ -29,7 +30,8 @@ from millrace.protocol.messages.update_raft_voter import (
 from millrace.runtime.errors import Unavailable, in_words
 
 log = logging.getLogger(__name__)
-LOOK_S: Final = 1.0
+BACKOFF_MIN_S: Final = 1.0  # after a failure, doubled with each, while the quorum stays as it is
+BACKOFF_MAX_S: Final = 30.0
 ANSWER_S: Final = 30.0  # longer than who leads gives a change
 
 
@@ -50,19 +52,16 @@ class VoterUpdate:
         self._said = ""
 
     async def run(self) -> None:
-        """For ever."""
+        """For ever: at each change of the quorum, and again after a failure."""
+        backoff_s = BACKOFF_MIN_S
         while True:
-            await asyncio.sleep(LOOK_S)
-            if not self.is_due():
-                continue
-            try:
-                response = await self._tell()
-            except (Unavailable, WireError, NotLeader) as error:
-                self._say(in_words(error))
-                continue
-            if response is not None:
-                code = response.error_code
-                self._say(f"refused: {ErrorCode(code).name}" if code else "")
+            change = self._driver.news.changed()
+            if not self.is_due() or not self._is_led() or await self._is_told():
+                backoff_s = BACKOFF_MIN_S
+                await asyncio.wait([change])
+            else:
+                await asyncio.wait([change], timeout=backoff_s)
+                backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 
     def is_due(self) -> bool:
         """The log has something else of this voter than it is."""
@@ -72,8 +71,22 @@ class VoterUpdate:
             return False
         return known.get(own.node_id) != Voter(own.node_id, raft.directory_id, own.endpoints, KRAFT_VERSIONS)
 
-    async def _tell(self) -> UpdateRaftVoterResponse | None:
-        """None where nobody leads. Raises Unavailable, WireError."""
+    def _is_led(self) -> bool:
+        news = self._driver.news
+        return news.is_active or news.leader not in (NOBODY, self._own.node_id)
+
+    async def _is_told(self) -> bool:
+        """Whether who leads has taken it."""
+        try:
+            code = (await self._tell()).error_code
+        except (Unavailable, WireError, NotLeader) as error:
+            self._say(in_words(error))
+            return False
+        self._say(f"refused: {ErrorCode(code).name}" if code else "")
+        return not code
+
+    async def _tell(self) -> UpdateRaftVoterResponse:
+        """Raises Unavailable, WireError."""
         raft, own = self._driver.raft, self._own
         request = UpdateRaftVoterRequest(
             own.cluster_id,
@@ -83,16 +96,15 @@ class VoterUpdate:
             [Listener(*endpoint) for endpoint in own.endpoints],
             KRaftVersionFeature(*KRAFT_VERSIONS),
         )
-        leader, response = self._driver.news.leader, None
         if self._driver.news.is_active:
             response = await self._decide(request)
-        elif leader >= 0 and leader != own.node_id:
-            connection = await self._connect(leader)
+        else:
+            connection = await self._connect(self._driver.news.leader)
             try:
                 response = await connection.ask(request, ANSWER_S)
             finally:
                 connection.close()
-        assert response is None or isinstance(response, UpdateRaftVoterResponse)
+        assert isinstance(response, UpdateRaftVoterResponse)
         return response
 
     def _say(self, failure: str) -> None:

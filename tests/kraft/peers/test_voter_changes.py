@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from millrace.kraft.commands.voters import NO_CHANGES
+from millrace.kraft.config import Ticks
 from millrace.kraft.raft.voters import DYNAMIC, NO_DIRECTORY, STATIC, Endpoint
 from millrace.kraft.tables.features import KRAFT_VERSION
 from millrace.protocol.error_codes import ErrorCode
@@ -410,3 +411,47 @@ def test_a_broker_finds_voters_of_a_list_by_bootstrap_servers() -> None:
         await members.agree()
 
     run_simulation(main)
+
+
+def test_changes_wait_for_news_and_not_for_the_clock() -> None:
+    """One that lags, one in turn behind another, one that has to be committed: each goes on when the leader
+    hears of it. Ticks are 200 ms apart here."""
+
+    async def main(loop: SimLoop) -> None:
+        members = Members(loop, (1,), (2, 3), is_dynamic=True)
+        await members.format()
+        await members.start(ticks=Ticks(200))
+        await members.agree()
+        began_s = loop.time()
+        both = [asyncio.ensure_future(add(members, node_id)) for node_id in (2, 3)]
+        assert [(await one).error_code for one in both] == [0, 0]
+        assert (await remove(members, 2)).error_code == 0
+        assert loop.time() - began_s < 0.1
+
+    run_simulation(main)
+
+
+def test_a_voter_that_has_moved_says_so_as_soon_as_it_hears_who_leads() -> None:
+    """And not at a look, a second later; where the leader refuses it, or is away, it is asked again later."""
+
+    async def work(members: Members) -> None:
+        for node_id in (2, 3):
+            assert (await add(members, node_id)).error_code == 0
+        leader = await members.leader()
+        moved = next(one for one in members.all.values() if one is not leader)
+        await members.stop(moved.node_id)
+        endpoints = (Endpoint("CONTROLLER", name(moved.node_id), PORT), Endpoint("MORE", "elsewhere", 1))
+        await members.start(moved.node_id, endpoints=endpoints)
+        news = moved.node.driver.news
+        await members.until(lambda: news.leader == leader.node_id)
+        known_s = members.loop.time()
+        raft = leader.node.driver.raft
+
+        def is_known() -> bool:
+            voter = raft.voter_set.get(moved.node_id)
+            return voter is not None and voter.endpoints == endpoints
+
+        await members.until(is_known)
+        assert members.loop.time() - known_s < 0.3
+
+    run_simulation(with_members(work))
