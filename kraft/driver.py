@@ -22,11 +22,17 @@ from millrace.kraft.image.applier import Applier, StoredBatch
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.image.records import Proposal, encode_batch_yielding
-from millrace.kraft.image.voter_records import change_of, encode_leader_change, encode_voters_change
+from millrace.kraft.image.voter_records import (
+    change_of,
+    encode_leader_change,
+    encode_voters_change,
+    leading_voters,
+)
 from millrace.kraft.log.log_store import LogStore, SnapshotId
 from millrace.kraft.log.reserve import Reserve
 from millrace.kraft.log.snapshot import receive_snapshot
 from millrace.kraft.news import QuorumNews
+from millrace.kraft.raft.agreement import NO_OPENING, check_agreement
 from millrace.kraft.raft.core import Raft
 from millrace.kraft.raft.log_view import Entry
 from millrace.kraft.raft.messages import FetchReply, Message
@@ -123,6 +129,7 @@ class Driver:
         self._machine: StateMachine | None = None
         self.leading_epoch = -1  # the epoch that the machine was told of
         self.news = QuorumNews(applier.end)
+        self.opening = NO_OPENING  # of the last epoch in the log that another opened
         self._is_closing = False
         self._gives_way_from_s = 0.0
         self.on_group: Callable[[], None] | None = None  # between groups, with all that was given durable
@@ -187,6 +194,7 @@ class Driver:
     async def _turn(self) -> bool:
         """Carries out one Ready; tells whether there may be another."""
         ready = self.raft.ready()
+        self._check(ready.entries)
         if ready.entries:
             self._machine_or_fail().on_writing()
         is_work = bool(ready.state or ready.entries or ready.messages or ready.truncate_to is not None)
@@ -210,6 +218,14 @@ class Driver:
         if is_work and self.on_group is not None:
             self.on_group()
         return is_work
+
+    def _check(self, entries: Sequence[Entry]) -> None:
+        """Before anything of them is written. Raises VotersDiffer, CommittedDiffers."""
+        for entry in entries:
+            if entry.is_control and isinstance(entry.payload, bytes):
+                voters = leading_voters(memoryview(entry.payload))
+                self.opening = self.opening if voters is None else (entry.epoch, voters)
+        check_agreement(self.raft, self.opening)
 
     def _tell(self) -> None:
         raft, is_active = self.raft, self.leading_epoch >= 0

@@ -169,6 +169,7 @@ class ControllerNode:
             node.driver = Driver(
                 clock, disk, raft, store, applier, reserve, settings, sending, on_failed, snapshots
             )
+            node.driver.opening = recovery.opening
             node.controller = Controller(
                 clock,
                 rand,

@@ -18,10 +18,11 @@ from millrace.kraft.config import ControllerSettings
 from millrace.kraft.errors import LogCorrupt, LogMismatch, SnapshotCorrupt, VotersChanged
 from millrace.kraft.image.applier import Folding
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
-from millrace.kraft.image.voter_records import change_of
+from millrace.kraft.image.voter_records import change_of, leading_voters
 from millrace.kraft.log.log_store import STATE_FILE, LogStore, SnapshotId
 from millrace.kraft.log.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from millrace.kraft.log.snapshot import LoadedSnapshot, load_snapshot
+from millrace.kraft.raft.agreement import NO_OPENING
 from millrace.kraft.raft.log_view import LogView
 from millrace.kraft.raft.ready import QuorumState
 from millrace.kraft.raft.voters import NO_DIRECTORY, STATIC, Replica, VoterHistory, VoterSet
@@ -52,6 +53,7 @@ class Recovery:
         self.record_count = 0
         self.bytes = 0  # behind the snapshot
         self.newest_ms = 0  # the latest time of a batch
+        self.opening = NO_OPENING  # of the last epoch that begins behind the snapshot
         self.voters = voters
         self._folding = Folding(image)
         self._is_enough = is_enough
@@ -81,6 +83,8 @@ class Recovery:
             )
         if header.base_offset < self._folding.end:
             return
+        if header.is_control and (voters := leading_voters(view)) is not None:
+            self.opening = header.leader_epoch, voters
         if header.is_control and (change := change_of(view)) is not None:
             self.voters.append(header.base_offset, change)
             self.is_all_committed = self.is_all_committed and self._is_enough(self.voters.last)

@@ -119,6 +119,7 @@ PURE = (
     "kraft/peers/wire.py",
     "kraft/peers/places.py",
     "kraft/commands/voters.py",
+    "kraft/raft/agreement.py",
     "kraft/raft/describe_quorum.py",
     "kraft/image/image.py",
     "kraft/raft/log_view.py",

@@ -11,7 +11,15 @@ from __future__ import annotations
 from millrace.broker.config import BrokerSettings
 from millrace.broker.identity.binding import BindingRefused
 from millrace.broker.settings.addresses import join_host_port
-from millrace.kraft.errors import LogCorrupt, LogMismatch, SnapshotCorrupt, UnknownRecord, VotersChanged
+from millrace.kraft.errors import (
+    CommittedDiffers,
+    LogCorrupt,
+    LogMismatch,
+    SnapshotCorrupt,
+    UnknownRecord,
+    VotersChanged,
+    VotersDiffer,
+)
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.disk import DiskFailed, DiskFull, DiskLocked, DiskTaken
@@ -80,6 +88,17 @@ def _of_start(error: BaseException) -> str | None:
             f"{error}: the others could go on without it, and both would acknowledge. Set "
             "controller.quorum.voters as it was; or, once no other node of the former quorum runs or will be "
             "started with its former voters, start once with controller.quorum.voters.change.accept=true"
+        )
+    if isinstance(error, VotersDiffer):
+        return (
+            f"{error}: give all of them the same list (controller.quorum.voters) and start this one again; "
+            "nothing was taken over"
+        )
+    if isinstance(error, CommittedDiffers):
+        return (
+            f"{error}, as where nodes of one cluster are told different lists (controller.quorum.voters). "
+            "Stop all controllers, give them the same list, and go on with one of the two logs: start the "
+            "nodes that have the other with an empty log directory (log.dirs), once it is kept elsewhere"
         )
     if isinstance(error, LogMismatch):
         return f"{error}: set it as it was, or give this node a directory of its own (log.dirs)"

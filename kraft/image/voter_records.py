@@ -108,6 +108,20 @@ def control_types(view: memoryview) -> list[int]:
     return [kind for kind in kinds if kind not in OF_VOTERS]
 
 
+def leading_voters(view: memoryview) -> tuple[int, ...] | None:
+    """Who votes as far as the epoch's leader knows, where the control batch at the start of `view` opens one.
+    Raises WireError for bytes that are no such record."""
+    record = next(iter_records(view))
+    if decode_control_key(record.key) != ControlType.LEADER_CHANGE:
+        return None
+    value = bytes(record.value or b"")
+    try:
+        message = decoder(wire.LeaderChangeMessage, min(1, int.from_bytes(value[:2], "big")))(value, 0)[0]
+    except IndexError:
+        raise WireError(f"a LeaderChange of {len(value)} bytes is cut off") from None
+    return tuple(sorted(one.voter_id for one in message.voters))
+
+
 def change_of(view: memoryview) -> VotersChange | None:
     """What the control batch at the start of `view` says of voters. Raises WireError for bytes that are no
     such record, UnknownRecord for a level that this build does not run at."""

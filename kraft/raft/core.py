@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from millrace.kraft.config import RaftSettings
-from millrace.kraft.errors import NotLeader
+from millrace.kraft.errors import CommittedDiffers, NotLeader
 from millrace.kraft.raft.log_view import Entry, LogView
 from millrace.kraft.raft.messages import (
     NOBODY,
@@ -89,6 +89,7 @@ class Raft:
         self._least = (NOBODY, 0)  # epoch and end: a shorter log is nobody's who is elected here
         self._stands_from = 0  # ticks: it gave way, and others may stand before it
         self._ended = NOBODY  # the last epoch whose leader said that it leads no more
+        self.fault: CommittedDiffers | None = None  # whoever carries this out ends: nothing may follow
         self.role: Role
         if state.leader == self.node_id:
             self.role = Resigned(state.epoch, self._election_due())
@@ -643,14 +644,16 @@ class Raft:
             for entry in message.entries:
                 self.log.append(entry)
             self.high_watermark = max(self.high_watermark, min(message.high_watermark, self.log.end))
-        self._send_fetch(role)
+        if self.fault is None:
+            self._send_fetch(role)
 
     def _truncate_at(self, epoch: int, leader_end: int) -> None:
         """Cuts back to where both logs may still agree; the next fetch finds out."""
         known, end = self.log.end_of_epoch(epoch)
         cut = min(end, leader_end) if known == epoch else end
-        assert cut >= self.high_watermark, (cut, self.high_watermark)
-        if cut < self.log.end:
+        if cut < max(self.high_watermark, self.log.start):
+            self.fault = CommittedDiffers(self.leader, cut, self.high_watermark)
+        elif cut < self.log.end:
             self.log.truncate(cut)
             self._truncate_to = cut if self._truncate_to is None else min(cut, self._truncate_to)
             self._given = min(self._given, cut)

@@ -7,9 +7,10 @@ import random
 
 import pytest
 
-from millrace.kraft.raft.messages import Message
+from millrace.kraft.raft.messages import FetchReply, Message
+from millrace.kraft.raft.ready import QuorumState
 from millrace.kraft.raft.roles import Leader
-from tests.kraft.raft.cluster import Cluster
+from tests.kraft.raft.cluster import Cluster, Node
 
 STEPS = 1_500
 
@@ -165,3 +166,57 @@ def test_the_storm_reaches_what_it_is_about() -> None:
     assert commits > 100
     assert truncations > 0
     assert installs > 0
+
+
+class ToldStorm(Storm):
+    """Each is told a list of its own, which has it, and another one at some of its starts. A node ends where
+    the core says that it must."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, 4)
+        self.cluster.queue.clear()
+        for node in self.cluster.nodes.values():
+            node.state, node.entries, node.committed = QuorumState(), [], 0
+            self.tell(node)
+            node.boot()
+            self.cluster.settle(node)
+
+    def tell(self, node: Node) -> None:
+        if node.node_id != 9:
+            others = [one for one in range(1, 5) if one != node.node_id]
+            told = self.random.sample(others, self.random.randrange(len(others) + 1))
+            node.voters = tuple(sorted([node.node_id, *told]))
+
+    def crash_or_restart(self, node_id: int) -> None:
+        node = self.cluster.nodes[node_id]
+        if node.raft is None and self.random.random() < 0.5:
+            self.tell(node)
+        super().crash_or_restart(node_id)
+
+    def hand_over(self, message: Message) -> None:
+        """As far as a peer understands it: epochs of a log only rise (kraft/peers/wire.py)."""
+        entries = message.entries if isinstance(message, FetchReply) else []
+        epochs = [message.last_epoch if isinstance(message, FetchReply) else 0]
+        epochs += [entry.epoch for entry in entries]
+        if epochs == sorted(epochs):
+            super().hand_over(message)
+
+    def end_faulty(self) -> int:
+        """How many ended."""
+        faulty = [one for one in self.cluster.nodes.values() if one.raft is not None and one.core.fault]
+        for node in faulty:
+            node.raft = None
+        return len(faulty)
+
+
+def test_who_is_told_another_list_ends_with_a_fault_and_not_with_a_defect() -> None:
+    """Two majorities that do not meet may both decide. Where their logs meet, a node says so before it cuts
+    what is committed."""
+    ended = 0
+    for seed in range(24):
+        storm = ToldStorm(seed)
+        storm.checker.check = lambda cluster: None  # type: ignore[method-assign]
+        for _ in range(STEPS):
+            storm.step()
+            ended += storm.end_faulty()
+    assert ended
