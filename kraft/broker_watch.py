@@ -94,10 +94,12 @@ class BrokerWatch:
         then."""
         return None if self.sessions is None else self._on_heartbeat
 
-    def on_leading(self) -> None:
+    def on_leading(self, silent_id: int = -1, silent_s: float = 0.0) -> None:
+        """`silent_id`: the node that led before, and has said nothing for so long; -1 where none went
+        silent."""
         if self.sessions is not None:
             known = [broker.broker_id for broker in self._controller.head.brokers]
-            self.sessions.begin(known, asyncio.get_running_loop().time())
+            self.sessions.begin(known, asyncio.get_running_loop().time(), silent_id, silent_s)
             self._turns.clear()
         self._seen = EMPTY_IMAGE
         self.on_head()

@@ -124,6 +124,7 @@ class Controller:
         self._wall_start_ms = clock.wall_ms()
         self._loop_start_s = asyncio.get_running_loop().time()
         self._wall_jump_max_ms = settings.wall_jump_max_ms
+        self._tick_s = settings.ticks.ms / 1000
         self.watch = BrokerWatch(self, settings.session_ms)
 
     @property
@@ -210,7 +211,9 @@ class Controller:
             self._propose(Decision(None, list(bootstrap_records())), self.active)
         elif not self.active.done():
             self.active.set_result(None)
-        self.watch.on_leading()
+        raft = self._driver.raft
+        silent_id, heard_at = raft.heard
+        self.watch.on_leading(silent_id, (raft.now - heard_at) * self._tick_s)
 
     def on_writing(self) -> None:
         self._is_open = False

@@ -3,7 +3,9 @@ Pure.
 
 Times are seconds of the loop's clock. Not here: heartbeats' meaning (commands/brokers.py), fencing
 (controller.py). Kept true: nobody is found gone by a controller that was itself late: after a look that came
-too late, and after each change of leader, everybody has a whole session from then on.
+too late, and after each change of leader, everybody has a whole session from then on. But for the node that
+led before, where it went silent: as a voter this controller followed it, and so knows since when. What is
+left of its session is shortened by that, and is never less than it takes to hear from a broker that lives.
 
 A broker may say with its heartbeat that it does not reach the store (*in trouble*). It has its session all
 the same, until it is taken for cut off: then it has none before it says that it is well.
@@ -15,6 +17,9 @@ from collections.abc import Iterable
 from typing import Final
 
 LOOKS: Final = 4  # in a session
+# Of a session: within it a voter that lives has been told who leads now, twice, and its broker has said
+# that it is there, which it does as soon as it knows.
+HEARD_PART: Final = 1 / 3
 LATE_PART: Final = 0.5  # of a session: a look that comes so much later than it was due says nothing of others
 
 
@@ -30,9 +35,16 @@ class Sessions:
         self._cut_off: set[int] = set()  # of these, who has no session for it
         self._well_since: dict[int, float] = {}  # of those that were in trouble, and are no more
 
-    def begin(self, broker_ids: Iterable[int], now_s: float) -> None:
-        """This node leads from now on; these are registered."""
-        self._heard = dict.fromkeys(broker_ids, now_s)
+    def begin(
+        self, broker_ids: Iterable[int], now_s: float, silent_id: int = -1, silent_s: float = 0.0
+    ) -> None:
+        """This node leads from now on; these are registered. `silent_id` led before, and has said nothing for
+        so long."""
+        heard = dict.fromkeys(broker_ids, now_s)
+        if heard.pop(silent_id, None) is not None:
+            spent_s = min(silent_s, self._session_s * (1 - HEARD_PART))
+            heard = {silent_id: now_s - spent_s, **heard}
+        self._heard = heard
         self._silent.clear()
         self._troubled.clear()
         self._well_since.clear()

@@ -89,6 +89,8 @@ class Raft:
         self._least = (NOBODY, 0)  # epoch and end: a shorter log is nobody's who is elected here
         self._stands_from = 0  # ticks: it gave way, and others may stand before it
         self._ended = NOBODY  # the last epoch whose leader said that it leads no more
+        # Whom it followed last, and when that said anything last (ticks); nobody once it gave way in order.
+        self.heard = (NOBODY, 0)
         self.fault: CommittedDiffers | None = None  # whoever carries this out ends: nothing may follow
         self.role: Role
         if state.leader == self.node_id:
@@ -244,6 +246,7 @@ class Raft:
         """The leader gave a piece of its snapshot: it is alive."""
         if isinstance(self.role, Follower) and self.role.leader == leader:
             self.role.due = self.now + self.settings.fetch_ticks
+            self.heard = leader, self.now
 
     def on_fetch_lost(self, target: int) -> None:
         """A fetch was not answered, and will not be: the connection broke, or who was asked leads no more. An
@@ -309,6 +312,8 @@ class Raft:
 
     def step(self, message: Message) -> None:
         assert message.target == self.node_id, message
+        if message.source == self.heard[0]:
+            self.heard = message.source, self.now
         if isinstance(message, Vote):
             self._on_vote(message)
         elif isinstance(message, Fetch):
@@ -381,6 +386,7 @@ class Raft:
         voted = voted_in(self.role, self.node_id) if epoch == self.epoch else NOBODY
         assert not (isinstance(self.role, Leader) and epoch == self.epoch), (self.role, leader)
         role = Follower(epoch, leader, self.now + self.settings.fetch_ticks, voted)
+        self.heard = leader, self.now
         self._step_down(role)
         self._send_fetch(role)
 
@@ -491,7 +497,7 @@ class Raft:
         self._observe(message.epoch, message.source, message.source)
         role = self.role
         if message.epoch == self.epoch:
-            self._ended = self.epoch
+            self._ended, self.heard = self.epoch, (NOBODY, 0)
         if message.epoch != self.epoch or not isinstance(role, Follower) or not self.may_stand:
             return
         place = (

@@ -170,3 +170,83 @@ def test_an_earlier_incarnation_is_not_heard() -> None:
         assert set(refused) == {ErrorCode.STALE_BROKER_EPOCH}
 
     run_simulation(main)
+
+
+def test_who_led_before_and_went_silent_has_what_is_left_of_its_session() -> None:
+    """Its silence counts from when the new leader heard of it last; something is always left, in which one
+    that lives is heard."""
+    sessions = Sessions(3.0)
+    sessions.begin([1, 2], 10.0, silent_id=1, silent_s=1.5)
+    assert looked(sessions, 20.0, 10.0) == [(11.5, 1), (13.0, 2)]
+    sessions.begin([1, 2], 30.0, silent_id=1, silent_s=9.0)
+    assert looked(sessions, 40.0, 30.0) == [(31.5, 1), (33.0, 2)]
+    sessions.begin([1, 2], 50.0, silent_id=1, silent_s=9.0)
+    sessions.hear(1, 50.9)
+    assert looked(sessions, 60.0, 50.0) == [(53.0, 2), (54.5, 1)]
+    sessions.begin([1, 2], 70.0, silent_id=7, silent_s=9.0)
+    assert looked(sessions, 80.0, 70.0) == [(73.0, 1), (73.0, 2)]
+
+
+async def led_by_a_broker(loop: SimLoop) -> tuple[Members, Member, int]:
+    """Voters that are brokers too; the broker of the one that leads serves, in this epoch of it."""
+    members = Members(loop)
+    await members.start(session_ms=SESSION_MS)
+    first = await members.leader()
+    request = BrokerRegistrationRequest(first.node_id, CLUSTER, b"i" * 16)
+    epoch = int((await first.node.channel.send(request)).broker_epoch)
+    await beat(first, first.node_id, epoch)
+    return members, first, epoch
+
+
+async def beat(member: Member, broker_id: int, epoch: int) -> Any:
+    request = BrokerHeartbeatRequest(broker_id, epoch, member.node.publisher.image.offset)
+    return await member.node.channel.send(request)
+
+
+def is_down(member: Member, broker_id: int) -> bool:
+    broker = member.node.publisher.image.brokers.get(broker_id)
+    assert broker is not None
+    return broker.is_fenced
+
+
+def test_a_leader_that_is_gone_is_fenced_a_session_after_its_last_word() -> None:
+    """And not a session after the election: its broker is the same process."""
+
+    async def main(loop: SimLoop) -> None:
+        members, first, _ = await led_by_a_broker(loop)
+        await asyncio.sleep(1)
+        began_s = loop.time()
+        members.net.reset(first.life)
+        for other in members.all:
+            members.net.sever(name(first.node_id), name(other))
+            members.net.sever(name(other), name(first.node_id))
+        del members.all[first.node_id]
+        second = await members.leader()
+        led_s = loop.time()
+        await members.until(lambda: is_down(second, first.node_id))
+        took_s, session_s = loop.time() - began_s, SESSION_MS / 1000
+        assert session_s - 0.1 < took_s
+        assert loop.time() - led_s < session_s - 0.1
+
+    run_simulation(main)
+
+
+def test_a_leader_that_is_replaced_and_lives_is_not_fenced() -> None:
+    """Cut off for most of a session; then its broker says that it is there as soon as it hears who leads."""
+
+    async def main(loop: SimLoop) -> None:
+        members, first, epoch = await led_by_a_broker(loop)
+        others = [other for other in members.all if other != first.node_id]
+        for other in others:
+            members.net.sever(name(first.node_id), name(other))
+            members.net.sever(name(other), name(first.node_id))
+        await asyncio.sleep(SESSION_MS * 0.7 / 1000)
+        members.net.heal()
+        news = first.node.driver.news
+        await members.until(lambda: news.leader in others)
+        await beat(first, first.node_id, epoch)
+        second = await members.leader()
+        await asyncio.sleep(SESSION_MS * 0.9 / 1000)
+        assert not is_down(second, first.node_id)
+
+    run_simulation(main)
