@@ -309,10 +309,16 @@ class ControllerClient:
     # sessions
 
     async def heartbeat(
-        self, *, want_fence: bool = False, want_shut_down: bool = False, is_well: bool = True
+        self,
+        *,
+        want_fence: bool = False,
+        want_shut_down: bool = False,
+        is_well: bool = True,
+        is_cordoned: bool = False,
     ) -> BrokerHeartbeatResponse:
         """Says that this broker is there, and ready to lead unless it starts (`want_fence`) or wants to end;
-        and whether it reaches the store. Raises StreamFenced where a newer incarnation has registered."""
+        whether it reaches the store; and whether its settings cordon its directory. Raises StreamFenced where
+        a newer incarnation has registered."""
         request = BrokerHeartbeatRequest(
             self._node_id,
             self.broker_epoch,
@@ -320,6 +326,7 @@ class ControllerClient:
             want_fence,
             want_shut_down,
             [] if is_well else [UNASSIGNED_DIRECTORY],  # its one directory, whose log takes nothing
+            [UNASSIGNED_DIRECTORY] if is_cordoned else None,
         )
         response: BrokerHeartbeatResponse = await self._ask(request)
         self._check_node(response.error_code)

@@ -249,11 +249,16 @@ async def shut_out(client: ClusterClient, view: ClusterView, given: argparse.Nam
 
 async def let_in(client: ClusterClient, view: ClusterView, node_id: int) -> int:
     """Raises ValueError with a sentence, KafkaError, Unavailable."""
-    from millrace.broker.cluster.draining import set_drained
+    from millrace.broker.cluster.draining import drained_of, set_drained
 
     if broker_of(view, node_id).is_fenced:
         raise ValueError(f"broker {node_id} is gone, or starts: let it in once it serves")
     await set_drained(client, node_id, is_drained=False)
+    if node_id in await drained_of(client, [node_id]):
+        raise ValueError(
+            f"broker {node_id} is given none still: cordoned.log.dirs stands in its own settings, or is set "
+            "for all brokers; take it out there, and where it is the broker's file start the broker again"
+        )
     print(f"broker {node_id} may be given partitions again; millrace cluster spread gives it its share")
     return 0
 

@@ -1,5 +1,6 @@
 """Drains brokers and lets them in again: the dynamic setting `cordoned.log.dirs` of a broker, by which it is
-given no partitions where nobody names it (kraft/commands/takers.py).
+given no partitions where nobody names it (kraft/commands/takers.py). Where it is not set, what stands in the
+broker's file counts.
 
 Kafka's tools set the same (KIP-1066); it is metadata, and so outlives restarts of brokers and controllers. As
 in Kafka a broker's own settings are asked of, and changed at, that broker. Not here: which partitions go
@@ -15,7 +16,6 @@ from typing import Final
 from millrace.broker.cluster.client import ClusterClient
 from millrace.kraft.commands.takers import CORDONED
 from millrace.kraft.tables.configs import ResourceType
-from millrace.kraft.topic_configs import ConfigSource
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.describe_configs import (
@@ -33,7 +33,6 @@ from millrace.runtime.errors import Unavailable
 EVERY_DIRECTORY: Final = "*"
 SET, DELETE = 0, 1  # AlterableConfig.config_operation
 LOOK_S: Final = 2.0  # for a broker to say whether it is drained
-DYNAMIC: Final = (ConfigSource.DYNAMIC_BROKER, ConfigSource.DYNAMIC_DEFAULT_BROKER)
 
 
 async def set_drained(client: ClusterClient, node_id: int, *, is_drained: bool) -> None:
@@ -63,7 +62,7 @@ async def _is_drained(client: ClusterClient, node_id: int) -> bool:
         return False
     assert isinstance(response, DescribeConfigsResponse)
     return any(
-        one.name == CORDONED and one.config_source in DYNAMIC and bool((one.value or "").strip())
+        one.name == CORDONED and bool((one.value or "").strip())
         for result in response.results
         for one in result.configs
     )

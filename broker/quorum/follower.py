@@ -24,6 +24,7 @@ from millrace.broker.quorum.member import catch_up, open_member
 from millrace.broker.quorum.remote_backup import RemoteBackup
 from millrace.broker.stores import NodeStores
 from millrace.kraft.commands.failovers import is_at_work
+from millrace.kraft.commands.takers import CORDONED
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.transport import QuorumTransport
 from millrace.runtime.errors import MillraceError, in_words
@@ -149,7 +150,9 @@ class FollowingBroker(Broker):
         settings, tasks = self._settings, Tasks()
         assert self.controller is not None
         news, every_s = self.controller.driver.news, settings.quorum.heartbeat_s
-        heartbeats = Heartbeats(settings.node_id, client, news, every_s, self._is_cut_off)
+        cordoned = settings.static_configs.get(CORDONED, "").strip()
+        parts = settings.node_id, client, news, every_s, self._is_cut_off
+        heartbeats = Heartbeats(*parts, is_cordoned=bool(cordoned))
         tasks.start("heartbeats", heartbeats.run, on_escape=lambda name, error: self._on_failed(error))
         self._heartbeats = heartbeats
         self._endings.add("heartbeats", tasks.stop)

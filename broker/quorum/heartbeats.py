@@ -7,7 +7,8 @@ end.
     leave()     the broker ends in order: on return others lead what it led, as far as others are there
 
 While it serves it says as well whether it reaches the store, as Kafka's brokers name a log directory that
-failed (KIP-858).
+failed (KIP-858); and whether its settings cordon its directory (KIP-1066), from the heartbeat on by which it
+may be given partitions.
 
 Not here: what the controller makes of silence (kraft/sessions.py), and of a broker that wants to end
 (kraft/commands/leaders.py).
@@ -42,7 +43,7 @@ class Word(Enum):
 
 class Heartbeats:
     """`on_image` is to be told of every image; `news` tells who leads. `is_cut_off`: whether the broker that
-    serves does not reach the store, and has not for some time."""
+    serves does not reach the store, and has not for some time. `is_cordoned`: by its own settings."""
 
     def __init__(
         self,
@@ -51,12 +52,15 @@ class Heartbeats:
         news: QuorumNews,
         interval_s: float,
         is_cut_off: Callable[[], bool] = lambda: False,
+        *,
+        is_cordoned: bool = False,
     ) -> None:
         self._broker_id = broker_id
         self._client = client
         self._news = news
         self._interval_s = interval_s
         self._is_cut_off = is_cut_off
+        self._is_cordoned = is_cordoned
         self._is_fenced = True
         self._word = Word.STARTS
         self._all_closed = asyncio.Event()  # while it leaves
@@ -115,4 +119,5 @@ class Heartbeats:
             want_fence=word is Word.STARTS,
             want_shut_down=word is Word.ENDS,
             is_well=word is not Word.SERVES or not self._is_cut_off(),
+            is_cordoned=word is not Word.STARTS and self._is_cordoned,
         )

@@ -43,8 +43,9 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         """,
     ),
     (
-        "Obeyed where it is set dynamically, for one broker or for all: who has it not empty is given no "
-        "partitions where nobody names a broker (KIP-1066; millrace cluster drain). Here it changes nothing.",
+        "Obeyed by controllers: a broker that has it not empty is given no partitions where nobody names a "
+        "broker (KIP-1066; millrace cluster drain). Set dynamically, for the broker or for all, it counts "
+        "before the broker's file. One broker that is its own controller takes all.",
         """
         cordoned.log.dirs list ""
         """,

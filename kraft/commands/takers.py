@@ -1,10 +1,11 @@
 """Says which brokers are given partitions where nobody names one, and how many each of them leads. Pure.
 
 A broker that was drained runs on and takes nothing by itself: not of new topics, not of brokers that are
-gone, not from the balancer. It is drained as long as its dynamic setting `cordoned.log.dirs` is not empty
-(KIP-1066: a directory that is cordoned gets no new partitions; a broker here has one directory, so that `*`
-and any name mean all of it). Whoever names it, in an assignment or a reassignment, is obeyed. Where everybody
-that may be given partitions is drained they count as if none were: topics are made, and partitions are led.
+gone, not from the balancer. It is drained as long as its setting `cordoned.log.dirs` is not empty (KIP-1066:
+a directory that is cordoned gets no new partitions; a broker here has one directory, so that `*` and any name
+mean all of it): as set dynamically, and else as its file has it, which it says with its heartbeats. Whoever
+names it, in an assignment or a reassignment, is obeyed. Where everybody that may be given partitions is
+drained they count as if none were: topics are made, and partitions are led.
 
 Not here: who may be given partitions at all (`Broker.is_usable`).
 """
@@ -23,9 +24,13 @@ LOOKED_PER_CHUNK: Final = 3_000  # partitions; a millisecond
 
 
 def is_drained(image: MetadataImage, broker_id: int) -> bool:
-    """A value of the broker's own counts before the one of all brokers."""
+    """A value of the broker's own counts before the one of all brokers, and both before its file's."""
     values = image.configs.broker(broker_id), image.configs.broker(None)
-    return bool(next((one[CORDONED] for one in values if CORDONED in one), "").strip())
+    value = next((one[CORDONED] for one in values if CORDONED in one), None)
+    if value is not None:
+        return bool(value.strip())
+    broker = image.brokers.get(broker_id)
+    return broker is not None and bool(broker.cordoned_log_dirs)
 
 
 def takers_of(image: MetadataImage) -> list[Broker]:

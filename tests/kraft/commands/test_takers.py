@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from millrace.kraft.commands.takers import CORDONED, is_drained, takers_of
+from millrace.kraft.tables.brokers import UNASSIGNED_DIRECTORY
 from millrace.kraft.tables.configs import ResourceType
 from millrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
+from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from millrace.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from millrace.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -119,3 +121,27 @@ def test_its_own_value_counts_before_that_of_all(own: str | None, of_all: str | 
         ]
     )
     assert is_drained(cluster.image, 2) is expected
+
+
+@pytest.mark.parametrize(
+    ("own", "of_all", "expected"),
+    [(None, None, True), ("", None, False), (None, "", False), ("*", None, True)],
+)
+def test_what_stands_in_a_brokers_file_counts_where_nothing_is_set(
+    own: str | None, of_all: str | None, expected: bool
+) -> None:
+    """The broker says it with a heartbeat. Its next start says it anew, or says nothing any more."""
+    cluster = Cluster()
+    beat = BrokerHeartbeatRequest(2, cluster.epochs[2], cluster.image.offset)
+    beat.cordoned_log_dirs = [UNASSIGNED_DIRECTORY]
+    cluster.do(beat)
+    for broker_id, value in ((2, own), ("", of_all)):
+        if value is not None:
+            drain(cluster, broker_id, value)
+    assert is_drained(cluster.image, 2) is expected
+    assert is_drained(snapshot_of(cluster.image), 2) is expected
+    if own is None and of_all is None:
+        create(cluster, topic("new", partitions=6))
+        assert sorted(leaders(cluster, "new")) == [1, 1, 1, 3, 3, 3]
+        cluster.register(2, incarnation=9)
+        assert not is_drained(cluster.image, 2)
