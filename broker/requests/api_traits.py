@@ -218,6 +218,7 @@ _ROWS: Final = (
     _row("BeginQuorumEpoch", FREE, WHOLE, BRIEF, "CLUSTER CLUSTER_ACTION"),
     _row("EndQuorumEpoch", FREE, WHOLE, BRIEF, "CLUSTER CLUSTER_ACTION"),
     _row("FetchSnapshot", FREE, WHOLE, PLAIN, "CLUSTER CLUSTER_ACTION"),
+    _row("UpdateRaftVoter", FREE, WHOLE, PLAIN, "CLUSTER CLUSTER_ACTION"),
     _row("ForwardCommand", FREE, WHOLE, PLAIN, "CLUSTER CLUSTER_ACTION"),
 )
 TRAITS: Final = {traits.key: traits for traits in _ROWS}

@@ -6,6 +6,12 @@ import shutil
 import threading
 from pathlib import Path
 
+from millrace.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+)
+from tests.live import free_port
 from tests.live.client import Client
 from tests.live.cluster import LiveCombined
 from tests.live.test_brokers import PARTITIONS, TOPIC
@@ -89,3 +95,24 @@ def test_a_voter_whose_disk_is_lost_is_replaced(tmp_path: Path) -> None:
         until(lambda: cluster.leader() in {1, 2, 3} - {other}, "the two others elect nobody")
         send(cluster, values(60, 60))
         check_all(cluster, values(0, 120))
+
+
+def controllers_at(cluster: LiveVoters, asked: int) -> dict[int, int]:
+    """The port of each voter, as the log has it."""
+    topic = DescribeQuorumRequestTopicData("__cluster_metadata", [DescribeQuorumRequestPartitionData(0)])
+    with Client(cluster.brokers[asked].address) as client:
+        nodes = client.ask("DescribeQuorum", DescribeQuorumRequest([topic])).nodes
+    return {node.node_id: at.port for node in nodes for at in node.listeners}
+
+
+def test_a_voter_that_is_started_on_another_port_tells_the_leader(tmp_path: Path) -> None:
+    """Over its controller listener: the log has the new one, and the others reach it there."""
+    with LiveVoters(tmp_path, 2, QUICK) as cluster:
+        cluster.add(2)
+        node, port = cluster.brokers[2], free_port()
+        assert node.stop() == 0
+        node.override({"listeners": f"PLAINTEXT://{node.address},CONTROLLER://127.0.0.1:{port}"})
+        node.start()
+        until(lambda: controllers_at(cluster, 1).get(2) == port, "nobody is told")
+        with Client(cluster.addresses[0]) as client:
+            client.create(TOPIC, PARTITIONS)  # committed by both

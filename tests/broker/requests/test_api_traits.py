@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from millrace.broker.quorum.listener import OF_MEMBERS
 from millrace.broker.requests.api_traits import (
     TRAITS,
     Answer,
@@ -60,14 +61,11 @@ def answered(api: Api, gates: Gates) -> tuple[Any, list[Any]]:
     return asyncio.run(main()), seen
 
 
-OF_MEMBERS = ("Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "FetchSnapshot", "ForwardCommand")
-
-
 def test_each_api_that_a_node_may_serve_has_a_row() -> None:
     """Those of Kafka's broker listeners, but for what is not served at all, and what a controller is asked by
     other nodes."""
     of_brokers = {api.key for api in ALL if "broker" in api.listeners and not api.is_private}
-    assert set(TRAITS) == of_brokers - TELEMETRY | {NAMED[name].key for name in OF_MEMBERS}
+    assert set(TRAITS) == (of_brokers - TELEMETRY) | {*OF_MEMBERS}
 
 
 @pytest.mark.parametrize("key", SERVED, ids=lambda key: API[key].name)
