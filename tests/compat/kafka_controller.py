@@ -7,6 +7,7 @@ nothing of the records of this project.
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -14,42 +15,72 @@ from tests.compat.jvm import java_command
 from tests.patience import PATIENCE_S
 
 NEVER_MS = 3_600_000
+NEVER = {
+    "controller.quorum.election.timeout.ms": str(NEVER_MS),
+    "controller.quorum.fetch.timeout.ms": str(NEVER_MS),
+}
 
 
 class KafkaController:
-    """`with KafkaController(...)`: formatted and started; ended by its own pid. `voters`: ports of 127.0.0.1
-    by id, its own among them."""
+    """`with KafkaController(...)`: formatted and started; ended by its own pid. `quorum`: the settings by
+    which it finds the others; `format_words`: how its directory is formatted."""
 
-    def __init__(self, folder: Path, cluster_id: str, node_id: int, voters: dict[int, int]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cluster_id: str,
+        node_id: int,
+        port: int,
+        quorum: Mapping[str, str],
+        format_words: tuple[str, ...] = (),
+    ) -> None:
+        self.folder = folder
+        self.node_id = node_id
         self.log_dir = folder / "logs"
         self.output = folder / "kafka.log"
+        self.settings_path = folder / "server.properties"
         self._cluster_id = cluster_id
-        self._settings = folder / "server.properties"
-        settings = {
+        self._format_words = format_words
+        self._settings = {
             "process.roles": "controller",
-            "node.id": node_id,
-            "controller.quorum.voters": ",".join(f"{one}@127.0.0.1:{port}" for one, port in voters.items()),
-            "listeners": f"CONTROLLER://127.0.0.1:{voters[node_id]}",
+            "node.id": str(node_id),
+            "listeners": f"CONTROLLER://127.0.0.1:{port}",
+            "advertised.listeners": f"CONTROLLER://127.0.0.1:{port}",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT",
-            "log.dirs": self.log_dir,
-            "controller.quorum.election.timeout.ms": NEVER_MS,
-            "controller.quorum.fetch.timeout.ms": NEVER_MS,
+            "log.dirs": str(self.log_dir),
+            **NEVER,
+            **quorum,
         }
         folder.mkdir()
-        self._settings.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        self.override({})
         self._process: subprocess.Popen[bytes] | None = None
 
+    @classmethod
+    def of_list(
+        cls, folder: Path, cluster_id: str, node_id: int, voters: Mapping[int, int]
+    ) -> KafkaController:
+        """At kraft.version 0. `voters`: ports of 127.0.0.1 by id, its own among them."""
+        named = ",".join(f"{one}@127.0.0.1:{port}" for one, port in voters.items())
+        return cls(folder, cluster_id, node_id, voters[node_id], {"controller.quorum.voters": named})
+
+    def override(self, settings: Mapping[str, str]) -> None:
+        """Further settings, of the next start."""
+        self._settings |= settings
+        lines = [f"{key}={value}\n" for key, value in self._settings.items()]
+        self.settings_path.write_text("".join(lines))
+
     def __enter__(self) -> KafkaController:
-        words = ("format", "-t", self._cluster_id, "-c", str(self._settings))
+        words = ("format", "-t", self._cluster_id, "-c", str(self.settings_path), *self._format_words)
         tool = java_command("kafka.tools.StorageTool", *words)
-        subprocess.run(tool, capture_output=True, check=True, timeout=PATIENCE_S)
+        done = subprocess.run(tool, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == 0, done.stdout + done.stderr
         self.start()
         return self
 
     def start(self) -> None:
         with self.output.open("ab") as output:
-            command = java_command("kafka.Kafka", str(self._settings))
+            command = java_command("kafka.Kafka", str(self.settings_path))
             self._process = subprocess.Popen(command, stdout=output, stderr=output)
 
     def kill(self) -> None:
@@ -59,6 +90,10 @@ class KafkaController:
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    def directory_id(self) -> str:
+        lines = (self.log_dir / "meta.properties").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)["directory.id"]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

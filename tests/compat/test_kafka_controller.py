@@ -145,7 +145,7 @@ def test_a_kafka_controller_votes_fetches_and_holds_our_log(
     plain = [one for one in bootstrap_records() if one.name == METADATA_VERSION]
     monkeypatch.setattr(controller, "bootstrap_records", lambda: plain)
     ports = {node_id: free_port() for node_id in VOTERS}
-    kafka = KafkaController(tmp_path / "kafka", CLUSTER, KAFKA, ports)
+    kafka = KafkaController.of_list(tmp_path / "kafka", CLUSTER, KAFKA, ports)
     theirs = kafka.log_dir / FOLDER
 
     async def main() -> None:

@@ -47,6 +47,7 @@ class LiveBroker:
     ) -> None:
         self.folder = folder
         self.python = sys.executable  # of another checkout: that version is started
+        self.module = "millrace.broker"
         self._is_warm = is_warm
         self._within = list(within)
         self.host = host
@@ -73,7 +74,7 @@ class LiveBroker:
             "admin.listener": f"{self.host}:{self.admin_port}",
             **self._overrides,
         }
-        words = [self.python, "-m", "millrace.broker", "serve", "--data-dir", str(self.folder / "data")]
+        words = [self.python, "-m", self.module, "serve", "--data-dir", str(self.folder / "data")]
         words = [*self._within, *words]
         for key, value in settings.items():
             words += ["--override", f"{key}={value}"]
