@@ -20,6 +20,7 @@ from millrace.kraft.errors import NotLeader
 from millrace.protocol.apis import API
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.add_raft_voter import AddRaftVoterRequest
 from millrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -160,6 +161,34 @@ def test_one_who_asks_for_much_lets_others_pass() -> None:
             task.cancel()
 
     tasks: list[asyncio.Task[CreateTopicsResponse]] = []
+    asyncio.run(scenario())
+
+
+def test_changes_of_voters_keep_no_other_command_waiting() -> None:
+    """They wait for nodes that may never answer, each for half a minute."""
+    asked: list[type] = []
+
+    class Waiting:
+        async def send(self, request: Any) -> Any:
+            asked.append(type(request))
+            if isinstance(request, AddRaftVoterRequest):
+                await asyncio.get_running_loop().create_future()
+            return CreateTopicsResponse()
+
+    async def scenario() -> None:
+        forwarding, loop = Forwarding(Waiting(), 60_000), asyncio.get_running_loop()
+        context = RequestContext(19, 7, 1, "", CONNECTION, new_work)
+        added = [
+            loop.create_task(forwarding.ask(AddRaftVoterRequest(), context))
+            for _ in range(2 * COMMANDS_AT_ONCE)
+        ]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE_S):
+            await forwarding.ask(CreateTopicsRequest(topics=[CreatableTopic("a", 1, 1)]), context)
+        assert asked == [AddRaftVoterRequest] * COMMANDS_AT_ONCE + [CreateTopicsRequest]
+        for task in added:
+            task.cancel()
+
     asyncio.run(scenario())
 
 
