@@ -20,7 +20,7 @@ from typing import Any, Final
 from millrace.kraft.peers.places import Places
 from millrace.kraft.peers.snapshots import SnapshotPieces
 from millrace.kraft.peers.wire import Member, leader_place, message_of, name_leader, refusal_of, response_of
-from millrace.kraft.raft.messages import EndEpoch, Message, Reply
+from millrace.kraft.raft.messages import NOBODY, EndEpoch, Message, Reply
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.begin_quorum_epoch import BeginQuorumEpochRequest
 from millrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest
@@ -63,12 +63,18 @@ class QuorumService:
             epoch, leader = self._now()
             reply = Reply(self._member.node_id, message.source, epoch, leader=leader)
             return response_of(request, message, reply)
-        if isinstance(request, BeginQuorumEpochRequest):
+        if isinstance(request, BeginQuorumEpochRequest) and self._may_lead(message):
             place = leader_place(request, self._places.listener)
             if place is not None:
                 self._places.learn(message.source, place)
         reply = await self._reply(message)
         return self._named(response_of(request, message, reply), reply.leader)
+
+    def _may_lead(self, message: Message) -> bool:
+        """Not one of an earlier epoch, whose word comes late, nor another beside the leader that is known:
+        where the leader is, they do not know."""
+        epoch, leader = self._now()
+        return message.epoch > epoch or (message.epoch == epoch and leader in (NOBODY, message.source))
 
     def _named(self, response: Any, leader: int) -> Any:
         """Where the leader is needs to be told where voters come and go."""
