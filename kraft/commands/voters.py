@@ -52,12 +52,17 @@ def endpoints_of(listeners: Sequence[Any], listener: str) -> tuple[Endpoint, ...
     return found
 
 
+def check_named(node_id: int, directory_id: bytes) -> None:
+    """Raises KafkaError INVALID_REQUEST for what is no voter's id, or no directory."""
+    if node_id < 0 or directory_id == NO_DIRECTORY:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a voter has an id and a directory")
+
+
 def check_added(known: VoterSet, node_id: int, directory_id: bytes) -> None:
     """Raises KafkaError DUPLICATE_VOTER for an id that votes, with whatever directory; INVALID_REQUEST for
     what is no id."""
     check_level(known)
-    if node_id < 0 or directory_id == NO_DIRECTORY:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "a voter has an id and a directory")
+    check_named(node_id, directory_id)
     voter = known.get(node_id)
     if voter is not None:
         raise KafkaError(
@@ -68,8 +73,9 @@ def check_added(known: VoterSet, node_id: int, directory_id: bytes) -> None:
 
 
 def set_without(known: VoterSet, node_id: int, directory_id: bytes) -> VoterSet:
-    """Raises KafkaError VOTER_NOT_FOUND, INVALID_REQUEST for the last one."""
+    """Raises KafkaError VOTER_NOT_FOUND, INVALID_REQUEST for the last one and for what names none."""
     check_level(known)
+    check_named(node_id, directory_id)
     voter = known.get(node_id)
     if voter is None or voter.directory_id != directory_id:
         asked = f"node {node_id} with directory {uuid_text(directory_id)}"

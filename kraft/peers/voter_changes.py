@@ -182,7 +182,7 @@ class VoterChanges:
     def _update(self, request: UpdateRaftVoterRequest) -> Work:
         async def work(stage: _Stage) -> None:
             epoch = self._driver.raft.epoch
-            if request.current_leader_epoch >= 0 and request.current_leader_epoch != epoch:
+            if request.current_leader_epoch != epoch:
                 is_behind = request.current_leader_epoch < epoch
                 code = ErrorCode.FENCED_LEADER_EPOCH if is_behind else ErrorCode.UNKNOWN_LEADER_EPOCH
                 raise KafkaError(code, f"epoch {request.current_leader_epoch}, and this is {epoch}")

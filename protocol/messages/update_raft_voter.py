@@ -24,7 +24,7 @@ class UpdateRaftVoterRequest:
     VERSIONS = Versions(0, 0, flexible=0)
 
     cluster_id: str | None = ""
-    current_leader_epoch: Int32 = 0  # -1: not checked
+    current_leader_epoch: Int32 = 0  # another than that of who is asked is refused
     voter_id: Int32 = 0
     voter_directory_id: Uuid = NO_UUID
     listeners: list[Listener] = array()

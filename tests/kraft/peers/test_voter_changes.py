@@ -251,6 +251,8 @@ def test_the_last_voter_stays() -> None:
     async def work(members: Members) -> None:
         assert (await remove(members, 1)).error_code == ErrorCode.INVALID_REQUEST
         assert (await remove(members, 2)).error_code == ErrorCode.VOTER_NOT_FOUND
+        unnamed = await remove(members, 1, directory_id=NO_DIRECTORY)
+        assert unnamed.error_code == ErrorCode.INVALID_REQUEST
 
     run_simulation(with_members(work))
 
@@ -283,6 +285,7 @@ def test_a_voter_that_has_moved_says_so() -> None:
     [
         ({"current_leader_epoch": 99}, ErrorCode.UNKNOWN_LEADER_EPOCH),
         ({"current_leader_epoch": 0}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"current_leader_epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
         ({"voter_directory_id": b"d" * 16}, ErrorCode.VOTER_NOT_FOUND),
         ({"kraft_version_feature": KRaftVersionFeature(0, 0)}, ErrorCode.INVALID_REQUEST),
         ({"cluster_id": "BBBBBBBBBBBBBBBBBBBBBQ"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
@@ -295,7 +298,7 @@ def test_an_update_that_does_not_fit_is_refused(fields: dict[str, Any], code: Er
         leader = members.all[1]
         asked = {
             "cluster_id": CLUSTER,
-            "current_leader_epoch": -1,
+            "current_leader_epoch": leader.node.driver.raft.epoch,
             "voter_id": 1,
             "voter_directory_id": directory_of(leader),
             "kraft_version_feature": KRaftVersionFeature(0, 1),
