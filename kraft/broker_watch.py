@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
 
 from millrace.kraft.commands.brokers import decide_fence_brokers
 from millrace.kraft.commands.cut_off import rescuer_of
@@ -31,7 +32,6 @@ from millrace.kraft.hand_over import HandOver
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.sessions import Sessions
 from millrace.kraft.tables.failovers import NOBODY, Failover, Failovers
-from millrace.protocol.dataclass import dataclass
 from millrace.runtime.errors import Exhausted, in_words
 
 log = logging.getLogger(__name__)
@@ -40,18 +40,17 @@ log = logging.getLogger(__name__)
 CUT_OFF_S: Final = 10.0
 AGAIN_S: Final = 5.0  # before the one broker settles again what a full disk refused
 NO_SESSIONS: Final[frozenset[int]] = frozenset()
-FENCE: Final = Command(
-    lambda context, gone: Decision(None, list(decide_fence_brokers(context.image, gone))), refuse_whole
-)
+# Asked for when they are decided, which may be later: a command that names thousands goes first.
+Ids = Callable[[], Collection[int]]
+FENCE: Final = Command(lambda context, gone: fencing_of(context.image, gone()), refuse_whole)
 SETTLE: Final = Command(
-    lambda context, seen: decide_settle(context.image, seen.alive, seen.between),
+    lambda context, see: decide_settle(context.image, *see()),
     refuse_whole,
-    steps=lambda context, seen: decide_settle_yielding(context.image, seen.alive, seen.between),
+    steps=lambda context, see: decide_settle_yielding(context.image, *see()),
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """What SETTLE is decided on beside the image: who has a session, and how many partitions of each broker
     that ends are not closed yet."""
 
@@ -68,8 +67,8 @@ class Deciding(Protocol):
         ...
 
     @property
-    def is_free(self) -> bool:
-        """It takes commands, and decides the next one at once."""
+    def is_active(self) -> bool:
+        """It takes commands, and decides each in its turn."""
         ...
 
     def take(self, command: Command, request: Any) -> asyncio.Future[Any]:
@@ -127,7 +126,7 @@ class BrokerWatch:
         """Brokers whose sessions are over are fenced, and gone; None when none is, or nobody asks here. Not
         to be called again before it is done: where it was refused, as on a full disk, the next look fences
         them."""
-        if self.sessions is None or not self._controller.is_free:
+        if self.sessions is None or not self._controller.is_active:
             return None
         self._cut_off()
         gone = self.sessions.look(asyncio.get_running_loop().time())
@@ -135,20 +134,21 @@ class BrokerWatch:
             if self._is_settle_owed or (self._turns.is_waiting and self._is_turn_due()):
                 self._settle()
             return None
-        for record in decide_fence_brokers(self._controller.head, gone):
-            if not self.sessions.is_cut_off(record.broker_id):  # which is said already
-                log.warning("broker %d is fenced: no heartbeat within its session", record.broker_id)
-        fenced = self._controller.take(FENCE, gone)
+        fenced = self._controller.take(FENCE, partial(self.sessions.still_gone, gone))
         fenced.add_done_callback(lambda done: self._on_fenced(gone, done))
         self._seen = self._controller.head
         asyncio.get_running_loop().call_soon(self._settle)
         return fenced
 
-    def _on_fenced(self, gone: Iterable[int], done: asyncio.Future[Any]) -> None:
+    def _on_fenced(self, gone: Iterable[int], done: asyncio.Future[list[int]]) -> None:
         assert self.sessions is not None
-        if not done.cancelled() and done.exception() is None:
-            for broker_id in gone:
-                self.sessions.forget(broker_id)
+        if done.cancelled() or done.exception() is not None:
+            return
+        for broker_id in done.result():
+            if not self.sessions.is_cut_off(broker_id):  # which is said already
+                log.warning("broker %d is fenced: no heartbeat within its session", broker_id)
+        for broker_id in gone:
+            self.sessions.forget(broker_id)
 
     def _cut_off(self) -> None:
         assert self.sessions is not None
@@ -164,6 +164,13 @@ class BrokerWatch:
                 )
                 self.sessions.cut_off(broker_id, now_s)
 
+    def on_arrival(self, broker_id: int, broker_epoch: int) -> None:
+        """A heartbeat has come. It is decided in its turn, behind commands that may take longer than a
+        session; that the broker is there holds from now on."""
+        broker = self._controller.head.brokers.get(broker_id)
+        if self.sessions is not None and broker is not None and broker.epoch == broker_epoch:
+            self.sessions.prolong(broker_id, asyncio.get_running_loop().time())
+
     def _on_heartbeat(self, broker_id: int, broker_epoch: int, is_well: bool) -> bool:
         assert self.sessions is not None
         return self.sessions.hear(broker_id, asyncio.get_running_loop().time(), is_well=is_well)
@@ -174,9 +181,12 @@ class BrokerWatch:
             self._is_settle_next = True
             return
         self._is_settle_owed, self._is_settling = False, True
-        alive = NO_SESSIONS if self.sessions is None else self.sessions.alive()
-        settled = self._controller.take(SETTLE, Seen(alive, self._turns.between()))
+        settled = self._controller.take(SETTLE, self._seen_now)
         settled.add_done_callback(self._on_settled)
+
+    def _seen_now(self) -> Seen:
+        alive = NO_SESSIONS if self.sessions is None else self.sessions.alive()
+        return Seen(alive, self._turns.between())
 
     def _on_settled(self, done: asyncio.Future[Settled]) -> None:
         self._is_settling, is_next = False, self._is_settle_next
@@ -205,6 +215,12 @@ def _has_gone(head: MetadataImage) -> bool:
     others is not there before it is registered, and its start is spared a look at all partitions."""
     is_taken = any(broker.is_usable for broker in head.brokers)
     return is_taken and any(broker.is_fenced for broker in head.brokers)
+
+
+def fencing_of(image: MetadataImage, gone: Iterable[int]) -> Decision:
+    """The response: whom it fences."""
+    records = decide_fence_brokers(image, gone)
+    return Decision([record.broker_id for record in records], list(records))
 
 
 def _say_failovers(before: Failovers, head: MetadataImage) -> None:

@@ -50,6 +50,7 @@ from millrace.kraft.topic_configs import ConfigLookup
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from millrace.runtime.clock import Clock
 from millrace.runtime.rand import Rand
 from millrace.runtime.scheduling.yielding import Yielding
@@ -150,6 +151,8 @@ class Controller:
     def submit(self, request: Any) -> asyncio.Future[Any]:
         """Decides now; the future has the reply once it is committed, or NotLeader, ProposalDropped,
         LogFull."""
+        if self._is_busy and isinstance(request, BrokerHeartbeatRequest):
+            self.watch.on_arrival(request.broker_id, request.broker_epoch)
         return self.take(COMMANDS[type(request)], request)
 
     def take(self, command: Command, request: Any) -> asyncio.Future[Any]:

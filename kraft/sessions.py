@@ -71,6 +71,18 @@ class Sessions:
         self._silent.discard(broker_id)
         return True
 
+    def prolong(self, broker_id: int, now_s: float) -> None:
+        """A heartbeat of the broker's newest incarnation has come, and is decided later: who has a session
+        has it for as long again."""
+        if broker_id in self._heard and broker_id not in self._cut_off:
+            self._heard.pop(broker_id)
+            self._heard[broker_id] = now_s
+            self._silent.discard(broker_id)
+
+    def still_gone(self, broker_ids: Iterable[int]) -> list[int]:
+        """Of those that a look found gone: who was not heard since."""
+        return [broker_id for broker_id in broker_ids if broker_id in self._silent]
+
     def in_trouble(self, since_s: float) -> list[int]:
         """Who has said so from then on without a break, and is not taken for cut off."""
         return [

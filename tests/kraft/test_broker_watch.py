@@ -1,5 +1,5 @@
-"""BrokerWatch where what it decides is refused: a broker that is gone is fenced by a later look, and what
-hangs on it is done."""
+"""BrokerWatch where what it decides is refused, or decided late: a broker that is gone is fenced by a later
+look, and what hangs on it is done; one that is heard meanwhile is not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from millrace.kraft.commands.table import Command
 from millrace.kraft.errors import LogFull
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
+from millrace.kraft.node import ControllerNode
+from millrace.kraft.sessions import Sessions
+from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millrace.protocol.metadata_records import RegisterBrokerRecord
+from tests.kraft.build import NODE, Broker, open_node, run, sim_disk
 from tests.sim.loop import SimLoop, run_simulation
 
 SESSION_MS = 4000
@@ -25,7 +30,7 @@ class Refusing:
 
     def __init__(self) -> None:
         self.is_full = True
-        self.is_free = True
+        self.is_active = True
         self.taken: Counter[str] = Counter()
         self.alive: frozenset[int] = frozenset()
 
@@ -41,8 +46,8 @@ class Refusing:
             self.taken["fence" if command is FENCE else "settle"] += 1
             assert command in (FENCE, SETTLE)
             if command is SETTLE:
-                self.alive = request.alive
-            done.set_result(Settled(0, {}))
+                self.alive = request().alive
+            done.set_result(Settled(0, {}) if command is SETTLE else [])
         return done
 
 
@@ -154,3 +159,84 @@ def with_brokers(image: MetadataImage, fenced: dict[int, bool]) -> MetadataImage
     for broker_id, is_fenced in fenced.items():
         delta.apply(RegisterBrokerRecord(broker_id, bytes(16), broker_epoch=1, fenced=is_fenced))
     return delta.done(image.offset + 1, 1)
+
+
+async def open_watched() -> tuple[ControllerNode, Broker]:
+    """A node that gives sessions, and a broker that has one."""
+    node = await open_node(sim_disk(), session_ms=SESSION_MS)
+    broker = await Broker.register(node)
+    await node.controller.submit(beat(broker))
+    return node, broker
+
+
+def beat(broker: Broker) -> BrokerHeartbeatRequest:
+    return BrokerHeartbeatRequest(NODE, broker.epoch, 1_000_000)
+
+
+def fall_silent(sessions: Sessions, now_s: float) -> None:
+    """As if the broker had said nothing for a session, with looks on time."""
+    sessions.begin([NODE], now_s - SESSION_MS / 1000 - 0.5)
+    for since_s in (3.0, 1.5):
+        assert sessions.look(now_s - since_s) == []
+
+
+def wide_command() -> CreateTopicsRequest:
+    """It is decided in steps, and what comes meanwhile stands behind it."""
+    return CreateTopicsRequest([CreatableTopic("wide", 4000, 1)], 1000, True)
+
+
+def test_a_heartbeat_that_stands_behind_a_wide_command_counts_from_its_arrival() -> None:
+    """The command may take longer than a session, and the broker waits for its answer before it says more."""
+
+    async def main() -> None:
+        node, broker = await open_watched()
+        sessions, now_s = node.controller.watch.sessions, asyncio.get_running_loop().time()
+        assert sessions is not None
+        sessions.hear(NODE, now_s - SESSION_MS / 1000)
+        wide = node.controller.submit(wide_command())
+        beaten = node.controller.submit(beat(broker))
+        assert sessions.look(now_s + 0.1) == []
+        assert not wide.done()
+        await asyncio.wait([wide, beaten])
+        await node.close()
+
+    run(main())
+
+
+def test_who_is_heard_before_it_is_fenced_is_not() -> None:
+    """Its heartbeat stands behind a wide command, for longer than a session; what fences it, behind that."""
+
+    async def main() -> None:
+        node, broker = await open_watched()
+        watch, now_s = node.controller.watch, asyncio.get_running_loop().time()
+        assert watch.sessions is not None
+        wide = node.controller.submit(wide_command())
+        fall_silent(watch.sessions, now_s)
+        looked = watch.look()
+        beaten = node.controller.submit(beat(broker))
+        assert looked is not None
+        await asyncio.wait([wide, beaten, looked])
+        assert beaten.result().error_code == 0
+        assert looked.result() == []
+        assert not node.publisher.image.brokers.by_id[NODE].is_fenced
+        await node.close()
+
+    run(main())
+
+
+def test_a_look_is_taken_while_wide_commands_follow_one_another() -> None:
+    """Who is gone is fenced behind the first of them, and not when the controller has nothing else to do."""
+
+    async def main() -> None:
+        node, _ = await open_watched()
+        watch, now_s = node.controller.watch, asyncio.get_running_loop().time()
+        assert watch.sessions is not None
+        first, second = (node.controller.submit(wide_command()) for _ in range(2))
+        fall_silent(watch.sessions, now_s)
+        looked = watch.look()
+        assert looked is not None
+        await asyncio.wait([first, second, looked])
+        assert looked.result() == [NODE]
+        await node.close()
+
+    run(main())
