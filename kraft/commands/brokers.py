@@ -53,10 +53,13 @@ def decide_register_broker(
     """`offset`: where the registration's record will lie. `is_fenced`: what a new incarnation is. The same
     incarnation asking again keeps its epoch. `is_alone`: the broker is its own controller, so that no other
     can be at work: those of a larger cluster of before are fenced. Raises KafkaError INCONSISTENT_CLUSTER_ID
-    for a broker of another cluster."""
+    for a broker of another cluster, INVALID_REGISTRATION for what is no broker's id, which elsewhere means
+    nobody."""
     if request.cluster_id != cluster_id:
         text = f"expected cluster id {cluster_id}, but got {request.cluster_id}"
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, text)
+    if request.broker_id < 0:
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"{request.broker_id} is no broker's id")
     known = image.brokers.get(request.broker_id)
     is_retry = known is not None and known.incarnation_id == request.incarnation_id
     epoch = known.epoch if known is not None and is_retry else offset

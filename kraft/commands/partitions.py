@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from millrace.kraft.commands.create_topics import REPLICAS_SHOWN_MAX
 from millrace.kraft.commands.decision import Decision
 from millrace.kraft.commands.failovers import is_at_work
 from millrace.kraft.commands.leaders import leader_change
@@ -174,19 +173,17 @@ def reassignment(
     try:
         state = find(image, topic, asked.partition_index)
         if state is None:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {topic}, or partition."
-            )
+            is_there = image.topics.by_name(topic) is not None
+            named = f"partition {topic}:{asked.partition_index}" if is_there else f"a topic named {topic}"
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find {named}.")
         if asked.replicas is None:
-            raise KafkaError(
-                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
-            )
+            raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         target = check_target(image, state, asked.replicas)
         if target.broker_id != state.leader:
             topic_id = image.topics.names[topic].topic_id
             return result, leader_change(topic_id, asked.partition_index, target)
     except KafkaError as error:
-        result.error_code, result.error_message = error.code, error.message
+        result.error_code, result.error_message = error.code, error.message or None
     return result, None
 
 
@@ -194,13 +191,10 @@ def check_target(image: MetadataImage, state: PartitionState, replicas: Iterable
     """Who is to lead. Raises KafkaError INVALID_REPLICA_ASSIGNMENT for anything but one broker that is there,
     or the one that leads."""
     target = list(replicas)
-    if not target or len(set(target)) != len(target):
-        text = f"The replica list {target[:REPLICAS_SHOWN_MAX]} is empty or has duplicates."
+    why_not = fault_of(image, sorted(target))
+    if why_not:
+        text = f"The manual partition assignment includes {why_not}."
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
-    for broker_id in target:
-        if image.brokers.get(broker_id) is None:
-            text = f"Replica assignment contains broker {broker_id} that is not registered."
-            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
     if len(target) > 1:
         text = "A partition has one replica, whose broker leads it: name one."
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
@@ -209,6 +203,21 @@ def check_target(image: MetadataImage, state: PartitionState, replicas: Iterable
         text = f"Replica assignment contains broker {broker.broker_id} that is fenced, or shutting down."
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
     return broker
+
+
+def fault_of(image: MetadataImage, ordered: Sequence[int]) -> str:
+    """Why these ids, in ascending order, are no brokers' that a partition could have, in Kafka's words; ""
+    where they are. Ends at the first fault, however many are named."""
+    if not ordered:
+        return "an empty replica list"
+    before: int | None = None
+    for broker_id in ordered:
+        if image.brokers.get(broker_id) is None:
+            return f"broker {broker_id}, but no such broker is registered"
+        if broker_id == before:
+            return f"the broker {broker_id} more than once"
+        before = broker_id
+    return ""
 
 
 def decide_list_partition_reassignments(

@@ -23,6 +23,8 @@ from millrace.protocol.metadata_records import FeatureLevelRecord
 from tests.kraft.tables.build import create, topic
 from tests.kraft.test_replay import CLUSTER, Machine
 
+ASSIGNMENT = "The manual partition assignment includes"
+
 
 def register(
     machine: Machine, incarnation: int, broker_id: int = 1, cluster: str = CLUSTER
@@ -50,6 +52,7 @@ def test_registration() -> None:
     later = machine.image.offset
     assert register(machine, 8) == (0, later)
     assert register(machine, 9, cluster="other") == (ErrorCode.INCONSISTENT_CLUSTER_ID, -1)
+    assert register(machine, 9, broker_id=-1) == (ErrorCode.INVALID_REGISTRATION, -1)
     broker = machine.image.brokers.get(1)
     assert broker is not None
     endpoint = broker.endpoint("PLAINTEXT")
@@ -130,20 +133,35 @@ def test_elections_are_never_needed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "index", "replicas", "code"),
+    ("name", "index", "replicas", "code", "text"),
     [
-        ("t", 0, [1], ErrorCode.NONE),
-        ("t", 0, None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
-        ("t", 0, [], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        ("t", 0, [1, 1], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        ("t", 0, [3], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        ("t", 0, [1, 2], ErrorCode.INVALID_REPLICA_ASSIGNMENT),  # a partition has one
-        ("t", 5, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        ("no", 0, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("t", 0, [1], ErrorCode.NONE, None),
+        ("t", 0, None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None),
+        ("t", 0, [], ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{ASSIGNMENT} an empty replica list."),
+        ("t", 0, [1, 1], ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{ASSIGNMENT} the broker 1 more than once."),
+        (
+            "t",
+            0,
+            [3, 1, 3],
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{ASSIGNMENT} broker 3, but no such broker is registered.",
+        ),
+        (
+            "t",
+            0,
+            [1, 2],
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "A partition has one replica, whose broker leads it: name one.",
+        ),
+        ("t", 5, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find partition t:5."),
+        ("no", 0, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find a topic named no."),
     ],
 )
-def test_reassignments(name: str, index: int, replicas: list[int] | None, code: ErrorCode) -> None:
-    """The present replica is done at once; nothing is ever under way."""
+def test_reassignments(
+    name: str, index: int, replicas: list[int] | None, code: ErrorCode, text: str | None
+) -> None:
+    """The present replica is done at once; nothing is ever under way. What is refused is refused in the words
+    of Kafka 4.3, but for what no partition of Kafka's is bound to."""
     machine = Machine()
     create(machine, topic("t", assignments={0: [1]}))
     register(machine, 2, broker_id=2)
@@ -151,7 +169,8 @@ def test_reassignments(name: str, index: int, replicas: list[int] | None, code: 
     asked = [ReassignableTopic(name, [ReassignablePartition(index, replicas)])]
     response = machine.do(AlterPartitionReassignmentsRequest(topics=asked))
     assert (response.error_code, response.responses[0].name) == (0, name)
-    assert ErrorCode(response.responses[0].partitions[0].error_code) is code
+    (answer,) = response.responses[0].partitions
+    assert (ErrorCode(answer.error_code), answer.error_message) == (code, text)
     assert machine.image is before
     assert machine.do(ListPartitionReassignmentsRequest(topics=None)).topics == []
 
