@@ -119,6 +119,7 @@ LOADS = (
     Load("500 sends/s", rate=500),
     Load("5000 sends/s", rate=5000),
     Load("500 sends/s of 64 KiB", rate=500, size_bytes=65536),
+    Load("1600 sends/s of 64 KiB", rate=1600, size_bytes=65536),
 )
 
 
@@ -246,6 +247,7 @@ class BrokerLoad:
     connections: int
     depth: int = 1
     pace_s: float = 0.0  # each connection sends one so often, answered or not
+    size_bytes: int = 4096  # of a request's batch
 
 
 BROKER_LOADS = (
@@ -253,11 +255,13 @@ BROKER_LOADS = (
     BrokerLoad("16 connections", 16),
     BrokerLoad("16 connections, 5 deep", 16, depth=5),
     BrokerLoad("16 connections, 10/s each", 16, pace_s=0.1),
+    BrokerLoad("10 MB/s, 10/s each of 64 KiB", 16, pace_s=0.1, size_bytes=65536),
+    BrokerLoad("52 MB/s, 50/s each of 64 KiB", 16, pace_s=0.02, size_bytes=65536),
 )
 
 
 async def run_broker(load: BrokerLoad, seconds: float, folder: str, hedge: str, interval_ms: int) -> Line:
-    """Produce requests of one batch of 4 KiB, each connection to a partition of its own."""
+    """Produce requests of one batch, each connection to a partition of its own."""
     wal_store = DelayedStore(Rand(load.name.encode()))
     runtime = real_runtime()
 
@@ -279,7 +283,8 @@ async def run_broker(load: BrokerLoad, seconds: float, folder: str, hedge: str, 
         await broker.start()
         port = broker.listeners[0].port
         await make_topic(port, "load", load.connections)
-        frames = [produce_frame("load", number, batch_of(1, 4096)) for number in range(load.connections)]
+        batch = batch_of(1, load.size_bytes)
+        frames = [produce_frame("load", number, batch) for number in range(load.connections)]
         await run_load(port, frames, depth=1, seconds=0.5)  # opens the partitions
         wal_store.puts_s.clear()
         wal_store.requests = wal_store.sent_bytes = 0
@@ -289,7 +294,7 @@ async def run_broker(load: BrokerLoad, seconds: float, folder: str, hedge: str, 
         puts = sorted(wal_store.puts_s)
         object_bytes = wal_store.sent_bytes / max(1, len(puts))
         wal_settings = ObjectWalSettings(hedge=hedge, batch_interval_ms=interval_ms)
-        allowed = allowed_requests(len(result.latencies_s) * 4096 / seconds, wal_settings)
+        allowed = allowed_requests(len(result.latencies_s) * load.size_bytes / seconds, wal_settings)
         requests = wal_store.requests / seconds
         latencies = sorted(result.latencies_s)
         return line(load.name, latencies, puts, requests, allowed, object_bytes, has_goal=not interval_ms)
