@@ -39,7 +39,9 @@ LATE_PART = 2.5
 GATHER_PART = 0.6
 # Below this a duplicate costs more than it can save.
 EARLY_MS_MIN = 5.0
-DUPLICATES_BYTES_MAX = 4 << 20
+# Two full batches with their headers: with less a log of some 40 MB/s, whose interval gathers half a batch,
+# would wait for each slow put again.
+DUPLICATES_BYTES_MAX = (16 << 20) + 4096
 QUIET_MS = 5_000.0
 # Of so many duplicates one in ten must have won; else one in sixteen is sent, to see whether that has
 # changed.

@@ -14,6 +14,7 @@ from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import MillraceError
 from millrace.runtime.objectstore import ObjectMissing, PreconditionFailed, StoreConflict
 from millrace.runtime.rand import Rand
+from millrace.wal.object.hedging import DUPLICATES_BYTES_MAX
 from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.objectstore import SimBucket, SimObjectStore, StoreFault, StoreFaults
 from tests.wal.build import KIB, Journal, payload
@@ -127,7 +128,7 @@ def test_there_is_no_duplicate(why: str) -> None:
             store.plan("put_if_absent", StoreFault.THROTTLED)
             await journal.reach(wal.append(payload(0)).end)
         if why == "large":
-            wal.hedging.under_way_bytes = 4 << 20
+            wal.hedging.under_way_bytes = DUPLICATES_BYTES_MAX
         before = store.requests["put_if_absent"]
         for number in range(3):
             record = wal.append(payload(number, 30 * KIB))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millrace.wal.config import ObjectWalSettings
 from millrace.wal.object.batcher import GATHER_MS, LONGEST_MS, wait_ms
 from millrace.wal.object.hedging import (
     DUPLICATES_BYTES_MAX,
@@ -19,6 +20,7 @@ from millrace.wal.object.hedging import (
     SPARING_PART,
     Hedging,
 )
+from millrace.wal.object.layout import HEADER_BYTES
 
 
 def hedging_of(elapsed_ms: float, *, is_on: bool = True) -> Hedging:
@@ -68,6 +70,14 @@ def test_duplicates_under_way_are_bounded_in_bytes() -> None:
     hedging.end(part, has_won=True)
     assert hedging.begin(part, 0.0)
     assert (hedging.begun, hedging.won, hedging.begun_bytes) == (5, 1, 5 * part)
+
+
+def test_full_batches_are_put_twice() -> None:
+    """Two of the default size at a time, so that a log of 100 MB/s does not wait for each slow put."""
+    full_bytes = ObjectWalSettings().batch_bytes_max + HEADER_BYTES
+    hedging = hedging_of(100.0)
+    assert hedging.gather_ms(full_bytes, 0.0) == 100 * GATHER_PART
+    assert [hedging.begin(full_bytes, 0.0) for _ in range(3)] == [True, True, False]
 
 
 def test_a_store_that_refused_is_left_alone() -> None:
