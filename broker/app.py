@@ -481,11 +481,12 @@ class Broker:
         )
         self._engine = storage
         self._endings.add("stream engine", lambda: storage.close(CLOSE_MS))
+        outages = self._outages = OutageWatch(
+            lambda: wal.blocked_reason,
+            lambda: client.full_reason or storage.upload_blocked_reason or backup.blocked_reason,
+        )
         self._watch.blocked_reason = lambda: (
-            wal.blocked_reason
-            or storage.upload_blocked_reason
-            or backup.blocked_reason
-            or self._wal_store.reason
+            outages.wal.reason() or outages.uploads.reason() or self._wal_store.reason
         )
         binding, self._makers = (
             self._wal_binding,
@@ -504,9 +505,6 @@ class Broker:
             has_records=not binding.is_foreign,
             is_loss_accepted=settings.is_lost_wal_accepted,
             before_close=accept_loss,
-        )
-        outages = self._outages = OutageWatch(
-            lambda: wal.blocked_reason, lambda: storage.upload_blocked_reason or backup.blocked_reason
         )
         self._watch.blocked_reason, self._watch.wal_reason = outages.uploads.reason, outages.unready_reason
         show_outages(self._registry, outages)

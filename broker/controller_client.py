@@ -88,7 +88,13 @@ class ControllerClient:
         self._node_id = node_id
         self._incarnation = NO_UUID
         self._closes = StreamCloses(self._close_all)
+        self._full: dict[int, str] = {}  # of the commands that wait for room in the metadata log, why
         self.broker_epoch = -1
+
+    @property
+    def full_reason(self) -> str:
+        """What a command that waits for room in the metadata log was told, "" when none does."""
+        return next(iter(self._full.values()), "")
 
     async def register(
         self,
@@ -383,18 +389,25 @@ class ControllerClient:
 
     async def _ask(self, request: Any) -> Any:
         """Sends until the answer is not one that passes by itself."""
-        delay_s = RETRY_FIRST_S
-        while True:
-            try:
-                response = await self._channel.send(request)
-                if getattr(response, "error_code", 0) not in RETRIED_CODES:
-                    return response
-                reason = ErrorCode(response.error_code).name
-            except (Unavailable, Exhausted) as error:
-                reason = repr(error)
-            log.warning("%s: %s; again in %.2f s", type(request).__name__, reason, delay_s)
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, RETRY_MAX_S)
+        delay_s, name = RETRY_FIRST_S, type(request).__name__
+        try:
+            while True:
+                try:
+                    response = await self._channel.send(request)
+                    code = getattr(response, "error_code", 0)
+                    if code not in RETRIED_CODES:
+                        return response
+                    message = getattr(response, "error_message", None) or ErrorCode(code).name
+                    reason = message.removesuffix(".")
+                    if code == ErrorCode.KAFKA_STORAGE_ERROR:
+                        self._full[id(request)] = f"{name}: {reason}"
+                except (Unavailable, Exhausted) as error:
+                    reason = repr(error)
+                log.warning("%s: %s; again in %.2f s", name, reason, delay_s)
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, RETRY_MAX_S)
+        finally:
+            self._full.pop(id(request), None)
 
 
 def _check_stream(error_code: int, stream_id: StreamId, epoch: int) -> None:

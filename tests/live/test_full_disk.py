@@ -153,6 +153,27 @@ def test_a_deletion_that_leaves_a_little_in_every_object_makes_room(tmp_path: Pa
             assert client.read(topic)[:end] == [LITTLE] * end
 
 
+def test_a_start_without_room_for_metadata_says_so(tmp_path: Path, disk: SmallDisk) -> None:
+    """The log directory alone is on a full disk, and the WAL holds records, whose uploads need ids: the start
+    says at once that it waits for that disk, and goes on once there is room."""
+    folder = tmp_path / "broker"
+    settings = {"log.dirs": f"{disk.path}/meta", "s3.wal.upload.interval.ms": "600000"}
+    with LiveBroker(folder, settings, wal="64MiB") as broker:
+        with Client(broker.address) as client:
+            client.create("t")
+            client.produce("t", [b"kept"])
+            take_all(disk, "filler")
+            assert "full" in grow_metadata(client)
+        broker.kill()
+        broker.begin()
+        full = "recovering what the WAL holds (PrepareObjectsRequest: The disk of the metadata log is full"
+        until(lambda: full in ready_page(broker))
+        (disk.path / "filler").unlink()
+        broker.wait_ready()
+        with Client(broker.address) as client:
+            assert client.read("t") == [b"kept"]
+
+
 def test_a_start_on_a_full_disk_waits_for_room(tmp_path: Path, disk: SmallDisk) -> None:
     """Killed while the disk is full, started while it is: the start says what it waits for, and goes on once
     there is room."""
