@@ -504,8 +504,7 @@ class Storage:
         if self._age_timer is not None:
             self._age_timer.cancel()
         self._aged_block = self.log_cache.active.number
-        delay_s = self._settings.upload_interval_ms / 1000
-        self._age_timer = asyncio.get_running_loop().call_later(delay_s, self._force)
+        self._age_timer = asyncio.get_running_loop().call_later(self.upload_interval_s, self._force)
 
     def _on_uploaded(self, block: CacheBlock) -> None:
         self._uploaded_end = block.wal_end
@@ -575,6 +574,10 @@ class Storage:
     def upload_blocked_reason(self) -> str:
         """Why uploads wait, or "" when they do not: the store is away, full, or refuses."""
         return self.uploader.blocked_reason
+
+    @property
+    def upload_interval_s(self) -> float:
+        return self._settings.upload_interval_ms / 1000
 
     @property
     def upload_lag_s(self) -> float:

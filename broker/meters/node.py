@@ -109,6 +109,8 @@ def show_engine(registry: Registry, wal: WriteAheadLog, storage: Storage) -> Non
     )
     lag = "Age of the oldest acknowledged record that is not in the data store yet; 0 where all are"
     registry.gauge("millrace_upload_lag_seconds", lag, lambda: storage.upload_lag_s)
+    interval = "Age at which a record's upload begins at the latest, s3.wal.upload.interval.ms"
+    registry.gauge("millrace_upload_interval_seconds", interval, lambda: storage.upload_interval_s)
     phases = "Seconds of the recovery at start, by phase"
     for phase, seconds in storage.recovered.phases.items():
         registry.gauge("millrace_storage_recovery_seconds", phases, _constant(seconds), phase=phase)

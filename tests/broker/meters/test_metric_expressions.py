@@ -95,6 +95,17 @@ def test_alert_rules_say_how_bad_it_is_and_what_to_do() -> None:
         assert set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))) <= labels, rule
 
 
+@pytest.mark.parametrize(
+    ("lag_s", "interval_s", "is_late"),
+    [(599, 60, False), (601, 60, True), (3600, 3600, False), (7201, 3600, True), (0, 0.1, False)],
+)
+def test_uploads_are_late_by_their_own_interval(lag_s: float, interval_s: float, is_late: bool) -> None:
+    """Where uploads are to wait for longer than ten minutes a lag as long is none."""
+    (rule,) = (rule for rule in alert_rules() if rule["alert"] == "MillraceUploadLate")
+    values = {"millrace_upload_lag_seconds": lag_s, "millrace_upload_interval_seconds": interval_s}
+    assert eval(SERIES.sub(lambda name: str(values[name[1]]), rule["expr"])) is is_late
+
+
 def test_an_alert_on_errors_is_raised_by_one() -> None:
     """What counted once is an increase for as long as the expression's range: a rule that waits for longer is
     met by errors that go on alone. The first value of a series is no increase, so the codes that rules name
