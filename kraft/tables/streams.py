@@ -30,6 +30,10 @@ class StreamState(NamedTuple):
     start: int
     end: int  # of what is committed as objects; the owner's WAL may hold more
 
+    def with_topic_id(self, topic_id: bytes) -> StreamState:
+        """The same; one of hundreds of thousands, so in fewer steps than `_replace`."""
+        return StreamState(self[0], topic_id, *self[2:])
+
     def opened(self) -> OpenedStream:
         return OpenedStream(self.stream_id, self.epoch, self.start, self.end)
 
@@ -110,7 +114,7 @@ class StreamsEdit:
         if not self._gather(streams):
             for stream in streams:
                 before = self.by_id.get(stream.stream_id)
-                self._put(before, stream if before is None else stream._replace(topic_id=before.topic_id))
+                self._put(before, stream if before is None else stream.with_topic_id(before.topic_id))
 
     def _gather(self, streams: Sequence[StreamState]) -> bool:
         """False, and nothing done, where the table is not empty, or has one of them."""
@@ -134,10 +138,13 @@ class StreamsEdit:
         stream_id = stream.stream_id
         if before is None:
             self._add_to_partition(stream)
-        elif before.is_open:
-            self._open_on_node.pop((before.node_id, stream_id))
-        if stream.is_open:
-            self._open_on_node[stream.node_id, stream_id] = None
+        was_open_at = before.node_id if before is not None and before.is_open else None
+        is_open_at = stream.node_id if stream.is_open else None
+        if was_open_at != is_open_at:
+            if was_open_at is not None:
+                self._open_on_node.pop((was_open_at, stream_id))
+            if is_open_at is not None:
+                self._open_on_node[is_open_at, stream_id] = None
         self.by_id[stream_id] = stream
         self._next_id = StreamId(max(self._next_id, stream_id + 1))
 
