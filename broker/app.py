@@ -58,6 +58,7 @@ from millrace.broker.identity.wal_start import (
     disown,
     give_up_unknown,
     is_loss_restored,
+    is_registered,
     register_wal,
     say_behind_hole,
     say_given_up,
@@ -488,10 +489,8 @@ class Broker:
         self._watch.blocked_reason = lambda: (
             outages.wal.reason() or outages.uploads.reason() or self._wal_store.reason
         )
-        binding, self._makers = (
-            self._wal_binding,
-            self._room_makers(node, cache, client, stores, storage, backup),
-        )
+        binding = self._wal_binding
+        self._makers = self._room_makers(node, cache, client, stores, storage, backup)
         self._endings.add("what makes room", self._makers.stop)
 
         async def accept_loss(recovered: Recovered) -> None:
@@ -505,6 +504,7 @@ class Broker:
             has_records=not binding.is_foreign,
             is_loss_accepted=settings.is_lost_wal_accepted,
             before_close=accept_loss,
+            may_leave_open=is_registered(node.publisher.image, settings.node_id, wal),
         )
         self._watch.blocked_reason, self._watch.wal_reason = outages.uploads.reason, outages.unready_reason
         show_outages(self._registry, outages)

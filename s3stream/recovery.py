@@ -3,7 +3,7 @@ end.
 
     opening streams (this fences the node's older epochs) -> WAL records
         -> blocks, whose objects are put while the next ones are read; committed one after another
-    -> streams closed -> WAL reset
+    -> WAL reset -> streams closed, or left to be closed while the node serves (left_open.py)
 
 Not here: finding the end of the WAL (wal/), the upload (uploader.py). Keeps true:
   * a record is given up only when its stream is not open here any more or its offsets are committed already;
@@ -37,6 +37,7 @@ from millrace.wal.log import WalRecord, WriteAheadLog
 log = logging.getLogger(__name__)
 
 CLOSES_IN_FLIGHT = 1_000  # the catalog sends those that come together together
+CLOSED_AT_START_MAX = 600  # streams that a start waits for: three requests
 # What is read until its upload begins. Larger: the device waits for the store, and the store for the device,
 # for longer; smaller: more objects.
 BLOCK_BYTES_MAX = 64 << 20
@@ -126,12 +127,15 @@ async def recover(
     before_close: Callable[[Recovered], Awaitable[None]] | None = None,
     *,
     is_loss_accepted: bool = False,
+    leave_open: Callable[[list[tuple[StreamId, int]]], None] | None = None,
 ) -> Recovered:
     """`records` are the WAL's, None when they were read and given up. `before_close` runs when all is
     committed and before any stream is closed: which streams are open still tells what was lost; where it
     raises, the WAL stays as it is. `is_loss_accepted`: records behind a hole are given up, and told in
     `behind_hole`. On return the WAL is empty, every stream that was open is closed, and
-    `cache` holds the newest of what was recovered. Cancelled or failed at any point, nothing is lost."""
+    `cache` holds the newest of what was recovered. `leave_open`: where there is one it is given the streams,
+    if they are more than CLOSED_AT_START_MAX, and none is closed. Cancelled or failed at any point, nothing
+    is lost."""
     recovered = Recovered()
     lap = Laps()
     opened = await catalog.opening_streams()
@@ -155,9 +159,11 @@ async def recover(
     # In this order: a closed stream's entries are taken no more, so what counts has to be settled before the
     # first is closed. A log whose former owner has a write under way is not, before its reset.
     await wal.reset()
-    recovered.closed_count = await close_in_catalog(
-        catalog, [(stream.stream_id, stream.epoch) for stream in opened]
-    )
+    streams = [(stream.stream_id, stream.epoch) for stream in opened]
+    if leave_open is not None and len(streams) > CLOSED_AT_START_MAX:
+        leave_open(streams)
+    else:
+        recovered.closed_count = await close_in_catalog(catalog, streams)
     recovered.close_s = lap.seconds()
     if opened or recovered.accepted_count:
         log.info("recovered: %s", recovered)

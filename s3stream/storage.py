@@ -31,6 +31,7 @@ from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.damaged_reads import DamagedReads
 from millrace.s3stream.errors import StreamFenced, StreamMissing
 from millrace.s3stream.ids import OpenedStream, StreamId, StreamRange
+from millrace.s3stream.left_open import LeftOpen
 from millrace.s3stream.log_cache import CacheBlock, LogCache, SealBounds
 from millrace.s3stream.metadata import ObjectCatalog, StreamCatalog
 from millrace.s3stream.objects.format import ENTRY_HEADER_BYTES, Entry
@@ -164,6 +165,7 @@ class Storage:
         # Called once for every WAL group, after streams' ends have moved.
         self.on_confirmed_group: list[Callable[[], None]] = []
         self.recovered = Recovered()
+        self.left_open = LeftOpen(streams, self._fail)
         self.reads_from_log_cache = 0
 
     # -- life
@@ -174,11 +176,13 @@ class Storage:
         has_records: bool = True,
         is_loss_accepted: bool = False,
         before_close: Callable[[Recovered], Awaitable[None]] | None = None,
+        may_leave_open: bool = False,
     ) -> None:
         """Recovers, then takes appends. `has_records` false: the WAL was recovered and emptied by the caller.
         `before_close` runs when everything recovered is committed and the streams are still open. On return
-        the WAL is empty and no stream is open here. Raises Corrupt when the WAL does not continue what is
-        committed, Fenced when a newer owner exists."""
+        the WAL is empty and no stream is open here; `may_leave_open`: but for very many, which metadata has
+        open still (`left_open`). Raises Corrupt when the WAL does not continue what is committed, Fenced when
+        a newer owner exists."""
         records = self._wal.recover() if has_records else None
 
         async def settle(recovered: Recovered) -> None:
@@ -195,6 +199,7 @@ class Storage:
             self._seal_bounds,
             settle,
             is_loss_accepted=is_loss_accepted,
+            leave_open=self.left_open.begin if may_leave_open else None,
         )
         self._seal_bounds = self._bounds(self._wal.capacity_bytes // 3)  # a reset may change the capacity
         least_bytes = min(self._wal.room_bytes, self._settings.log_cache_bytes)
@@ -244,9 +249,8 @@ class Storage:
                 ]
                 async with asyncio.timeout(max(0.0, deadline - loop.time())):
                     await self._finish_trims(whole)
-                    await close_in_catalog(
-                        self._catalog, [(stream.stream_id, stream.epoch) for stream in whole]
-                    )
+                    ended = [(stream.stream_id, stream.epoch) for stream in whole]
+                    await close_in_catalog(self._catalog, [*ended, *(await self.left_open.stop())])
             except (TimeoutError, MillraceError) as error:
                 log.warning(
                     "closed before everything was handed over; the next start recovers it: %s",
@@ -622,6 +626,7 @@ class Storage:
         for task in (self._trimming, self._releasing):
             if task is not None:
                 task.cancel()
+        await self.left_open.stop()
         await self.uploader.stop()
         await self.block_cache.close()
 

@@ -132,6 +132,12 @@ class Held:
             )
 
 
+def is_registered(image: MetadataImage, node_id: int, wal: WriteAheadLog) -> bool:
+    """The log is the one in which the node's open streams are. Of another one all have to be closed first."""
+    active = image.wals.active(node_id)
+    return active is not None and active.wal_id == wal.wal_id
+
+
 async def register_wal(
     settings: BrokerSettings,
     image: MetadataImage,

@@ -344,7 +344,7 @@ class PartitionDirectory:
 
     async def _open_streams(self, led: LedTopic, index: int) -> Partition:
         state = self._check_led((led.topic_id, index))
-        opened = await self._opener.open_partition(led.topic_id, index, state.leader_epoch, ROLES)
+        opened = await self._take_streams(led, index, state.leader_epoch)
         streams = {role: self._storage.open_stream(opened[role]) for role in ROLES}
         leadership = Leadership(led.topic_id, led.name, index, state.leader_epoch)
         try:
@@ -362,6 +362,20 @@ class PartitionDirectory:
         except BaseException:
             for stream in streams.values():
                 await stream.close()
+            raise
+
+    async def _take_streams(
+        self, led: LedTopic, index: int, leader_epoch: int
+    ) -> dict[StreamRole, OpenedStream]:
+        """Those that this node's process before left open are not closed any more: else a close that comes
+        late would be one of these."""
+        left_open = self._storage.left_open
+        known = self._image.streams.of_partition(led.topic_id, index) if len(left_open) else ()
+        taken = await left_open.take(stream.stream_id for stream in known)
+        try:
+            return await self._opener.open_partition(led.topic_id, index, leader_epoch, ROLES)
+        except BaseException:
+            left_open.give_back(taken)
             raise
 
     # -- memory of producers' states

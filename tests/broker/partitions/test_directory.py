@@ -26,6 +26,8 @@ from millrace.protocol.stream_records import StreamRecord
 from millrace.runtime.objectstore import ObjectMissing, StoreFull
 from millrace.runtime.scheduling.semaphore import Owner
 from millrace.s3stream.errors import StreamFenced
+from millrace.s3stream.ids import StreamId
+from millrace.s3stream.left_open import CLOSED_AT_ONCE
 from tests.broker.broker_fixture import NODE, OTHER, BrokerFixture, parts_of, topic_id
 from tests.broker.partitions.build import START_MS, batch, run
 from tests.calls import calls_below
@@ -562,6 +564,39 @@ def test_what_was_saved_is_closed_without_a_write() -> None:
         await eventually(lambda: not fixture.directory._closing)
         after = [partition.meta.stream.next_offset for partition in partitions]
         assert [end - before for end, before in zip(after, ends, strict=True)] == [0, 0, 1]
+
+    run(scenario())
+
+
+def test_what_was_left_open_is_kept_by_who_opens_it() -> None:
+    """This node's process before had two partitions open. Who opens one of them takes its streams from those
+    that are closed in the background; where that is refused they are given back."""
+
+    async def scenario() -> None:
+        fixture = await BrokerFixture().start()
+        made = fixture.make_topic("a", 2)
+        held = asyncio.get_running_loop().create_future()
+        fixture.world.catalog.before = lambda verb: asyncio.shield(held) if verb == "close" else None
+        ids = [[1000, 1001, 1002], [2000, 2001, 2002]]  # the first as the opener gives them
+        fixture.publish(
+            *(
+                StreamRecord(stream_id, made, index, role, 0, NODE, 1, 0, 0)
+                for index in range(2)
+                for role, stream_id in enumerate(ids[index])
+            )
+        )
+        others = range(5000, 5000 + CLOSED_AT_ONCE)
+        left = fixture.engine.left_open
+        left.begin([(StreamId(one), 0) for one in (*others, *ids[0], *ids[1])])
+        await fixture.partition("a", 0)
+        assert len(left) == len(others) + 3
+        assert [one for one in (*ids[0], *ids[1]) if one in left._left] == ids[1]
+        fixture.opener.error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        with pytest.raises(KafkaError):
+            await fixture.partition("a", 1)
+        assert [one for one in ids[1] if one in left._left] == ids[1]
+        held.set_result(None)
+        await eventually(lambda: not len(left))
 
     run(scenario())
 
