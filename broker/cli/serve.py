@@ -209,7 +209,7 @@ def within_files(settings: BrokerSettings, file_limit: int) -> BrokerSettings:
     accepted before the first of them is refused."""
     if file_limit <= 0:  # as some sandboxes say that there is none
         return settings
-    kept = min(OWN_FILES + settings.server.backlog, file_limit // 2)
+    kept = min(OWN_FILES + settings.server.backlog, file_limit * 2 // 3)
     given, files_max = settings.server.connections, file_limit - kept
     connections = replace(given, total_max=min(given.total_max, files_max), files_max=files_max)
     return replace(settings, server=replace(settings.server, connections=connections))

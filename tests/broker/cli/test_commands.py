@@ -184,7 +184,7 @@ def test_how_memory_is_split_is_told_at_the_start() -> None:
 
 @pytest.mark.parametrize(
     ("file_limit", "given", "left"),
-    [(20_000, 2**31 - 1, 18_676), (20_000, 50, 50), (256, 2**31 - 1, 128), (-1, 7, 7), (2**63 - 1, 7, 7)],
+    [(20_000, 2**31 - 1, 18_676), (20_000, 50, 50), (256, 2**31 - 1, 86), (-1, 7, 7), (2**63 - 1, 7, 7)],
 )
 def test_connections_fit_into_the_files(file_limit: int, given: int, left: int) -> None:
     """What the process needs for itself, and a full line of accepts, is kept back; a limit that is none
