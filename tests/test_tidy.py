@@ -104,6 +104,7 @@ PURE = (
     "broker/state_memory.py",
     "broker/state_refusals.py",
     "broker/told.py",
+    "broker/identity/restored_claim.py",
     "broker/restore/other_logs.py",
     "broker/restore/plan.py",
     "broker/purgatory.py",

@@ -7,10 +7,10 @@ more whether the bucket has grown since it was read.
         ─► claim the series of the metadata log's writer      whoever led the old quorum finds it, and ends
         ─► compare the bucket with what was read              grown: refused, nothing is served
 
-The incarnation that claims is in the restored metadata (broker/restore/restoring.py), for nobody leads yet
-who could record one; so each voter that comes to lead knows it. Others fetch the restored metadata from this
-node alone, and have nothing before this is through. Not here: a broker that is its own quorum (app.py), which
-claims and compares once it leads.
+The incarnation that claims is in the restored metadata (broker/identity/restored_claim.py), for nobody leads
+yet who could record one; so each voter that comes to lead knows it. Others fetch the restored metadata from
+this node alone, and have nothing before this is through. Not here: a broker that is its own quorum (app.py),
+which claims and compares once it leads.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from millrace.broker.config import BrokerSettings
 from millrace.broker.identity.claim_format import OwnerClaim
 from millrace.broker.identity.claims import Claimant, OnFull, are_conditions_kept, when_there_is_room
 from millrace.broker.identity.metadata_check import check_restored_from
+from millrace.broker.identity.restored_claim import prepared_in
 from millrace.broker.identity.wal_start import is_loss_restored
 from millrace.kraft.log.restored_from import read_restored_from
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.tables.claims import METADATA_SERIES
+from millrace.protocol.ids import uuid_bytes
 from millrace.runtime.bundle import Runtime
 from millrace.runtime.objectstore import ObjectStore
 
@@ -48,9 +50,9 @@ async def compare_restored(
     if not await is_to_be_compared(settings, runtime):
         return
     bucket, image = str(settings.data), node.publisher.image
-    recorded = max(image.claims.of(METADATA_SERIES), key=lambda claim: claim.number, default=None)
-    if recorded is not None:
-        at = store, bucket, node.cluster_id, recorded.incarnation
+    incarnation = prepared_in(image, uuid_bytes(node.meta.directory_id))
+    if incarnation is not None:  # else an earlier build restored it
+        at = store, bucket, node.cluster_id, incarnation
         has_conditions = await when_there_is_room(
             "a conditional put", lambda: are_conditions_kept(*at), on_full
         )

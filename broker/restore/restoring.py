@@ -21,6 +21,7 @@ from millrace.broker.identity.claim_format import ClaimCorrupt, OwnerClaim
 from millrace.broker.identity.claims import claimed_nodes, read_newest_claim, unreadable
 from millrace.broker.identity.known_time import NEWEST
 from millrace.broker.identity.known_time_text import encode_time
+from millrace.broker.identity.restored_claim import with_prepared
 from millrace.broker.identity.unknown_streams import WalStream, to_reopen, unknown_ranges
 from millrace.broker.restore.other_logs import NOT_LOOKED_AT, SeenLog, log_text, others_of
 from millrace.broker.restore.plan import (
@@ -35,7 +36,6 @@ from millrace.broker.restore.plan import (
 )
 from millrace.kraft.bucket.reader import BucketMetadata, Loaded, load, survey
 from millrace.kraft.config import static_voters
-from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.log.meta_properties import MetaProperties
 from millrace.kraft.log.restored_from import RestoredFrom
@@ -45,7 +45,6 @@ from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.kraft.tables.wals import NodeWal, WalState
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.ids import uuid_text
-from millrace.protocol.stream_records import NodeClaimRecord
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk
 from millrace.runtime.objectstore import ObjectStore, last_date_of
@@ -105,14 +104,6 @@ class Restored:
 async def look_at_none(wal: NodeWal) -> SeenLog:
     """Of who sees the bucket alone."""
     return NOT_LOOKED_AT
-
-
-def with_claimant(image: MetadataImage, incarnation: bytes) -> MetadataImage:
-    """It knows who is to claim the metadata log in the bucket at the first start of a voter of several,
-    before that speaks to anybody (broker/quorum/restored_member.py)."""
-    delta = MetadataDelta(image)
-    delta.apply(NodeClaimRecord(METADATA_SERIES, image.claims.highest(METADATA_SERIES) + 1, incarnation))
-    return delta.done(image.offset, image.epoch)
 
 
 def claim_text(claim: OwnerClaim) -> str:
@@ -203,7 +194,7 @@ class Restoring:
             voter_set = VoterSet(tuple(first) or (own,), DYNAMIC)
             restored.voters = voter_set.voters
         known_ms = max(restored.loaded.time_ms, self._store_ms())
-        image = with_claimant(restored.image, rand.split("claimant").uuid())
+        image = with_prepared(restored.image, directory, rand.split("claimant").uuid())
         await disk.write_file(f"{settings.log_dir}/{NEWEST}", encode_time(known_ms))
         await write_restored_log(
             disk,

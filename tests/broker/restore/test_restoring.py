@@ -15,6 +15,7 @@ from millrace.broker.identity.claims import check_claims, claimed_nodes, known_n
 from millrace.broker.identity.known_time import NEWEST
 from millrace.broker.identity.known_time_text import decode_time
 from millrace.broker.identity.metadata_check import check_restored_from
+from millrace.broker.identity.restored_claim import prepared_in, with_prepared
 from millrace.broker.identity.unknown_streams import WalStream
 from millrace.broker.quorum.restored_member import compare_restored
 from millrace.broker.restore.other_logs import SeenLog
@@ -455,6 +456,23 @@ def test_a_voter_of_several_claims_and_compares_before_it_speaks(has_grown: bool
         assert not up.node.publisher.image.claims.has_incarnation(METADATA_SERIES, newest.incarnation)
         assert await known_newest(up.bucket, "the bucket", node.cluster_id, image, METADATA_SERIES) == newest
         await node.close()
+        await up.stop()
+
+    run(main())
+
+
+def test_a_directory_that_an_earlier_build_restored_is_compared_without_a_claim() -> None:
+    """The newest claim in its metadata is the old leader's."""
+
+    async def main() -> None:
+        up = await lost()
+        claimed(up, METADATA_SERIES, 7, 1)
+        image = (await found_in(up)).image
+        assert prepared_in(image, OWN[::-1]) is None
+        prepared = with_prepared(image, OWN[::-1], b"d" * 16)
+        assert prepared_in(prepared, OWN[::-1]) == b"d" * 8 + OWN[::-1][8:]
+        assert prepared_in(prepared, b"z" * 16) is None
+        assert prepared.claims.highest(METADATA_SERIES) == 8
         await up.stop()
 
     run(main())
