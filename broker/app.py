@@ -494,7 +494,7 @@ class Broker:
         self._endings.add("what makes room", self._makers.stop)
 
         async def accept_loss(recovered: Recovered) -> None:
-            await give_up_unknown(settings, self._runtime.disk, node.publisher.image, recovered)
+            await give_up_unknown(settings, self._runtime.disk, node.publisher.image, recovered, binding)
             say_behind_hole(recovered, node.publisher.image, settings.node_id)
             is_short = wal.has_given_up or wal.confirmed_end < binding.committed_end
             if binding.is_lost or is_short or recovered.behind_hole:

@@ -32,6 +32,9 @@ class WalBinding:
     # as an earlier owner left it: who opens it is its last owner, and it looks like any other then
     is_older: bool = False
     committed_end: int = -1
+    # metadata names no log of the node, though each is named before its first record: what it holds was
+    # written under later metadata than was restored
+    is_unlisted: bool = False
 
 
 def judge_wal(
@@ -66,9 +69,9 @@ def judge_wal(
     if fault is None:
         is_foreign = _is_other(found, registered)
         is_known = found is not None and registered is not None and not is_foreign
-        return WalBinding(
-            is_foreign=is_foreign, committed_end=registered.position if registered and is_known else -1
-        )
+        end = registered.position if registered and is_known else -1
+        is_listed = registered is not None or found is None or found.wal_id in (None, NO_WAL_ID)
+        return WalBinding(is_foreign=is_foreign, committed_end=end, is_unlisted=not is_listed)
     if not is_acceptable:
         raise BindingRefused(fault)
     is_older = not _is_other(found, registered) and _is_of_earlier_owner(found, registered)

@@ -191,15 +191,17 @@ async def is_loss_restored(settings: BrokerSettings, disk: Disk) -> bool:
 
 
 async def give_up_unknown(
-    settings: BrokerSettings, disk: Disk, image: MetadataImage, recovered: Recovered
+    settings: BrokerSettings, disk: Disk, image: MetadataImage, recovered: Recovered, binding: WalBinding
 ) -> None:
     """Of the first start after a restore, of this node's metadata or of its cluster's: what the WAL holds of
     streams that metadata does not know is given up by the operator's word alone; without it raises
-    BindingRefused."""
+    BindingRefused. Of a WAL that metadata does not name at all, that is all that it holds."""
     basis = await read_restored_from(disk, settings.controller.log_dir)
     wal = image.wals.last_written(settings.node_id)
     of_cluster = None if wal is None else wal.unknown_from
     next_stream_id = of_cluster if basis is None else basis.next_stream_id
+    if next_stream_id is None and binding.is_unlisted:
+        next_stream_id = 0
     if next_stream_id is None:
         return
     lost = unknown_ranges(recovered.unknown.values(), image, next_stream_id)

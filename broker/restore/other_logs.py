@@ -39,9 +39,21 @@ def log_text(image: MetadataImage, wal: NodeWal, seen: SeenLog) -> str:
     count = sum(1 for _ in image.streams.open_on(wal.node_id))
     held = f"{count} streams are open in it" if count else "no stream is open in it"
     words = f"node {wal.node_id}: the {wal.kind} log {wal.wal_id.hex()} at {wal.address}: {held}"
-    if not seen.reason:
+    if not seen.reason and count:
         return f"{words}; it is there, and is recovered by node {wal.node_id}, or by another that reaches it"
+    if not seen.reason:
+        return f"{words}; it is there"
+    if count:
+        return (
+            f"{words}; it is not seen from here ({seen.reason}): node {wal.node_id}, or another that reaches "
+            f"it, has to recover it; where it is lost: millrace cluster give-up {wal.node_id} --accept-loss"
+        )
+    return f"{words}; it is not seen from here ({seen.reason})"
+
+
+def unnamed_text(node_id: int) -> str:
+    """Of a node that metadata names no log of, and that was not stopped in order."""
     return (
-        f"{words}; it is not seen from here ({seen.reason}): node {wal.node_id}, or another that reaches it, "
-        f"has to recover it; where it is lost: millrace cluster give-up {wal.node_id} --accept-loss"
+        f"node {node_id} is not known: where it acknowledged records, they are in its log alone, of topics "
+        "or streams that the bucket does not know; it asks about them when it is started with that log"
     )

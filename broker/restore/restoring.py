@@ -23,7 +23,7 @@ from millrace.broker.identity.known_time import NEWEST
 from millrace.broker.identity.known_time_text import encode_time
 from millrace.broker.identity.restored_claim import with_prepared
 from millrace.broker.identity.unknown_streams import WalStream, to_reopen, unknown_ranges
-from millrace.broker.restore.other_logs import NOT_LOOKED_AT, SeenLog, log_text, others_of
+from millrace.broker.restore.other_logs import NOT_LOOKED_AT, SeenLog, log_text, others_of, unnamed_text
 from millrace.broker.restore.plan import (
     MissingRange,
     Seen,
@@ -346,6 +346,12 @@ class Restoring:
             if log.reason:
                 reason = f"what it acknowledged later is in the log of node {wal.node_id} alone"
                 restored.waiting += ranges_in_wal(image, wal.node_id, reason)
+        unnamed = [claim.series for claim in restored.claims if claim.is_standing and claim.series >= 0]
+        restored.wals += [
+            unnamed_text(node_id)
+            for node_id in unnamed
+            if node_id not in found and node_id != self._settings.node_id
+        ]
         return found
 
     async def _look_at_own(

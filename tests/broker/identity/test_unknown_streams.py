@@ -3,6 +3,8 @@ named, never neither."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from millrace.broker.identity.binding import BindingRefused
@@ -13,13 +15,18 @@ from millrace.broker.identity.unknown_streams import (
     to_reopen,
     unknown_ranges,
 )
+from millrace.broker.identity.wal_binding import WalBinding
+from millrace.broker.identity.wal_start import give_up_unknown
 from millrace.broker.restore.plan import Seen, lifted
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.streams import stream_record
+from millrace.kraft.tables.wals import NodeWal, WalState, wal_record
 from millrace.s3stream.ids import StreamId, StreamRange
+from millrace.s3stream.recovery import Recovered
 from tests.broker.restore.test_plan import history
-from tests.kraft.build import NODE, run
+from tests.kraft.build import NODE, run, sim_disk
+from tests.sim.settings import node_settings
 
 META, DATA, MADE_SINCE = StreamId(0), StreamId(1), StreamId(2)
 
@@ -78,3 +85,33 @@ def test_the_sentence_names_some_and_counts_the_rest() -> None:
     assert "stream 20 of node 1: offsets [0, 20) and 3 more." in said
     assert "stream 21 " not in said
     assert "wal.lost.accept=true" in said
+
+
+@pytest.mark.parametrize("first", [None, MADE_SINCE, MADE_SINCE + 1])
+@pytest.mark.parametrize("is_unlisted", [False, True])
+def test_a_node_whose_cluster_was_restored_asks_before_it_drops_records(
+    first: int | None, is_unlisted: bool
+) -> None:
+    """By its log in metadata, which says from which stream on nothing is known; of a log that is not there at
+    all, for all that it holds. In other metadata an unknown stream was deleted."""
+
+    async def main() -> None:
+        image, settings = await closed(), node_settings(NODE, "10.0.0.1")
+        if first is not None and not is_unlisted:
+            delta = MetadataDelta(image)
+            delta.apply(
+                wal_record(
+                    NodeWal(NODE, b"w" * 16, "block", "w", 1, b"i" * 16, 0, WalState.RECOVERING, first)
+                )
+            )
+            image = delta.done(image.offset, image.epoch)
+        stream_id = StreamId(MADE_SINCE)
+        recovered = Recovered(unknown={stream_id: StreamRange(stream_id, 0, 5)})
+        binding = WalBinding(is_unlisted=is_unlisted)
+        if is_unlisted or first == MADE_SINCE:
+            with pytest.raises(BindingRefused, match=r"stream 2 of node .*: offsets \[0, 5\)"):
+                await give_up_unknown(settings, sim_disk(), image, recovered, binding)
+            settings = replace(settings, is_lost_wal_accepted=True)
+        await give_up_unknown(settings, sim_disk(), image, recovered, binding)
+
+    run(main())

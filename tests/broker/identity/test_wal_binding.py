@@ -57,6 +57,13 @@ CASES = [
     Case("the registered WAL", wal(), binding=KNOWN),
     Case("the registered WAL, taken by a start that was killed", wal(epoch=9), binding=KNOWN),
     Case("first start of all", None, registered=None, open_streams=0),
+    Case(
+        "a log that metadata does not name",
+        wal(OTHER),
+        registered=None,
+        open_streams=0,
+        binding=WalBinding(is_unlisted=True),
+    ),
     Case("first start after an upgrade", wal(NO_WAL_ID), registered=None),
     Case(
         "a new WAL, streams open",
