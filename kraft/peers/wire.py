@@ -44,6 +44,8 @@ TOPIC: Final = "__cluster_metadata"
 TOPIC_ID: Final = bytes(15) + b"\x01"
 PARTITION: Final = 0
 FETCH_BYTES_MAX: Final = 8 << 20
+# That anybody may say. An epoch that is followed by none would be the last for good: nobody could be elected.
+EPOCH_MAX: Final = (1 << 31) - (1 << 16)
 WITH_TOPIC_ID: Final = 13  # of Fetch: topics are named by id from here on
 WITH_PRE_VOTE: Final = 2  # of Vote
 WITH_STATE: Final = 15  # of Fetch: the replica says who it is in a structure of its own
@@ -262,6 +264,13 @@ def reply_of(message: Message, response: Any) -> Reply | None:
     asked). Raises KafkaError with what the peer refuses it with, WireError for an answer that is none."""
     if response.error_code:
         raise KafkaError(response.error_code, f"{type(response).__name__} of {message.target}")
+    reply = _reply_of(message, response)
+    if reply is not None and reply.epoch > EPOCH_MAX:
+        raise WireError(f"node {message.target} says that this is epoch {reply.epoch}")
+    return reply
+
+
+def _reply_of(message: Message, response: Any) -> Reply | None:
     if isinstance(response, fetch.FetchResponse):
         assert isinstance(message, Fetch)
         return fetch_reply_of(message, response)
@@ -419,7 +428,7 @@ def replica(node_id: int, member: Member) -> int:
 
 
 def epoch(number: int) -> int:
-    """The asker's. Raises KafkaError INVALID_REQUEST where it is none."""
-    if number < 0:
+    """The asker's. Raises KafkaError INVALID_REQUEST where it is none, or one of the last that there are."""
+    if not 0 <= number <= EPOCH_MAX:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"epoch {number}")
     return number

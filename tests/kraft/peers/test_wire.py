@@ -10,6 +10,7 @@ import pytest
 from millrace.kraft.image.records import Proposal, encode_batch
 from millrace.kraft.peers.places import Places
 from millrace.kraft.peers.wire import (
+    EPOCH_MAX,
     Member,
     entries_of,
     for_version,
@@ -213,6 +214,20 @@ def test_a_fetch_that_no_replica_sends_is_refused(spoil: Callable[[Any], None], 
     with pytest.raises(KafkaError) as refused:
         message_of(request, TWO)
     assert refused.value.code.name == code
+
+
+@pytest.mark.parametrize("epoch", [EPOCH_MAX + 1, (1 << 31) - 1])
+def test_one_of_the_last_epochs_is_nobodys(epoch: int) -> None:
+    """Whoever was in it could elect nobody any more, and would be for good: an epoch outlives a restart. Nor
+    does an answer bring it."""
+    for message in (Vote(1, 2, epoch, 4, 100), BeginEpoch(1, 2, epoch), EndEpoch(1, 2, epoch, (3, 2))):
+        with pytest.raises(KafkaError) as refused:
+            message_of(request_of(message, ONE), TWO)
+        assert refused.value.code == ErrorCode.INVALID_REQUEST
+    with pytest.raises(WireError):
+        answered(Vote(1, 2, 5, 4, 100), VoteReply(2, 1, epoch, 2))
+    with pytest.raises(WireError):
+        answered(FETCH, FetchReply(2, 1, epoch, 3))
 
 
 def test_another_directory_than_the_voters_is_said_so() -> None:
