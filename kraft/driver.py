@@ -35,7 +35,7 @@ from millrace.kraft.news import QuorumNews
 from millrace.kraft.raft.agreement import NO_OPENING, check_agreement
 from millrace.kraft.raft.core import Raft
 from millrace.kraft.raft.log_view import Entry
-from millrace.kraft.raft.messages import FetchReply, Message
+from millrace.kraft.raft.messages import NOBODY, FetchReply, Message
 from millrace.kraft.raft.ready import LeaderChange
 from millrace.kraft.raft.roles import Leader
 from millrace.kraft.raft.voters import VotersChange
@@ -132,6 +132,7 @@ class Driver:
         self.opening = NO_OPENING  # of the last epoch in the log that another opened
         self._is_closing = False
         self._gives_way_from_s = 0.0
+        self._denied_by = NOBODY  # the leader that answered last, where it has another past
         self.on_group: Callable[[], None] | None = None  # between groups, with all that was given durable
         # of what is durable; ControllerNode.commit_after says more
         self.before_commit: Callable[[], Awaitable[None]] | None = None
@@ -161,8 +162,25 @@ class Driver:
         return entry
 
     def step(self, message: Message) -> None:
+        if isinstance(message, FetchReply):
+            self._say_denied(message)
         self.raft.step(message)
         self._wake.set()
+
+    def _say_denied(self, message: FetchReply) -> None:
+        """Once for as long as it stays the same leader."""
+        is_denied = self.raft.denies_committed(message)
+        if is_denied and self._denied_by != message.source:
+            log.error(
+                "controller %d answers as a leader whose log lacks metadata that is committed here, below "
+                "offset %d: it is of another quorum, as where nodes of one cluster are told different lists "
+                "(controller.quorum.voters), or was put back to an older state. Nothing of it is taken. If "
+                "both have decided, stop all controllers, give them the same list, and go on with one of the "
+                "two logs: start the nodes that have the other with an empty log directory (log.dirs)",
+                message.source,
+                self.raft.high_watermark,
+            )
+        self._denied_by = message.source if is_denied else NOBODY
 
     def tick(self) -> None:
         self.raft.tick()
@@ -220,7 +238,7 @@ class Driver:
         return is_work
 
     def _check(self, entries: Sequence[Entry]) -> None:
-        """Before anything of them is written. Raises VotersDiffer, CommittedDiffers."""
+        """Before anything of them is written. Raises VotersDiffer."""
         for entry in entries:
             if entry.is_control and isinstance(entry.payload, bytes):
                 voters = leading_voters(memoryview(entry.payload))

@@ -17,7 +17,6 @@ Corrupt
 │   └── LogMismatch   the directory is sound, and another node's or cluster's
 │       ├── VotersChanged    or the quorum has other voters than it had
 │       └── VotersDiffer     or whoever leads was told of other voters than this node
-├── CommittedDiffers  another log than this one was committed as well, by other voters
 ├── SnapshotCorrupt   no snapshot can be read and the log does not reach back far enough
 └── UnknownRecord     a record that this build cannot apply: written by a later one
 """
@@ -154,22 +153,6 @@ class VotersDiffer(LogMismatch):
         return (
             f"node {self.leader} leads epoch {self.epoch} of a quorum of the nodes {self.found}, and this "
             f"node is told that the voters are {self.expected}"
-        )
-
-
-class CommittedDiffers(Corrupt):
-    """The log of the node that leads lacks what is committed here; they are the same below `end`."""
-
-    def __init__(self, leader: int, end: int, committed_end: int) -> None:
-        super().__init__(leader, end, committed_end)
-        self.leader = leader
-        self.end = end
-        self.committed_end = committed_end
-
-    def __str__(self) -> str:
-        return (
-            f"node {self.leader} leads, and its log is another one from offset {self.end} on, while all "
-            f"below offset {self.committed_end} is committed here: two quorums have decided"
         )
 
 

@@ -12,7 +12,6 @@ from millrace.broker.config import BrokerSettings
 from millrace.broker.identity.binding import BindingRefused
 from millrace.broker.settings.addresses import join_host_port
 from millrace.kraft.errors import (
-    CommittedDiffers,
     LogCorrupt,
     LogMismatch,
     SnapshotCorrupt,
@@ -93,12 +92,6 @@ def _of_start(error: BaseException) -> str | None:
         return (
             f"{error}: give all of them the same list (controller.quorum.voters) and start this one again; "
             "nothing was taken over"
-        )
-    if isinstance(error, CommittedDiffers):
-        return (
-            f"{error}, as where nodes of one cluster are told different lists (controller.quorum.voters). "
-            "Stop all controllers, give them the same list, and go on with one of the two logs: start the "
-            "nodes that have the other with an empty log directory (log.dirs), once it is kept elsewhere"
         )
     if isinstance(error, LogMismatch):
         return f"{error}: set it as it was, or give this node a directory of its own (log.dirs)"

@@ -22,9 +22,7 @@ NO_OPENING: Final[Opening] = (-1, ())
 
 def check_agreement(raft: Raft, opening: Opening) -> None:
     """`opening`: of the last epoch in the log. A leader that has answered in its epoch is there and has that
-    list still; one of an earlier start may have another by now. Raises VotersDiffer, CommittedDiffers."""
-    if raft.fault is not None:
-        raise raft.fault
+    list still; one of an earlier start may have another by now. Raises VotersDiffer."""
     role, known = raft.role, raft.voter_set
     if not isinstance(role, Follower) or not role.has_fetched or known.kraft_version != STATIC:
         return

@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from millrace.kraft.config import RaftSettings
-from millrace.kraft.errors import CommittedDiffers, NotLeader
+from millrace.kraft.errors import NotLeader
 from millrace.kraft.raft.log_view import Entry, LogView
 from millrace.kraft.raft.messages import (
     NOBODY,
@@ -88,10 +88,10 @@ class Raft:
         self._wanted: tuple[tuple[int, int], int, int] | None = None
         self._least = (NOBODY, 0)  # epoch and end: a shorter log is nobody's who is elected here
         self._stands_from = 0  # ticks: it gave way, and others may stand before it
-        self._ended = NOBODY  # the last epoch whose leader said that it leads no more
+        # the last epoch whose leader said that it leads no more, and for how long that is believed
+        self._ended, self._ended_until = NOBODY, 0
         # Whom it followed last, and when that said anything last (ticks); nobody once it gave way in order.
         self.heard = (NOBODY, 0)
-        self.fault: CommittedDiffers | None = None  # whoever carries this out ends: nothing may follow
         self.role: Role
         if state.leader == self.node_id:
             self.role = Resigned(state.epoch, self._election_due())
@@ -450,7 +450,7 @@ class Raft:
         elif result is VoteResult.WON:
             self._become_leader(tuple(voter for voter in self.voters if role.votes.get(voter)))
         elif result is VoteResult.LOST and isinstance(role, Prospective):
-            if role.leader == NOBODY or self._ended == role.epoch:
+            if role.leader == NOBODY or self._is_ended(role.epoch):
                 self._become_unattached(role.epoch, role.voted)
             else:
                 self._become_follower(role.epoch, role.leader)
@@ -493,12 +493,14 @@ class Raft:
     def _on_end_epoch(self, message: EndEpoch) -> None:
         """The further back in the leader's list, the later one stands, so that the first usually wins
         alone. What the leader had sent before may come later, by another connection: it is no sign of life
-        any more."""
+        any more. For a while: a leader that others still follow then is one that never said so."""
         self._observe(message.epoch, message.source, message.source)
         role = self.role
-        if message.epoch == self.epoch:
-            self._ended, self.heard = self.epoch, (NOBODY, 0)
-        if message.epoch != self.epoch or not isinstance(role, Follower) or not self.may_stand:
+        if message.epoch != self.epoch or self.leader not in (NOBODY, message.source):
+            return
+        self._ended, self._ended_until = self.epoch, self.now + self.settings.fetch_ticks
+        self.heard = (NOBODY, 0)
+        if not isinstance(role, Follower) or not self.may_stand:
             return
         place = (
             message.preferred.index(self.node_id) if self.node_id in message.preferred else len(self.voters)
@@ -532,13 +534,16 @@ class Raft:
         gets."""
         if epoch < self.epoch:
             return
-        is_known = leader not in (NOBODY, self.node_id) and epoch != self._ended
+        is_known = leader not in (NOBODY, self.node_id) and not self._is_ended(epoch)
         is_missed = self.leader == NOBODY and not isinstance(self.role, Resigned)
         is_alive = isinstance(self.role, Prospective) and leader == source
         if is_known and (epoch > self.epoch or is_missed or is_alive):
             self._become_follower(epoch, leader)
         elif epoch > self.epoch:
             self._become_unattached(epoch)
+
+    def _is_ended(self, epoch: int) -> bool:
+        return epoch == self._ended and self.now < self._ended_until
 
     # Replication: the leader's side.
 
@@ -570,8 +575,7 @@ class Raft:
             self._send_reply(message, FetchReply(self.node_id, message.source, self.epoch, self.leader))
             return
         progress = self._progress_of(role, message)
-        answer = self.log.check_fetch(message.offset, message.last_epoch)
-        if answer is not None:
+        if (answer := self.log.check_fetch(message.offset, message.last_epoch)) is not None:
             progress.fetched_at, progress.knows_leader = self.now, True
             self._refuse_fetch(message, answer)
             return
@@ -633,33 +637,40 @@ class Raft:
         if message.leader != message.source:  # it leads no more, or not yet
             self.on_fetch_lost(message.source)
             return
-        if self._ended != self.epoch:
+        if self.denies_committed(message):
+            return
+        if not self._is_ended(self.epoch):
             role.due = self.now + self.settings.fetch_ticks
             role.has_fetched = True
-        if (message.offset, message.last_epoch) != (self.log.end, self.log.last_epoch):
+        if (message.offset, message.last_epoch) != self.log.place:
             return  # late, or twice: it says nothing of the log as it is now
         if message.snapshot is not None:
             self._snapshot = message.snapshot
             self._wanted = message.snapshot, self.log.end, self.log.last_epoch
             return
         if message.diverging is not None:
-            self._truncate_at(
-                *message.diverging
-            )  # what remains may still differ: nothing of it is committed by this
+            self._truncate(self._cut_of(*message.diverging))  # nothing of what remains is committed by this
         else:
             for entry in message.entries:
                 self.log.append(entry)
             self.high_watermark = max(self.high_watermark, min(message.high_watermark, self.log.end))
-        if self.fault is None:
-            self._send_fetch(role)
+        self._send_fetch(role)
 
-    def _truncate_at(self, epoch: int, leader_end: int) -> None:
-        """Cuts back to where both logs may still agree; the next fetch finds out."""
+    def denies_committed(self, message: FetchReply) -> bool:
+        """By its answer whoever leads has another past than what is committed here: it is of another quorum,
+        or was put back. Nothing of ours is given up for it."""
+        if message.diverging is None or (message.offset, message.last_epoch) != self.log.place:
+            return False
+        return self._cut_of(*message.diverging) < min(self.high_watermark, self.log.end)
+
+    def _cut_of(self, epoch: int, leader_end: int) -> int:
+        """Where both logs may still agree; the next fetch finds out."""
         known, end = self.log.end_of_epoch(epoch)
-        cut = min(end, leader_end) if known == epoch else end
-        if cut < max(self.high_watermark, self.log.start):
-            self.fault = CommittedDiffers(self.leader, cut, self.high_watermark)
-        elif cut < self.log.end:
+        return min(end, leader_end) if known == epoch else end
+
+    def _truncate(self, cut: int) -> None:
+        assert cut >= min(self.high_watermark, self.log.end), (cut, self.high_watermark)
+        if cut < self.log.end:
             self.log.truncate(cut)
             self._truncate_to = cut if self._truncate_to is None else min(cut, self._truncate_to)
             self._given = min(self._given, cut)
@@ -669,7 +680,7 @@ class Raft:
         self._send(self._fetch_message(role.leader))
 
     def _fetch_message(self, target: int) -> Fetch:
-        place = self.log.end, self.log.last_epoch, self.high_watermark
+        place = *self.log.place, self.high_watermark
         return Fetch(self.node_id, target, self.epoch, *place, self.directory_id)
 
     def _own_fetch(self) -> Fetch:

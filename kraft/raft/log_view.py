@@ -80,6 +80,11 @@ class LogView:
             return self.epochs[-1][0]
         return self.snapshot[1] if self.snapshot else 0
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where a fetch goes on: the end, and the epoch of the entry before it."""
+        return self.end, self.last_epoch
+
     def append(self, entry: Entry) -> None:
         assert entry.base == self.end, (entry.base, self.end)
         assert entry.epoch >= self.last_epoch, (entry.epoch, self.last_epoch)

@@ -68,7 +68,6 @@ SAMPLES: tuple[tuple[BaseException, str], ...] = (
     (kraft.VotersChanged("/d/quorum-state", (1, 2, 3), (1,)), "controller.quorum.voters.change.accept=true"),
     (kraft.VotersDiffer(2, 7, (1, 2), (1, 2, 3)), "nodes 1, 2, and this node is told"),
     (kraft.VotersDiffer(2, 7, (1, 2), (1, 2, 3)), "give all of them the same list"),
-    (kraft.CommittedDiffers(2, 100, 120), "start the nodes that have the other with an empty log directory"),
     (kraft.SnapshotCorrupt("/d/1.checkpoint", "checksum differs"), "restore"),
     (kraft.UnknownRecord("type 599"), "start the version that wrote it"),
     (kraft.LogFull("/d/log"), "/d/log"),

@@ -1,0 +1,75 @@
+"""What a core does on words of those who do not lead, or who lead another quorum: it goes on as it was."""
+
+from __future__ import annotations
+
+from millrace.kraft.raft.messages import EndEpoch, FetchReply
+from millrace.kraft.raft.roles import Follower, Leader
+from tests.kraft.raft.cluster import Cluster
+
+LONG = 60  # ticks: several elections
+
+
+def led_by_one() -> Cluster:
+    """Nodes 1 to 3; node 1 leads, and one record is committed everywhere."""
+    cluster = Cluster((1, 2, 3))
+    run(cluster, 30)
+    assert isinstance(cluster.nodes[1].core.role, Leader)
+    cluster.nodes[1].core.propose("a", 1)
+    cluster.settle(cluster.nodes[1])
+    run(cluster, 10)
+    return cluster
+
+
+def run(cluster: Cluster, ticks: int) -> None:
+    for _ in range(ticks):
+        cluster.tick([*cluster.nodes], 1)
+        cluster.deliver()
+
+
+def step(cluster: Cluster, message: EndEpoch | FetchReply) -> None:
+    node = cluster.nodes[message.target]
+    node.core.step(message)
+    cluster.settle(node)
+
+
+def is_following(cluster: Cluster, node_id: int, leader: int) -> bool:
+    core = cluster.nodes[node_id].core
+    is_equal = core.log.end == cluster.nodes[leader].core.log.end
+    return isinstance(core.role, Follower) and core.leader == leader and is_equal
+
+
+def test_the_end_of_an_epoch_is_its_leaders_to_say() -> None:
+    cluster = led_by_one()
+    core = cluster.nodes[2].core
+    step(cluster, EndEpoch(3, 2, core.epoch, (2, 1)))
+    assert isinstance(core.role, Follower)
+    assert core.leader == 1
+
+
+def test_who_was_told_of_an_end_that_was_none_follows_again() -> None:
+    """Somebody said so in the leader's name. Nobody elects who stands for it, and the leader goes on: it is
+    followed as soon as its end would have been old news."""
+    cluster = led_by_one()
+    epoch = cluster.nodes[1].core.epoch
+    step(cluster, EndEpoch(1, 2, epoch, (2, 3)))
+    run(cluster, LONG)
+    assert cluster.nodes[1].core.is_leader
+    assert cluster.nodes[1].core.epoch == epoch
+    cluster.nodes[1].core.propose("b", 1)
+    cluster.settle(cluster.nodes[1])
+    run(cluster, 10)
+    assert is_following(cluster, 2, 1)
+
+
+def test_nothing_that_is_committed_is_cut_for_a_leader_of_another_past() -> None:
+    """Its log is longer, and has an epoch that ours has no record of between two that it has."""
+    cluster = led_by_one()
+    core = cluster.nodes[2].core
+    end, epoch = core.log.end, core.log.last_epoch
+    assert core.high_watermark == end
+    answer = FetchReply(1, 2, core.epoch, 1, end, epoch, end, end + 50, diverging=(epoch - 1, end + 50))
+    assert core.denies_committed(answer)
+    step(cluster, answer)
+    assert (core.log.end, core.high_watermark) == (end, end)
+    run(cluster, 10)
+    assert is_following(cluster, 2, 1)
