@@ -14,6 +14,7 @@ from millrace.broker.cluster.config import BalancerSettings
 from millrace.broker.coordinators.groups.config import CoordinatorSettings
 from millrace.broker.errors import SettingsInvalid
 from millrace.broker.network.server import ServerSettings
+from millrace.broker.settings.addresses import WILDCARDS
 from millrace.broker.settings.checks import (
     ListenerSettings,
     MemorySplit,
@@ -177,8 +178,8 @@ def load(
     _check_sessions(values)
     memory = split_memory(values, machine_bytes)
     listeners = read_listeners(values, is_broker=is_broker, is_member=is_member)
-    cluster_id = read_cluster_id(values)
-    log_level = read_log_level(values)
+    told = _told_endpoints(values, node_id, quorum, listeners)
+    cluster_id, log_level = read_cluster_id(values), read_log_level(values)
     server, balancer = _server_settings(values), read_balancer(values)
     data, wal = _address(values, "s3.data.buckets", STORES), _address(values, "s3.wal.path", WALS)
     _warn_of_options(values, "s3.data.buckets", data)
@@ -209,7 +210,7 @@ def load(
         clock_gap_max_ms=values["clock.unconfirmed.gap.max.ms"],
         object_grace_ms=values["s3.object.delete.retention.minutes"] * 60_000,
         controller=_controller_settings(
-            values, node_id, quorum, cluster_id, metadata_dir, listeners, static_configs
+            values, node_id, quorum, cluster_id, metadata_dir, told, static_configs
         ),
         quorum=quorum,
         backup=BackupSettings(values["s3.metadata.upload.interval.ms"]),
@@ -349,7 +350,7 @@ def _controller_settings(
     quorum: QuorumSettings,
     cluster_id: str | None,
     metadata_dir: str,
-    listeners: ListenerSettings,
+    endpoints: tuple[tuple[str, str, int], ...],
     static_configs: Mapping[str, str],
 ) -> ControllerSettings:
     return ControllerSettings(
@@ -366,13 +367,32 @@ def _controller_settings(
         segment_bytes=values["metadata.log.segment.bytes"],
         snapshot_bytes=values["metadata.log.max.record.bytes.between.snapshots"],
         static_configs=static_configs,
-        endpoints=tuple(
-            (endpoint.listener, endpoint.host, endpoint.port) for endpoint in listeners.reached_controllers
-        ),
+        endpoints=endpoints,
         voter_endpoints={
             voter: (CONTROLLER_LISTENER, host, port) for voter, (host, port) in quorum.voters.items()
         },
     )
+
+
+def _told_endpoints(
+    values: Values, node_id: int, quorum: QuorumSettings, listeners: ListenerSettings
+) -> tuple[tuple[str, str, int], ...]:
+    """What others are told of the controller's listeners. One on every address, that nothing is advertised
+    of, is where the list of voters says that this node is: whoever was told of every address would connect
+    to itself."""
+    found = []
+    for endpoint in listeners.reached_controllers:
+        place = endpoint.host, endpoint.port
+        if endpoint.host in WILDCARDS:
+            place = quorum.voters.get(node_id, place)
+            if quorum.is_dynamic and place[0] in WILDCARDS:
+                values.mistake(
+                    "advertised.listeners",
+                    f"has to name {endpoint.listener}, which listens on every address: other controllers are "
+                    "told where to reach it",
+                )
+        found.append((endpoint.listener, *place))
+    return tuple(found)
 
 
 def _topic_defaults(values: Values) -> TopicDefaults:

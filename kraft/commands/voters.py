@@ -19,6 +19,7 @@ from millrace.protocol.ids import uuid_text
 from millrace.protocol.messages.update_raft_voter import UpdateRaftVoterRequest
 
 NO_CHANGES: Final = "voters cannot be added or removed while kraft.version is 0"
+EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # to listen on; who connects there reaches itself
 ENDPOINTS_MAX: Final = 16  # of one voter: each stands in every record of voters
 
 
@@ -40,10 +41,15 @@ def check_level(known: VoterSet) -> None:
 
 
 def endpoints_of(listeners: Sequence[Any], listener: str) -> tuple[Endpoint, ...]:
-    """Raises KafkaError INVALID_REQUEST where the listener is missing that voters reach each other by."""
+    """Raises KafkaError INVALID_REQUEST where the listener is missing that voters reach each other by, or one
+    is on every address, where nobody reaches another."""
     found = tuple(Endpoint(one.name, one.host, one.port) for one in listeners)
     if not 0 < len(found) <= ENDPOINTS_MAX:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"a voter has 1 to {ENDPOINTS_MAX} listeners")
+    for endpoint in found:
+        if endpoint.host in EVERY_ADDRESS:
+            text = f"the voter's listener {endpoint.name} is at {endpoint.host!r}, which is every address"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, text)
     if listener not in [one.name for one in found]:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

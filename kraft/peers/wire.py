@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from millrace.kraft.commands.voters import EVERY_ADDRESS
 from millrace.kraft.errors import UnknownRecord
 from millrace.kraft.image.voter_records import change_of
 from millrace.kraft.raft.log_view import Entry
@@ -287,7 +288,8 @@ def _reply_of(message: Message, response: Any) -> Reply | None:
 
 def places_in(response: Any) -> dict[int, Place]:
     """Where nodes are, as a peer says beside its answer."""
-    return {one.node_id: (one.host, one.port) for one in response.node_endpoints}
+    told = response.node_endpoints
+    return {one.node_id: (one.host, one.port) for one in told if one.host not in EVERY_ADDRESS}
 
 
 def leader_answering(response: Any) -> int:
@@ -300,8 +302,10 @@ def leader_answering(response: Any) -> int:
 
 
 def leader_place(request: begin.BeginQuorumEpochRequest, listener: str) -> Place | None:
-    """Where a leader that makes itself known is reached; by its listener of this name where it has one."""
-    named = sorted(request.leader_endpoints, key=lambda one: one.name != listener)
+    """Where a leader that makes itself known is reached; by its listener of this name where it has one. None
+    where it does not say, as an earlier release does not that listens on every address."""
+    told = [one for one in request.leader_endpoints if one.host not in EVERY_ADDRESS]
+    named = sorted(told, key=lambda one: one.name != listener)
     return (named[0].host, named[0].port) if named else None
 
 

@@ -397,6 +397,23 @@ def test_a_controller_whose_log_names_the_voters(roles: str) -> None:
     assert settings.controller.session_ms is not None
 
 
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]"])
+def test_others_are_told_no_listener_on_every_address(host: str) -> None:
+    """They would reach themselves. They are told what the list says of this node; where there is none, it
+    has to be advertised."""
+    of_both = f"listeners=PLAINTEXT://:1,CONTROLLER://{host}:9093"
+    settings = make(*OF_BOTH, of_both).settings
+    assert settings.controller.endpoints == (("CONTROLLER", "a", 1),)
+    advertised = make(*OF_BOTH, of_both, "advertised.listeners=CONTROLLER://d:3").settings
+    assert advertised.controller.endpoints == (("CONTROLLER", "d", 3),)
+    assert formatted(*OF_BOTH, of_both).controller.endpoints == (("CONTROLLER", "a", 1),)
+    with pytest.raises(SettingsInvalid) as refused:
+        formatted(*FORMATTED[:3], of_both, FORMATTED[5])
+    (mistake,) = refused.value.mistakes
+    assert mistake.startswith("advertised.listeners ")
+    assert "has to name CONTROLLER" in mistake
+
+
 def test_a_list_says_nothing_where_the_log_names_the_voters() -> None:
     """It may be an old one, without this node; a broker without a list asks bootstrap servers."""
     settings = formatted(*FORMATTED, "controller.quorum.voters=1@a:1,2@b:2")

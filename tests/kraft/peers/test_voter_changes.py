@@ -138,6 +138,7 @@ def test_a_removed_leader_answers_and_follows() -> None:
         ({"voter_directory_id": NO_DIRECTORY}, ErrorCode.INVALID_REQUEST),
         ({"listeners": []}, ErrorCode.INVALID_REQUEST),
         ({"listeners": [AddedListener("OTHER", name(2), PORT)]}, ErrorCode.INVALID_REQUEST),
+        ({"listeners": [AddedListener("CONTROLLER", "0.0.0.0", PORT)]}, ErrorCode.INVALID_REQUEST),
         ({"listeners": [AddedListener("CONTROLLER", "nowhere", PORT)]}, ErrorCode.REQUEST_TIMED_OUT),
         ({"voter_directory_id": b"d" * 16, "timeout_ms": 2_000}, ErrorCode.REQUEST_TIMED_OUT),
         ({"cluster_id": "BBBBBBBBBBBBBBBBBBBBBQ"}, ErrorCode.INCONSISTENT_CLUSTER_ID),

@@ -14,7 +14,9 @@ from millrace.kraft.peers.wire import (
     Member,
     entries_of,
     for_version,
+    leader_place,
     message_of,
+    places_in,
     reply_of,
     request_of,
     response_of,
@@ -38,8 +40,9 @@ from millrace.protocol.codec import decode_request, decode_response, encode_requ
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError, WireError
 from millrace.protocol.header import decode_request_header
+from millrace.protocol.messages.begin_quorum_epoch import BeginQuorumEpochRequest, LeaderEndpoint
 from millrace.protocol.messages.fetch import ReplicaState
-from millrace.protocol.messages.vote import VoteResponse
+from millrace.protocol.messages.vote import NodeEndpoint, VoteResponse
 
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
 ONE, TWO = (Member(CLUSTER, node_id, bytes(15) + bytes([node_id])) for node_id in (1, 2))
@@ -228,6 +231,17 @@ def test_one_of_the_last_epochs_is_nobodys(epoch: int) -> None:
         answered(Vote(1, 2, 5, 4, 100), VoteReply(2, 1, epoch, 2))
     with pytest.raises(WireError):
         answered(FETCH, FetchReply(2, 1, epoch, 3))
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::"])
+def test_nobody_is_at_every_address(host: str) -> None:
+    """An earlier release that listens there says so of itself, and of who leads; whoever believed it would
+    connect to itself."""
+    endpoints = [LeaderEndpoint("OTHER", "b", 2), LeaderEndpoint("CONTROLLER", host, 1)]
+    assert leader_place(BeginQuorumEpochRequest(leader_endpoints=endpoints), "CONTROLLER") == ("b", 2)
+    assert leader_place(BeginQuorumEpochRequest(leader_endpoints=endpoints[1:]), "CONTROLLER") is None
+    told = [NodeEndpoint(2, host, 1), NodeEndpoint(3, "c", 1)]
+    assert places_in(VoteResponse(node_endpoints=told)) == {3: ("c", 1)}
 
 
 def test_another_directory_than_the_voters_is_said_so() -> None:
