@@ -379,7 +379,16 @@ def _told_endpoints(
 ) -> tuple[tuple[str, str, int], ...]:
     """What others are told of the controller's listeners. One on every address, that nothing is advertised
     of, is where the list of voters says that this node is: whoever was told of every address would connect
-    to itself."""
+    to itself. So would clients whom another broker tells of this one: theirs have to be advertised, as in
+    Kafka; a broker that is alone tells each the address that it came to."""
+    advertised = [endpoint.listener for endpoint in listeners.advertised]
+    for endpoint in listeners.clients if quorum.session_ms is not None else ():
+        if endpoint.host in WILDCARDS and endpoint.listener not in advertised:
+            values.mistake(
+                "advertised.listeners",
+                f"has to name {endpoint.listener}, which listens on every address: other brokers tell "
+                "clients where to reach it",
+            )
     found = []
     for endpoint in listeners.reached_controllers:
         place = endpoint.host, endpoint.port

@@ -50,7 +50,8 @@ NODE = (
         "advertised.listeners",
         LIST,
         None,
-        "What clients are told; without it, the address that they reached.",
+        "What clients are told; without it, the address that they reached. A broker among several that "
+        "listens on every address has to say it.",
         shape="endpoints",
     ),
     Key(

@@ -342,9 +342,9 @@ def test_a_broker_that_is_the_whole_quorum() -> None:
 @pytest.mark.parametrize(
     ("overrides", "key", "word"),
     [
-        ((*CONTROLLER, OF_CLUSTER, "listeners=PLAINTEXT://:1"), "listeners", "serves no clients"),
+        ((*CONTROLLER, OF_CLUSTER, "listeners=PLAINTEXT://b:1"), "listeners", "serves no clients"),
         (CONTROLLER, "cluster.id", "the same"),
-        ((*OF_BOTH, "listeners=PLAINTEXT://:1"), "listeners", "other members do not reach it"),
+        ((*OF_BOTH, "listeners=PLAINTEXT://b:1"), "listeners", "other members do not reach it"),
         ((*OF_BOTH[1:],), "s3.data.buckets", "has to be given"),
         (
             (*OF_BOTH, "autobalancer.controller.exclude.broker.ids=1,x"),
@@ -401,7 +401,7 @@ def test_a_controller_whose_log_names_the_voters(roles: str) -> None:
 def test_others_are_told_no_listener_on_every_address(host: str) -> None:
     """They would reach themselves. They are told what the list says of this node; where there is none, it
     has to be advertised."""
-    of_both = f"listeners=PLAINTEXT://:1,CONTROLLER://{host}:9093"
+    of_both = f"listeners=PLAINTEXT://b:1,CONTROLLER://{host}:9093"
     settings = make(*OF_BOTH, of_both).settings
     assert settings.controller.endpoints == (("CONTROLLER", "a", 1),)
     advertised = make(*OF_BOTH, of_both, "advertised.listeners=CONTROLLER://d:3").settings
@@ -412,6 +412,20 @@ def test_others_are_told_no_listener_on_every_address(host: str) -> None:
     (mistake,) = refused.value.mistakes
     assert mistake.startswith("advertised.listeners ")
     assert "has to name CONTROLLER" in mistake
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]"])
+@pytest.mark.parametrize("node", [OF_BOTH, OF_BROKER])
+def test_clients_are_told_no_listener_on_every_address_by_other_brokers(
+    node: tuple[str, ...], host: str
+) -> None:
+    """One that is alone knows by which address each came."""
+    listeners = f"listeners=PLAINTEXT://{host}:1" + ",CONTROLLER://a:2" * (node is OF_BOTH)
+    (mistake,) = mistakes_of(*node, listeners)
+    assert mistake.startswith("advertised.listeners ")
+    assert "has to name PLAINTEXT" in mistake
+    assert make(*node, listeners, "advertised.listeners=PLAINTEXT://d:1")
+    assert make(f"listeners=PLAINTEXT://{host}:1")
 
 
 def test_a_list_says_nothing_where_the_log_names_the_voters() -> None:
