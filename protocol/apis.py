@@ -183,6 +183,7 @@ PRIVATE: tuple[Api, ...] = (
     Api(526, "EndFailover", 0, 0, 0, CONTROLLER),
     Api(527, "AwaitBackup", 0, 0, 0, CONTROLLER),
     Api(528, "ReportLoad", 0, 0, 0, CONTROLLER),
+    Api(529, "SealStreams", 0, 0, 0, CONTROLLER),
 )
 
 ALL: tuple[Api, ...] = KAFKA + PRIVATE

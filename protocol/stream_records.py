@@ -296,6 +296,35 @@ class EndFailoverRecord:
     node_id: Int32 = -1
 
 
+@dataclass(slots=True)
+class OwedRangeRecord:
+    """[start, end) of a stream is in a write-ahead log of `node_id` alone, appended there under `epoch`; the
+    stream ends at its end, or later. Until it is committed nothing else holds those offsets. From
+    millrace.version 3 on."""
+
+    KEY = 519
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    stream_id: Int64 = 0
+    start_offset: Int64 = 0
+    end_offset: Int64 = 0
+    node_id: Int32 = -1
+    epoch: Int64 = 0
+    wal_id: Uuid = NO_UUID
+
+
+@dataclass(slots=True)
+class LoseOwedRangeRecord:
+    """What `node_id` owes of the stream is given up: nothing holds those offsets any more, and readers step
+    over them. From millrace.version 3 on."""
+
+    KEY = 520
+    VERSIONS = Versions(0, 0, flexible=0)
+
+    stream_id: Int64 = 0
+    node_id: Int32 = -1
+
+
 STREAM_RECORDS: tuple[type, ...] = (
     StreamRecord,
     RemoveStreamsRecord,
@@ -315,4 +344,6 @@ STREAM_RECORDS: tuple[type, ...] = (
     NodeClaimRecord,
     FailoverRecord,
     EndFailoverRecord,
+    OwedRangeRecord,
+    LoseOwedRangeRecord,
 )

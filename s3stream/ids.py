@@ -12,6 +12,8 @@ StreamId = NewType("StreamId", int)
 ObjectId = NewType("ObjectId", int)
 
 NO_OBJECT = ObjectId(-1)
+OWED_RANGE = ObjectId(-2)  # in the place of an object's: an earlier owner's write-ahead log alone has it
+LOST_RANGE = ObjectId(-3)  # likewise: nothing has it, for that log was given up
 NO_WAL = bytes(16)  # a log without an identity
 
 
@@ -54,13 +56,15 @@ def token_text(token: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OpenedStream:
-    """A stream as the controller knows it for its owner. `end` is the end of what is committed as objects;
-    what the WAL holds lies beyond."""
+    """A stream as the controller knows it for its owner. `end` is the end of what is committed as objects, or
+    owed by earlier owners; what the WAL holds lies beyond. Of a start alone, with a `sealed_end`: the stream
+    is not open, and the WAL owes [end, sealed_end) of it."""
 
     stream_id: StreamId
     epoch: int
     start: int
     end: int
+    sealed_end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,8 @@ class ObjectHint:
     """A committed object that may hold offsets of a stream in [start, end).
 
     Of an object of that stream alone the bounds are its own. A stream-set object may hold some of them, all,
-    or none: its index knows; those with the same bounds have all of them together.
+    or none: its index knows; those with the same bounds have all of them together. OWED_RANGE and LOST_RANGE
+    are in the place of an object where there is none; then nothing else holds [start, end).
     """
 
     object_id: ObjectId

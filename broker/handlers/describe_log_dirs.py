@@ -81,7 +81,8 @@ class CommittedSizes:
         """Of a data stream (only there an offset is a record) who holds which offsets."""
         ranges = self._image.objects.ranges.get(stream.stream_id) if stream.role is StreamRole.DATA else None
         for start, end, holder in ranges.all(stream.end) if ranges is not None else ():
-            yield holder >> SLOT_BITS, start, end
+            if holder >= 0:  # else it is in no object
+                yield holder >> SLOT_BITS, start, end
 
     def _size_bytes(self, held_by: int) -> int:
         objects = self._image.objects

@@ -302,7 +302,7 @@ def left_in_wal(
     for one in ranges:
         stream = image.streams.get(one.stream_id)
         if stream is not None and stream.role is StreamRole.DATA and stream.topic_id in names:
-            start = max(one.start, stream.end)
+            start = max(one.start, image.streams.uncommitted_from(one))
             if start < one.end:
                 rows.append((names[stream.topic_id], stream.partition, start, one.end))
     rows.sort()

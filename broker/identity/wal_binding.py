@@ -61,7 +61,7 @@ def judge_wal(
             "belongs to this node (s3.wal.path); "
             f"where it is lost, give a file or device that is empty, and {ACCEPT}"
         )
-    open_count = sum(1 for _ in image.streams.open_on(node_id))
+    open_count = len(image.streams.in_log_of(node_id))
     registered = image.wals.last_written(node_id)
     if found is not None:
         _check_metadata_age(found, path, image, history, node_id)

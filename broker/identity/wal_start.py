@@ -162,11 +162,12 @@ def say_given_up(partitions: Sequence[LostPartition]) -> None:
     """One line a partition, up to a bound."""
     for lost in partitions[:LOGGED_MAX]:
         log.warning(
-            "WAL loss accepted: %s-%d: records from offset %d on that were in the WAL alone are given up; "
+            "WAL loss accepted: %s-%d: records from offset %d %s that were in the WAL alone are given up; "
             "leader epoch is now %d",
             lost.topic_name,
             lost.partition_index,
             lost.end_offset,
+            "on" if lost.lost_end < 0 else f"to {lost.lost_end - 1}",
             lost.leader_epoch,
         )
     if len(partitions) > LOGGED_MAX:

@@ -86,7 +86,7 @@ class Heartbeats:
                 log.warning("heartbeats: fenced: %s", self._is_fenced)
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        if delta.streams_changed and not any(image.streams.open_on(self._broker_id)):
+        if delta.streams_changed and not image.streams.are_in_log_of(self._broker_id):
             self._all_closed.set()
         self._look(image)
 

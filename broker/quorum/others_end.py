@@ -35,11 +35,11 @@ async def until_others_end(node: ControllerNode) -> None:
 
 
 def ending(image: MetadataImage, own_id: int) -> list[int]:
-    """Brokers that want to end and have streams open."""
+    """Brokers that want to end and have streams open, or owe some of others."""
     return [
         broker.broker_id
         for broker in image.brokers
         if broker.is_shutting_down
         and broker.broker_id != own_id
-        and any(image.streams.open_on(broker.broker_id))
+        and image.streams.are_in_log_of(broker.broker_id)
     ]

@@ -117,7 +117,7 @@ def has_to_hand_over(image: MetadataImage, broker: Broker) -> bool:
     take what it leads."""
     if broker.is_fenced or not any(other.is_usable for other in image.brokers if other is not broker):
         return False
-    return not broker.is_shutting_down or any(image.streams.open_on(broker.broker_id))
+    return not broker.is_shutting_down or image.streams.are_in_log_of(broker.broker_id)
 
 
 def decide_fence_brokers(
@@ -144,11 +144,11 @@ def decide_unregister_broker(image: MetadataImage, request: UnregisterBrokerRequ
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Broker {request.broker_id} is running: stop it, then unregister it"
         )
-    open_count = sum(1 for _ in image.streams.open_on(broker.broker_id))
+    open_count = len(image.streams.in_log_of(broker.broker_id))
     if open_count and image.features.has_failovers:
         text = (
-            f"Broker {broker.broker_id} ended with {open_count} streams open: what was acknowledged may be "
-            "in its write-ahead log alone. Start it, or see that another broker can reach that log"
+            f"Broker {broker.broker_id} ended with {open_count} streams open, or owed: what was acknowledged "
+            "may be in its write-ahead log alone. Start it, or see that another broker can reach that log"
         )
         raise KafkaError(ErrorCode.INVALID_REQUEST, text)
     return Decision(

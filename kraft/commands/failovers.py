@@ -2,7 +2,8 @@
 ended. Pure.
 
 Not here: who is asked to (leaders.py). Kept true: from its beginning on nothing is taken from the broker that
-is gone, whose epoch it raises; it ends well only when no stream of that broker is open.
+is gone, whose epoch it raises; it ends well only when no stream of that broker is open, and its log owes
+nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def decide_begin_failover(image: MetadataImage, request: BeginFailoverRequest, o
 
 
 def decide_end_failover(image: MetadataImage, request: EndFailoverRequest) -> Decision:
-    """Raises KafkaError INVALID_RECORD_STATE where another is at work, or streams are open."""
+    """Raises KafkaError INVALID_RECORD_STATE where another is at work, or streams are open or
+    owed."""
     check_broker(image, request.broker_id, request.broker_epoch)
     failover, decision = image.failovers.get(request.node_id), Decision(EndFailoverResponse())
     if failover is None:
@@ -66,8 +68,9 @@ def decide_end_failover(image: MetadataImage, request: EndFailoverRequest) -> De
         reason = request.reason[:REASON_CHARS_MAX]
         decision.records.append(Failover(request.node_id, NOBODY, tuple(unable), reason).record())
         return decision
-    if any(image.streams.open_on(request.node_id)):
-        raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f"streams of node {request.node_id} are open")
+    if image.streams.are_in_log_of(request.node_id):
+        text = f"streams of node {request.node_id} are open, or owed by its write-ahead log"
+        raise KafkaError(ErrorCode.INVALID_RECORD_STATE, text)
     decision.records.append(EndFailoverRecord(request.node_id))
     return decision
 

@@ -4,6 +4,7 @@
     is gone                        none is open          go to others
     is gone                        some are open         wait: another broker recovers its write-ahead log
                                                          first (a failover)
+    is gone                        some are owed         go to others, beside the failover
     shuts down                     any                   go to others, some at a time (kraft/hand_over.py): it
                                                          closes them, as it sees that
     is there, or starts                                  stay
@@ -96,7 +97,7 @@ def assigned_failovers(
 
 def is_to_recover(image: MetadataImage, broker: Broker) -> bool:
     """Its write-ahead log may hold what was acknowledged."""
-    return image.features.has_failovers and any(image.streams.open_on(broker.broker_id))
+    return image.features.has_failovers and image.streams.are_in_log_of(broker.broker_id)
 
 
 def moves_from_absent(

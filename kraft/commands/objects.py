@@ -1,8 +1,9 @@
 """Decides the life of objects: prepare, commit an upload, expire what was never committed, forget what was
 deleted. Pure.
 
-Kept true: for every stream, what is committed is continuous; a commit sent twice changes nothing the second
-time; what an object holds of streams that are gone, or of what is committed already, is passed over.
+Kept true: for every stream, what is committed, or owed by an earlier owner, is continuous; a commit sent
+twice changes nothing the second time; what an object holds of streams that are gone, or of what is committed
+already, is passed over.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Container, Iterable
 from typing import Final
 
 from millrace.kraft.commands.decision import Decision, check_broker, check_incarnation, check_writer
+from millrace.kraft.commands.owed_ranges import committed_part
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.objects import Objects, ObjectState, StoredObject
+from millrace.kraft.tables.owed_ranges import OwedRange
 from millrace.kraft.tables.packing import pack_ranges
 from millrace.kraft.tables.stream_set_groups import Purpose
 from millrace.protocol.error_codes import ErrorCode
@@ -151,6 +154,7 @@ class RangePlan:
         self._image = image
         self._node_id = node_id
         self._ends: dict[int, int] = {}
+        self._owed: dict[int, OwedRange] = {}  # as the ranges taken so far leave it
 
     def take(self, ranges: list[tuple[int, int, int]]) -> bytes:
         """What of an object's ranges counts, packed by stream and start."""
@@ -163,6 +167,11 @@ class RangePlan:
         stream = self._image.streams.get(stream_id)
         if stream is None:
             return None
+        owed = self._owed.get(stream_id) or self._image.streams.owed.by(stream_id, self._node_id)
+        if owed is not None and owed.start < end and owed.start < owed.end:
+            taken_start, taken_end = committed_part(owed, start, end)
+            self._owed[stream_id] = owed._replace(start=end)
+            return stream_id, taken_start, taken_end
         committed_end = self._ends.get(stream_id, stream.end)
         if end <= committed_end:
             return None

@@ -2,9 +2,10 @@
 
 A partition has one replica, its leader; so the preferred leader always leads. An unclean election (KIP-460)
 gives a partition to another broker whose leader is gone and whose write-ahead log nobody can recover: what
-only that log holds is given up. A reassignment names the next leader: it is that at once, and opens the
-partition when the one before has closed it, so that none is ever under way. Not here: what becomes of
-partitions of brokers that are gone (leaders.py).
+only that log holds is given up; so is what the log of an earlier owner that is gone owes of it. A
+reassignment names the next leader: it is that at once, and opens the partition when the one before has closed
+it, so that none is ever under way. Not here: what becomes of partitions of brokers that are gone
+(leaders.py).
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Any, Final
 from millrace.kraft.commands.decision import Decision
 from millrace.kraft.commands.failovers import is_at_work
 from millrace.kraft.commands.leaders import leader_change
+from millrace.kraft.commands.owed_ranges import is_of_data, lost_record, owed_of_partition
 from millrace.kraft.commands.takers import LOOKED_PER_CHUNK, count_led, takers_of
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.brokers import Broker
+from millrace.kraft.tables.owed_ranges import OwedRange
 from millrace.kraft.tables.streams import StreamState, stream_record
 from millrace.kraft.tables.topics import PartitionState
 from millrace.protocol.error_codes import ErrorCode
@@ -96,17 +99,29 @@ class Election:
         topic_id = self._image.topics.names[topic].topic_id
         streams = [one for one in self._image.streams.of_partition(topic_id, index) if one.is_open]
         holder = streams[0].node_id if streams else state.leader
-        if (self._is_there(state.leader) and self._is_there(holder)) or (topic_id, index) in self._elected:
+        is_led = self._is_there(state.leader) and self._is_there(holder)
+        owed = [
+            one
+            for one in owed_of_partition(self._image, topic_id, index)
+            if self._is_unclean and not self._is_there(one.node_id)
+        ]
+        if (is_led and not owed) or (topic_id, index) in self._elected:
             text = "Leader election not needed for topic partition."
             return PartitionResult(index, int(ErrorCode.ELECTION_NOT_NEEDED), text)
         if not self._is_unclean:
             text = "The preferred leader was not available."
             return PartitionResult(index, int(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE), text)
-        why_not = self._why_not(holder)
-        if why_not:
-            return PartitionResult(index, int(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE), why_not)
+        for gone in dict.fromkeys([*([] if is_led else [holder]), *(one.node_id for one in owed)]):
+            why_not = self._why_not(gone)
+            if why_not:
+                return PartitionResult(index, int(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE), why_not)
         self._elected.add((topic_id, index))
-        return PartitionResult(index, 0, self._give(state, topic_id, index, streams))
+        texts = [self._lose(one) for one in owed]
+        if not is_led:
+            texts.append(self._give(state, topic_id, index, streams))
+        elif owed:  # consumers that check epochs look at what they were told
+            self.records.append(PartitionChangeRecord(index, topic_id, leader=state.leader))
+        return PartitionResult(index, 0, "; ".join(filter(None, texts)) or None)
 
     def _is_there(self, broker_id: int) -> bool:
         broker = self._image.brokers.get(broker_id)
@@ -120,6 +135,16 @@ class Election:
         if is_at_work(self._image, failover):
             return f"Broker {failover.by_node} recovers the write-ahead log of broker {holder}: wait for it."
         return "" if self._load else "No broker is there to lead."
+
+    def _lose(self, owed: OwedRange) -> str:
+        """What an earlier owner of the partition owes is given up, whoever leads it."""
+        self.records.append(lost_record(owed))
+        if not is_of_data(self._image, owed):
+            return ""
+        return (
+            f"records from offset {owed.start} to {owed.end - 1} that only the log of broker "
+            f"{owed.node_id} holds are given up"
+        )
 
     def _give(
         self, state: PartitionState, topic_id: bytes, index: int, streams: Sequence[StreamState]

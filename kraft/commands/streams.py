@@ -2,7 +2,7 @@
 
 Fences, in order: the broker's epoch (its newest incarnation), the partition's leader and leader epoch, the
 stream's owner and epoch. Kept true: a stream has one owner at a time, and a new one only after the old one
-closed it.
+closed it, or sealed it (owed_ranges.py); none that owes some of it itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from millrace.protocol.messages.get_opening_streams import (
     GetOpeningStreamsRequest,
     GetOpeningStreamsResponse,
     OpeningStream,
+    OwedStream,
 )
 from millrace.protocol.messages.open_partition_streams import (
     OpenedPartitionStream,
@@ -47,6 +48,7 @@ def decide_open_partition_streams(image: MetadataImage, request: OpenPartitionSt
             stream.is_open and (stream.node_id, stream.epoch) == (request.node_id, request.leader_epoch)
         ):
             stream = taken(stream, request)
+            check_nothing_owed(image, stream)
             decision.records.append(stream_record(stream))
         opened = OpenedPartitionStream(role, stream.stream_id, stream.epoch, stream.start, stream.end)
         decision.response.streams.append(opened)
@@ -69,6 +71,17 @@ def taken(stream: StreamState, request: OpenPartitionStreamsRequest) -> StreamSt
         text = f"stream {stream.stream_id} is still open at node {stream.node_id}"
         raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, text)
     return stream._replace(epoch=request.leader_epoch, node_id=request.node_id, is_open=True)
+
+
+def check_nothing_owed(image: MetadataImage, stream: StreamState) -> None:
+    """Its new owner owes none of it: what a node has of a stream that is not uploaded continues, and so does
+    its write-ahead log. Raises KafkaError LEADER_NOT_AVAILABLE."""
+    owed = image.streams.owed.by(stream.stream_id, stream.node_id)
+    if owed is not None:
+        text = (
+            f"node {owed.node_id} has not uploaded [{owed.start}, {owed.end}) of stream {owed.stream_id} yet"
+        )
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, text)
 
 
 def check_leader(image: MetadataImage, request: OpenPartitionStreamsRequest) -> None:
@@ -101,7 +114,11 @@ def decide_get_opening_streams(image: MetadataImage, request: GetOpeningStreamsR
     streams = [
         OpeningStream(s.stream_id, s.epoch, s.start, s.end) for s in image.streams.open_on(request.node_id)
     ]
-    return Decision(GetOpeningStreamsResponse(streams=streams))
+    owed = [
+        OwedStream(one.stream_id, one.epoch, one.start, one.end)
+        for one in image.streams.owed.of_node(request.node_id)
+    ]
+    return Decision(GetOpeningStreamsResponse(streams=streams, owed=owed))
 
 
 def decide_close_streams(image: MetadataImage, request: CloseStreamsRequest) -> Decision:

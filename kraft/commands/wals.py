@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from millrace.kraft.commands.decision import Decision, check_broker
+from millrace.kraft.commands.owed_ranges import lost_record
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.wals import WALS_MAX, NodeWal, WalState, wal_record
 from millrace.protocol.error_codes import ErrorCode
@@ -64,8 +65,8 @@ def replaced_records(image: MetadataImage, request: RegisterNodeWalRequest) -> l
         return records
     if request.is_loss_accepted:
         return [*records, wal_record(replace(active, state=WalState.GIVEN_UP))]
-    if any(image.streams.open_on(request.node_id)):
-        text = f"streams of node {request.node_id} are open in the WAL {active.address}"
+    if image.streams.are_in_log_of(request.node_id):
+        text = f"streams of node {request.node_id} are open, or owed, in the WAL {active.address}"
         raise KafkaError(ErrorCode.INVALID_RECORD_STATE, text)
     return [*records, RemoveNodeWalRecord(active.node_id, active.wal_id)]
 
@@ -83,4 +84,23 @@ def decide_accept_wal_loss(image: MetadataImage, request: AcceptWalLossRequest) 
             topic.name, stream.topic_id, stream.partition, stream.end, state.leader_epoch + 1
         )
         decision.response.partitions.append(lost)
+    for owed in image.streams.owed.of_node(request.node_id):
+        decision.records.append(lost_record(owed))
+        stream = image.streams.by_id[owed.stream_id]
+        topic = image.topics.by_id(stream.topic_id)
+        if stream.role is StreamRole.DATA and topic is not None:
+            state = topic.partitions[stream.partition]
+            decision.records.append(
+                PartitionChangeRecord(stream.partition, stream.topic_id, leader=state.leader)
+            )
+            decision.response.partitions.append(
+                LostPartition(
+                    topic.name,
+                    stream.topic_id,
+                    stream.partition,
+                    owed.start,
+                    state.leader_epoch + 1,
+                    owed.end,
+                )
+            )
     return decision

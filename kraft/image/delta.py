@@ -22,6 +22,7 @@ from millrace.kraft.tables.configs import ConfigsEdit, ResourceType
 from millrace.kraft.tables.features import Features
 from millrace.kraft.tables.objects import Objects
 from millrace.kraft.tables.objects_edit import ObjectsEdit
+from millrace.kraft.tables.owed_ranges import owed_range_of
 from millrace.kraft.tables.ranges import StreamRanges
 from millrace.kraft.tables.streams import StreamsEdit, StreamState
 from millrace.kraft.tables.topics import PartitionRow, TopicsEdit
@@ -42,7 +43,8 @@ class MetadataDelta:
         self.topics_changed: dict[bytes, None] = {}  # topic ids: created, or partitions added or changed
         self.topics_removed: dict[bytes, str] = {}  # topic id -> name
         self.configs_changed: dict[tuple[int, str], None] = {}  # (resource type, name)
-        self.streams_changed: dict[int, None] = {}  # created, opened, closed, trimmed
+        # created, opened, closed, trimmed; or what was owed of them was committed, or lost
+        self.streams_changed: dict[int, None] = {}
         self.streams_removed: dict[int, None] = {}
         self.objects_changed = False
         self.wals_changed: dict[int, None] = {}  # node ids
@@ -210,7 +212,8 @@ class MetadataDelta:
         self._edit_objects().apply_prepare(record)
 
     def _commit_object(self, record: ours.CommitObjectRecord) -> None:
-        self._edit_objects().apply_commit(record, self._edit_streams())
+        settled = self._edit_objects().apply_commit(record, self._edit_streams())
+        self.streams_changed |= dict.fromkeys(settled)
 
     def _compact_objects(self, record: ours.CompactObjectsRecord) -> None:
         self._edit_objects().apply_compaction(record, self._edit_streams())
@@ -254,6 +257,17 @@ class MetadataDelta:
         self.failovers_changed[record.node_id] = None
         self._failovers = self._failovers.without(record.node_id)
 
+    def _owed_range(self, record: ours.OwedRangeRecord) -> None:
+        self.streams_changed[record.stream_id] = None
+        self._edit_objects().apply_owed(owed_range_of(record), self._edit_streams())
+
+    def _lose_owed_range(self, record: ours.LoseOwedRangeRecord) -> None:
+        streams, stream_id = self._edit_streams(), StreamId(record.stream_id)
+        owed = streams.owed.by(stream_id, record.node_id)
+        assert owed is not None, record
+        self.streams_changed[stream_id] = None
+        self._edit_objects().apply_lost(owed, streams)
+
     def _next_ids(self, record: ours.NextIdsRecord) -> None:
         self._edit_streams().apply_next_ids(record)
         self._edit_objects().apply_next_ids(record)
@@ -291,6 +305,8 @@ FOLDS: Final[dict[type, Callable[[MetadataDelta, Any], None]]] = {
     ours.NodeClaimRecord: MetadataDelta._node_claim,
     ours.FailoverRecord: MetadataDelta._failover,
     ours.EndFailoverRecord: MetadataDelta._end_failover,
+    ours.OwedRangeRecord: MetadataDelta._owed_range,
+    ours.LoseOwedRangeRecord: MetadataDelta._lose_owed_range,
 }
 
 

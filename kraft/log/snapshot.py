@@ -35,6 +35,7 @@ from millrace.kraft.raft.voters import VotersChange, VoterSet
 from millrace.kraft.tables.brokers import registration_record
 from millrace.kraft.tables.features import METADATA_VERSION
 from millrace.kraft.tables.objects import ObjectState, StoredObject
+from millrace.kraft.tables.owed_ranges import owed_range_record
 from millrace.kraft.tables.packing import pack_holders
 from millrace.kraft.tables.streams import stream_record
 from millrace.kraft.tables.topics import PartitionState, Topic
@@ -81,6 +82,8 @@ def image_records(image: MetadataImage) -> Iterator[Any]:
     yield NextIdsRecord(image.streams.next_id, image.objects.next_id)
     for stream in image.streams.by_id.values():
         yield stream_record(stream)
+    for owed in image.streams.owed:
+        yield owed_range_record(owed)
     yield from object_records(image)
     for wal in image.wals:
         yield wal_record(wal)

@@ -20,6 +20,9 @@ METADATA_VERSION_LEVEL: Final = 30  # 4.3-IV0: what kraft/image/records.py write
 # footer, metadata in the bucket. Level 2: failovers.
 MILLRACE_VERSION: Final = "millrace.version"
 MILLRACE_VERSION_LEVEL: Final = 2
+# Level 3: ranges that an earlier owner's write-ahead log owes. It is not supported by any build yet: owners
+# upload all they have before they close a stream.
+OWED_RANGES_LEVEL: Final = 3
 KRAFT_VERSION: Final = "kraft.version"  # stands in control records, and never in an image
 
 
@@ -68,6 +71,12 @@ class Features:
     def has_failovers(self) -> bool:
         """millrace.version 2 is finalized: who recovers whose write-ahead log is recorded."""
         return self.level(MILLRACE_VERSION) >= 2
+
+    @property
+    def has_owed_ranges(self) -> bool:
+        """millrace.version 3 is finalized: a stream may be closed while its owner's log owes a range of
+        it."""
+        return self.level(MILLRACE_VERSION) >= OWED_RANGES_LEVEL
 
     def with_level(self, name: str, level: int) -> Features:
         levels = {key: value for key, value in self.levels.items() if key != name}

@@ -8,7 +8,8 @@
 
 An object of one stream, its own or a composite, is named with its exact range. What a stream-set object holds
 stands in its own index alone: here stands in which group (stream_set_groups.py) it is, and a stream's range
-names the group. Each committed object counts the ranges that name it, so that a trim or a deletion marks for
+names the group. A range that an earlier owner's write-ahead log owes, and one that was lost with such a log,
+names nobody. Each committed object counts the ranges that name it, so that a trim or a deletion marks for
 deletion what it empties in the same commit, without looking at anything else: an object of one stream, and
 one that is alone with a stream's range, at once; those that share ranges when the last of these is trimmed,
 or when compaction ends them.
@@ -24,12 +25,21 @@ from enum import IntEnum
 from itertools import islice
 from typing import NamedTuple
 
-from millrace.kraft.tables.ranges import SLOT_BITS, SLOTS, Holder, StreamRanges
+from millrace.kraft.tables.ranges import LOST, OWED, SLOT_BITS, SLOTS, Holder, StreamRanges
 from millrace.kraft.tables.sorted_map import SortedMap
 from millrace.kraft.tables.stream_set_groups import Purpose, StreamSetGroup
 from millrace.kraft.tables.streams import StreamState
 from millrace.protocol.dataclass import dataclass
-from millrace.s3stream.ids import ObjectHint, ObjectId, ObjectKind, StreamId, StreamObjectInfo, StreamSetInfo
+from millrace.s3stream.ids import (
+    LOST_RANGE,
+    OWED_RANGE,
+    ObjectHint,
+    ObjectId,
+    ObjectKind,
+    StreamId,
+    StreamObjectInfo,
+    StreamSetInfo,
+)
 
 
 class ObjectState(IntEnum):
@@ -91,14 +101,18 @@ class Objects:
         return found
 
     def _hints(self, start: int, end: int, holder: Holder) -> Iterator[ObjectHint]:
+        if holder in (OWED, LOST):
+            place = OWED_RANGE if holder == OWED else LOST_RANGE
+            yield ObjectHint(place, ObjectKind.STREAM, 0, start, end)
+            return
         for object_id in self.held_by(holder):
             stored = self.by_id[object_id]
             yield ObjectHint(object_id, stored.kind, stored.size_bytes, start, end, stored.writer)
 
     def held_by(self, holder: Holder) -> list[ObjectId]:
-        """The committed objects that a holder names, the oldest first."""
+        """The committed objects that a holder names, the oldest first; none of what is owed, or lost."""
         if not holder & SLOTS:
-            return [ObjectId(holder >> SLOT_BITS)]
+            return [] if holder in (OWED, LOST) else [ObjectId(holder >> SLOT_BITS)]
         group = self.groups.get(holder >> SLOT_BITS)
         return [] if group is None else list(group.at(holder & SLOTS))
 
@@ -124,7 +138,7 @@ class Objects:
         ranges = self.ranges.get(stream.stream_id)
         found = []
         for start, end, holder in ranges.all(stream.end) if ranges is not None else ():
-            if not holder & SLOTS:
+            if not holder & SLOTS and holder not in (OWED, LOST):
                 object_id = ObjectId(holder >> SLOT_BITS)
                 stored = self.by_id[object_id]
                 info = StreamObjectInfo(object_id, stored.kind, stored.size_bytes, start, end, stored.writer)

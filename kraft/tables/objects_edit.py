@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from millrace.kraft.tables.objects import Objects, ObjectState, StoredObject
+from millrace.kraft.tables.owed_ranges import OwedRange
 from millrace.kraft.tables.packing import unpack_holders, unpack_ranges
-from millrace.kraft.tables.ranges import SLOT_BITS, SLOTS, Holder, Span, StreamRanges
+from millrace.kraft.tables.ranges import LOST, OWED, SLOT_BITS, SLOTS, Holder, Span, StreamRanges
 from millrace.kraft.tables.sorted_map import SortedMapEdit
 from millrace.kraft.tables.stream_set_groups import GONE, Purpose, StreamSetGroup, in_group, ungrouped
 from millrace.kraft.tables.streams import StreamsEdit, StreamState
@@ -79,15 +80,23 @@ class ObjectsEdit:
             self._deadlines[record.deadline_ms, ObjectId(object_id)] = None
         self._next_id = ObjectId(max(self._next_id, record.first_object_id + record.object_count))
 
-    def apply_commit(self, record: CommitObjectRecord, streams: StreamsEdit) -> None:
+    def apply_commit(self, record: CommitObjectRecord, streams: StreamsEdit) -> list[StreamId]:
+        """Gives the streams of which it commits what was owed."""
         object_id = ObjectId(record.object_id)
         spans = list(unpack_ranges(record.ranges))
         self._place_object(record, record.node_id, Purpose.UPLOADS, spans)
         is_set = record.kind == ObjectKind.STREAM_SET
         holder = in_group(record.group_id, record.group_slot) if is_set else ungrouped(object_id)
         named = joined = 0
+        settled: list[StreamId] = []
         for stream_id, start, end in spans:
             stream = streams.by_id.get(StreamId(stream_id))
+            owed = streams.owed.by(StreamId(stream_id), record.node_id)
+            if stream is not None and owed is not None and start == owed.start:
+                streams.owed.commit(owed, end)
+                self._fill(stream, (start, end, holder))
+                settled.append(stream.stream_id)
+                continue
             if stream is None or end <= stream.start:
                 continue
             assert start == stream.end or stream.start == stream.end, (record, stream)
@@ -98,8 +107,9 @@ class ObjectsEdit:
         self._count(object_id, named)
         if is_set:
             self._count_group(record.group_id, joined)
-        if not named:
+        if not self._by_id[object_id].alive:
             self._mark_for_deletion(object_id, record.time_ms, was_committed=True)
+        return settled
 
     def apply_compaction(self, record: CompactObjectsRecord, streams: StreamsEdit) -> None:
         """Sources end with it, whatever they are still named for: who decided it has looked (`compact`)."""
@@ -171,6 +181,21 @@ class ObjectsEdit:
         elif dropped:
             self._ranges[stream.stream_id] = rest
         self._release(dropped, time_ms)
+
+    def apply_owed(self, owed: OwedRange, streams: StreamsEdit) -> None:
+        """The stream goes on with the range, which nothing in the store holds yet. In a snapshot its end and
+        its holders have it already."""
+        stream = streams.by_id[owed.stream_id]
+        streams.owed.add(owed)
+        if owed.end > stream.end:
+            assert owed.start == stream.end, (owed, stream)
+            self._extend(stream, OWED)
+            streams.advance(owed.stream_id, owed.end)
+
+    def apply_lost(self, owed: OwedRange, streams: StreamsEdit) -> None:
+        """Nothing will hold the range."""
+        streams.owed.remove(owed)
+        self._fill(streams.by_id[owed.stream_id], (owed.start, owed.end, LOST))
 
     def apply_remove_stream(self, stream_id: StreamId, time_ms: int) -> None:
         ranges = self._ranges.pop(stream_id)
@@ -303,6 +328,21 @@ class ObjectsEdit:
             return False, True
         return False, False
 
+    def _fill(self, stream: StreamState, span: Span) -> None:
+        """What was owed of the span has a holder now; what of it is trimmed is left to nobody."""
+        if span[1] <= stream.start:
+            return
+        ranges, gone, come = self._ranges[stream.stream_id].filled(span, stream.end)
+        rest, _ = ranges.drop_below(stream.start, stream.end)  # of what was owed, which names nobody
+        assert rest is not None, (stream, span)
+        self._ranges[stream.stream_id] = rest
+        changes: dict[Holder, int] = {}
+        for change, holders in ((1, come), (-1, gone)):
+            for one in holders:
+                changes[one] = changes.get(one, 0) + change
+        for one, change in changes.items():
+            self._name(one, change)
+
     def _apply_all_made(
         self, record: CompactObjectsRecord, sources: frozenset[int], streams: StreamsEdit
     ) -> Yielding[tuple[list[Holder], Iterable[int]]]:
@@ -394,6 +434,8 @@ class ObjectsEdit:
             for start, end, holder in (
                 ranges.all(stream.end) if stream is not None and ranges is not None else ()
             ):
+                if holder in (OWED, LOST):
+                    continue
                 named = self._named_by(holder)
                 among = [object_id for object_id in named if object_id in sources]
                 if len(among) == len(named):
@@ -424,7 +466,7 @@ class ObjectsEdit:
 
     def _named_by(self, holder: Holder) -> list[ObjectId]:
         if not holder & SLOTS:
-            return [ObjectId(holder >> SLOT_BITS)]
+            return [] if holder in (OWED, LOST) else [ObjectId(holder >> SLOT_BITS)]
         group = self._groups.get(holder >> SLOT_BITS)
         return [] if group is None else list(group.at(holder & SLOTS))
 

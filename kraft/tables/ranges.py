@@ -6,6 +6,8 @@ one at the stream's end, which is not kept here: 16 bytes a range. Its holder is
     id << 4            an object of this stream alone
     id << 4 | slots    a group (stream_set_groups.py): of its up to four stream-set objects those in these
                        slots (bits) may hold parts of the range
+    OWED               no object: it is in an earlier owner's write-ahead log alone (owed_ranges.py)
+    LOST               no object, and none will: that log was given up
 
 A commit to the group that holds the stream's last range adds a slot to that range and no range: the columns
 stay as they are.
@@ -32,6 +34,8 @@ SLOT_BITS: Final = 4
 SLOTS: Final = (1 << SLOT_BITS) - 1
 
 Holder = int
+OWED: Final[int] = -2 << SLOT_BITS
+LOST: Final[int] = -3 << SLOT_BITS
 Piece = tuple[int, Holder]  # where it starts, who holds it
 Span = tuple[int, int, Holder]
 
@@ -133,6 +137,11 @@ class StreamRanges:
             return self, [], []
         return self._spliced(first, last, new), [one[1] for one in old], [one[1] for one in new]
 
+    def filled(self, span: Span, stream_end: int) -> tuple[StreamRanges, list[Holder], list[Holder]]:
+        """With the span's holder where the span is owed; and the holders that went and came, as
+        `replaced`."""
+        return self.replaced([span], stream_end, _if_owed)
+
     def from_offset(self, offset: int, end: int) -> Iterator[tuple[int, int, Holder]]:
         """(start, end, holder) of the ranges from the one that holds `offset`; none when none does. `end`:
         the stream's."""
@@ -185,6 +194,10 @@ class StreamRanges:
     def _copied(self) -> StreamRanges:
         alive = slice(self._head, self._count)
         return StreamRanges(self._starts[alive], self._holders[alive], 0, len(self), self._last)
+
+
+def _if_owed(holder: Holder) -> Holder | None:
+    return holder if holder == OWED else None
 
 
 def _add(pieces: list[Piece], start: int, holder: Holder) -> None:

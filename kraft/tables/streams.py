@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from millrace.kraft.tables.owed_ranges import NO_OWED_RANGES, OwedRanges, OwedRangesEdit
 from millrace.kraft.tables.sorted_map import SortedMap, SortedMapEdit
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.stream_records import NextIdsRecord, StreamRecord, TrimStreamRecord
-from millrace.s3stream.ids import OpenedStream, StreamId, StreamRole
+from millrace.s3stream.ids import OpenedStream, StreamId, StreamRange, StreamRole
 
 CLOSED, OPEN = 0, 1  # StreamRecord.state
 ROLES = {int(role): role for role in StreamRole}
@@ -28,7 +29,8 @@ class StreamState(NamedTuple):
     node_id: int  # the owner, or the last one
     is_open: bool
     start: int
-    end: int  # of what is committed as objects; the owner's WAL may hold more
+    # of what is committed as objects, or owed by earlier owners' WALs; the owner's WAL may hold more
+    end: int
 
     def with_topic_id(self, topic_id: bytes) -> StreamState:
         """The same; one of hundreds of thousands, so in fewer steps than `_replace`."""
@@ -47,6 +49,7 @@ class Streams:
     partitions: SortedMap[tuple[bytes, int], RoleStreams]  # by (topic id, partition)
     open_on_node: SortedMap[tuple[int, StreamId], None]
     next_id: StreamId
+    owed: OwedRanges = NO_OWED_RANGES
 
     def get(self, stream_id: int) -> StreamState | None:
         return self.by_id.get(StreamId(stream_id))
@@ -75,6 +78,22 @@ class Streams:
                 return
             yield self.by_id[stream_id]
 
+    def are_in_log_of(self, node_id: int) -> bool:
+        """Whether the node's write-ahead log may hold what is in no object: of streams that it has open, or
+        that it has sealed and not uploaded yet."""
+        return any(self.open_on(node_id)) or any(self.owed.of_node(node_id))
+
+    def uncommitted_from(self, held: StreamRange) -> int:
+        """Where what of a node's range of a stream is in no object begins: in what it owes, or behind all
+        that is committed or owed."""
+        owed = (one for one in self.owed.of_stream(held.stream_id) if one.end > held.start)
+        return next((one.start for one in owed if one.start < held.end), self.by_id[held.stream_id].end)
+
+    def in_log_of(self, node_id: int) -> dict[StreamId, int]:
+        """Of each of these streams where what is in no object may begin."""
+        found = {stream.stream_id: stream.end for stream in self.open_on(node_id)}
+        return found | {owed.stream_id: owed.start for owed in self.owed.of_node(node_id)}
+
     def __len__(self) -> int:
         return len(self.by_id)
 
@@ -88,9 +107,16 @@ class StreamsEdit:
         self._partitions: SortedMapEdit[tuple[bytes, int], RoleStreams] = origin.partitions.edit()
         self._open_on_node: SortedMapEdit[tuple[int, StreamId], None] = origin.open_on_node.edit()
         self._next_id = origin.next_id
+        self.owed: OwedRangesEdit = origin.owed.edit()
 
     def done(self) -> Streams:
-        return Streams(self.by_id.done(), self._partitions.done(), self._open_on_node.done(), self._next_id)
+        return Streams(
+            self.by_id.done(),
+            self._partitions.done(),
+            self._open_on_node.done(),
+            self._next_id,
+            self.owed.done(),
+        )
 
     def apply_stream(self, record: StreamRecord) -> None:
         stream_id = StreamId(record.stream_id)
@@ -153,6 +179,7 @@ class StreamsEdit:
         assert record.start_offset >= stream.start, (record, stream)
         end = max(stream.end, record.start_offset)
         self.by_id[stream.stream_id] = stream._replace(start=record.start_offset, end=end)
+        self.owed.drop_below(stream.stream_id, record.start_offset)
 
     def apply_next_ids(self, record: NextIdsRecord) -> None:
         self._next_id = StreamId(max(self._next_id, record.next_stream_id))
@@ -166,6 +193,7 @@ class StreamsEdit:
     def remove(self, stream_id: StreamId) -> None:
         stream = self.by_id.pop(stream_id)
         assert stream is not None, stream_id
+        self.owed.drop_stream(stream_id)
         if stream.is_open:
             self._open_on_node.pop((stream.node_id, stream_id))
         key = stream.topic_id, stream.partition

@@ -7,7 +7,8 @@ from collections import Counter
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.configs import ResourceType
 from millrace.kraft.tables.objects import ObjectState
-from millrace.kraft.tables.ranges import SLOT_BITS, SLOTS
+from millrace.kraft.tables.owed_ranges import OWED_RANGES_MAX
+from millrace.kraft.tables.ranges import LOST, OWED, SLOT_BITS, SLOTS
 from millrace.kraft.tables.stream_set_groups import GONE
 from millrace.kraft.tables.topics import collision_key
 from millrace.s3stream.ids import ObjectId, ObjectKind
@@ -62,6 +63,8 @@ def check_ranges(image: MetadataImage) -> None:
         assert found[0][0] <= stream.start < found[0][1], (stream, ranges)
         for start, end, holder in found:
             assert start < end, (stream, ranges)
+            if holder in (OWED, LOST):
+                continue
             holders = objects.held_by(holder)
             assert holders, (stream, ranges)
             assert all(objects.by_id[one].state is ObjectState.COMMITTED for one in holders), (stream, ranges)
@@ -69,6 +72,30 @@ def check_ranges(image: MetadataImage) -> None:
             assert kinds == {bool(holder & SLOTS)}, (stream, ranges)
     for stream in image.streams.by_id.values():
         assert (stream.start < stream.end) == (stream.stream_id in objects.ranges), stream
+    check_owed(image)
+
+
+def check_owed(image: MetadataImage) -> None:
+    """What is owed is what no object holds: by one node each, in order, and named by its node."""
+    owed = image.streams.owed
+    by_node = {(one.node_id, one.stream_id): None for one in owed}
+    assert list(owed.by_node) == sorted(by_node)
+    assert len(by_node) == sum(1 for _ in owed)
+    for stream_id, ranges in image.objects.ranges.items():
+        stream, found = image.streams.by_id[stream_id], owed.of_stream(stream_id)
+        assert len(found) <= OWED_RANGES_MAX
+        low = stream.start  # what lies below it is nobody's, whatever is said of it
+        held = [(max(start, low), end) for start, end, holder in ranges.all(stream.end) if holder == OWED]
+        joined: list[tuple[int, int]] = []
+        for one in found:
+            assert stream.start < one.end <= stream.end
+            assert one.start < one.end
+            if joined and joined[-1][1] == one.start:
+                joined[-1] = joined[-1][0], one.end
+            else:
+                joined.append((max(one.start, low), one.end))
+        assert held == joined, (stream, ranges, found)
+    assert all(stream_id in image.objects.ranges for stream_id in owed.by_stream)
 
 
 def check_objects(image: MetadataImage) -> None:
