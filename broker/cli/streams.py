@@ -16,7 +16,7 @@ from millrace.broker.cli.inspecting import CANNOT_LOOK, look, parse_inspection, 
 from millrace.broker.cli.table import counted, table
 
 if TYPE_CHECKING:
-    from millrace.broker.inspection.inventory import KnownStream
+    from millrace.broker.inspection.inventory import Held, KnownStream
     from millrace.broker.inspection.opening import Inspected
 
 NOT_THERE = 1
@@ -61,15 +61,24 @@ async def tell(inspected: Inspected, given: argparse.Namespace) -> int:
         print(f"millrace: no stream {given.stream_id} in the metadata", file=sys.stderr)
         return NOT_THERE
     values = as_values(stream)
-    held = [{"start": one.start, "end": one.end, "objects": list(one.object_ids)} for one in stream.held]
+    held = [held_values(one) for one in stream.held]
     if given.json:
         print(json.dumps({**values, "held": held}, indent=1))
         return 0
     print(*(f"{name:<10} {value}" for name, value in values.items()), sep="\n")
-    rows = [(one.start, one.end, ", ".join(map(str, one.object_ids))) for one in stream.held]
+    rows = [(one.start, one.end, one.place) for one in stream.held]
     if rows:
         print("", *table(("start", "end", "in objects"), rows), sep="\n")
     return 0
+
+
+def held_values(held: Held) -> dict[str, Any]:
+    """`owed_by` is there only where no object has it: the node whose write-ahead log does, None where that
+    was given up."""
+    values: dict[str, Any] = {"start": held.start, "end": held.end, "objects": list(held.object_ids)}
+    if not held.object_ids:
+        values["owed_by"] = held.owed_by if held.owed_by >= 0 else None
+    return values
 
 
 def as_values(stream: KnownStream) -> dict[str, Any]:

@@ -77,7 +77,8 @@ def faults_of(stream: KnownStream, contents: Contents) -> Iterator[Fault]:
         if held.start > expected:
             yield Fault(expected, held.start, NO_OBJECT)
         expected = max(expected, held.start)
-        yield from _faults_within(stream.stream_id, held, expected, contents)
+        if held.object_ids:  # else it is owed by a write-ahead log, or was given up by an operator's word
+            yield from _faults_within(stream.stream_id, held, expected, contents)
         expected = max(expected, held.end)
     if expected < stream.end:
         yield Fault(expected, stream.end, NO_OBJECT)

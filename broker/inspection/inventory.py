@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.objects import ObjectState
+from millrace.kraft.tables.ranges import OWED
 from millrace.kraft.tables.stream_set_groups import Purpose
 from millrace.kraft.tables.streams import StreamState
 from millrace.protocol.dataclass import dataclass
@@ -39,12 +40,22 @@ class KnownObject:
 @dataclass(frozen=True, slots=True)
 class Held:
     """[start, end) of a stream is in these committed objects: in the one, or in some of several, whose
-    indexes know. `is_ordered`: an earlier one has lower offsets than a later one, as uploads have."""
+    indexes know. `is_ordered`: an earlier one has lower offsets than a later one, as uploads have. Without an
+    object it is in the write-ahead log of node `owed_by` alone, which has still to upload it; or, with -1
+    there, it was given up with such a log."""
 
     start: int
     end: int
     object_ids: tuple[ObjectId, ...]
     is_ordered: bool
+    owed_by: int = -1
+
+    @property
+    def place(self) -> str:
+        """Where it is, in words."""
+        if self.object_ids:
+            return ", ".join(map(str, self.object_ids))
+        return f"owed by node {self.owed_by}" if self.owed_by >= 0 else "given up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +145,11 @@ def _held(image: MetadataImage, stream: StreamState) -> Iterator[Held]:
     if ranges is None:
         return
     for start, end, holder in ranges.all(stream.end):
+        if holder == OWED:
+            for owed in image.streams.owed.of_stream(stream.stream_id):
+                if start <= owed.start < end:
+                    yield Held(owed.start, owed.end, (), True, owed.node_id)
+            continue
         object_ids = tuple(image.objects.held_by(holder))
         yield Held(start, end, object_ids, all(_is_upload(image, object_id) for object_id in object_ids))
 

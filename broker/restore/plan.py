@@ -170,9 +170,16 @@ def ranges_without(image: MetadataImage, missing: Sequence[ObjectId]) -> list[Mi
 
 
 def ranges_in_wal(image: MetadataImage, node_id: int, why: str) -> list[MissingRange]:
-    """Of partitions that the node had open: what was acknowledged and not committed was in its write-ahead
-    log alone."""
-    return ranges_behind(image, image.streams.open_on(node_id), why)
+    """Of partitions that the node had open, or of which it owed a range: what was acknowledged and not
+    committed was in its write-ahead log alone."""
+    found = ranges_behind(image, image.streams.open_on(node_id), why)
+    for owed in image.streams.owed.of_node(node_id):
+        stream = image.streams.by_id[owed.stream_id]
+        topic = image.topics.by_id(stream.topic_id)
+        if stream.role is StreamRole.DATA and topic is not None:
+            start = max(owed.start, stream.start)
+            found.append(MissingRange(topic.name, stream.partition, start, owed.end, why))
+    return found
 
 
 def ranges_behind(image: MetadataImage, streams: Iterable[StreamState], why: str) -> list[MissingRange]:

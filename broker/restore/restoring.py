@@ -456,7 +456,7 @@ class Restoring:
                 if before is None or epoch < before[1]:
                     seen.reopened[stream_id] = node_id, epoch
         for node_id, found in logs.items():
-            opened = {stream.stream_id for stream in image.streams.open_on(node_id)}
+            opened = set(image.streams.in_log_of(node_id))
             opened |= {stream_id for stream_id, (by, _) in seen.reopened.items() if by == node_id}
             closed = [
                 StreamRange(one.stream_id, one.start, one.end) for one in found if one.stream_id not in opened
