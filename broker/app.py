@@ -497,7 +497,7 @@ class Broker:
             await give_up_unknown(settings, self._runtime.disk, node.publisher.image, recovered, binding)
             say_behind_hole(recovered, node.publisher.image, settings.node_id)
             is_short = wal.has_given_up or wal.confirmed_end < binding.committed_end
-            if binding.is_lost or is_short or recovered.behind_hole:
+            if binding.is_lost or is_short or recovered.has_loss:
                 say_given_up(await client.accept_wal_loss())
 
         await storage.start(

@@ -52,6 +52,12 @@ from millrace.protocol.messages.open_partition_streams import (
 )
 from millrace.protocol.messages.prepare_objects import PrepareObjectsRequest, PrepareObjectsResponse
 from millrace.protocol.messages.remove_objects import RemoveObjectsRequest, RemoveObjectsResponse
+from millrace.protocol.messages.seal_streams import (
+    SealedStream,
+    SealStreamsRequest,
+    SealStreamsResponse,
+    StreamSeal,
+)
 from millrace.protocol.messages.trim_streams import StreamTrim, TrimStreamsRequest, TrimStreamsResponse
 from millrace.runtime.errors import Exhausted, Unavailable
 from millrace.s3stream.errors import CompactionRefused, StreamFenced, StreamMissing, UploadExpired
@@ -77,6 +83,8 @@ RETRY_FIRST_S, RETRY_MAX_S = 0.05, 5.0
 NODE_FENCED = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
 # A refusal that passes: the metadata log's disk is full, or a former owner has not closed its streams yet.
 RETRIED_CODES = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_CONTROLLER)
+# A stream is not sealed, and is to be closed once all of it is committed.
+NOT_SEALED = (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_RECORD_STATE)
 
 
 class ControllerClient:
@@ -89,6 +97,7 @@ class ControllerClient:
         self._incarnation = NO_UUID
         self._closes = StreamCloses(self._close_all)
         self._full: dict[int, str] = {}  # of the commands that wait for room in the metadata log, why
+        self._seals = StreamCloses(self._seal_all)
         self.broker_epoch = -1
 
     @property
@@ -190,10 +199,14 @@ class ControllerClient:
         request = GetOpeningStreamsRequest(self._node_id, self.broker_epoch)
         response: GetOpeningStreamsResponse = await self._ask(request)
         self._check_node(response.error_code)
-        return [
+        opened = [
             OpenedStream(StreamId(found.stream_id), found.epoch, found.start_offset, found.end_offset)
             for found in response.streams
         ]
+        for owed in response.owed:
+            bounds = owed.start_offset, owed.start_offset, owed.end_offset
+            opened.append(OpenedStream(StreamId(owed.stream_id), owed.epoch, *bounds))
+        return opened
 
     async def trim(self, stream_id: StreamId, epoch: int, new_start: int) -> None:
         request = TrimStreamsRequest(
@@ -206,12 +219,28 @@ class ControllerClient:
     async def close(self, stream_id: StreamId, epoch: int) -> None:
         _check_stream(await self._closes.close(stream_id, epoch), stream_id, epoch)
 
-    async def _close_all(self, streams: Sequence[tuple[StreamId, int]]) -> Sequence[ClosedStream]:
+    async def _close_all(self, streams: Sequence[tuple[int, ...]]) -> Sequence[ClosedStream]:
         request = CloseStreamsRequest(
             self._node_id, self.broker_epoch, [StreamClose(*one) for one in streams]
         )
         response: CloseStreamsResponse = await self._ask(request)
         self._check_node(response.error_code)
+        return response.streams
+
+    async def seal(self, stream_id: StreamId, epoch: int, end: int) -> bool:
+        """False also where the controllers do not know owed ranges, or not yet (millrace.version below 3)."""
+        code = await self._seals.close(stream_id, epoch, end)
+        if code in NOT_SEALED:
+            return False
+        _check_stream(code, stream_id, epoch)
+        return True
+
+    async def _seal_all(self, streams: Sequence[tuple[int, ...]]) -> Sequence[SealedStream]:
+        request = SealStreamsRequest(self._node_id, self.broker_epoch, [StreamSeal(*one) for one in streams])
+        response: SealStreamsResponse = await self._ask(request)
+        self._check_node(response.error_code)
+        if response.error_code:
+            return [SealedStream(one.stream_id, response.error_code) for one in request.streams]
         return response.streams
 
     # ObjectCatalog

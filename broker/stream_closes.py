@@ -1,4 +1,5 @@
-"""StreamCloses: closes of streams that are asked for at about the same time go to the controller together.
+"""StreamCloses: closes of streams, or seals, that are asked for at about the same time go to the controller
+together.
 
 A broker that hands over a thousand partitions closes three thousand streams. One request each would stand in
 the way of all else that shares the connection; and each would be a commit of its own. So one request is under
@@ -15,12 +16,12 @@ from itertools import islice
 from typing import Final
 
 from millrace.protocol.messages.close_streams import ClosedStream
-from millrace.s3stream.ids import StreamId
+from millrace.protocol.messages.seal_streams import SealedStream
 
 CLOSES_MAX: Final = 200  # in one request: two or three milliseconds of the controller that leads
 
-Close = tuple[StreamId, int]  # stream and epoch
-Send = Callable[[Sequence[Close]], Awaitable[Sequence[ClosedStream]]]
+Close = tuple[int, ...]  # stream and epoch; of a seal its end, too
+Send = Callable[[Sequence[Close]], Awaitable[Sequence[ClosedStream] | Sequence[SealedStream]]]
 
 
 class StreamCloses:
@@ -33,10 +34,10 @@ class StreamCloses:
         self._asked: dict[Close, list[asyncio.Future[int]]] = {}  # of the one that is under way
         self._sending: asyncio.Task[None] | None = None
 
-    async def close(self, stream_id: StreamId, epoch: int) -> int:
+    async def close(self, *close: int) -> int:
         """The code that the controller gave. Cancelled, the outcome is unknown."""
         outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault((stream_id, epoch), []).append(outcome)
+        self._waiting.setdefault(close, []).append(outcome)
         if self._sending is None:
             self._begin()
         try:
@@ -60,7 +61,7 @@ class StreamCloses:
     async def _send_next(self) -> None:
         """One request. It is made a step of the loop after the first stream was given: those that are closed
         together go together."""
-        streams: dict[StreamId, None] = {}  # of two epochs the later asked for goes with the next
+        streams: dict[int, None] = {}  # of two epochs the later asked for goes with the next
         for key in list(islice(self._waiting, CLOSES_MAX)):
             if key[0] in streams:
                 continue

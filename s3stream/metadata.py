@@ -26,8 +26,8 @@ from millrace.s3stream.ids import (
 
 class StreamCatalog(Protocol):
     async def opening_streams(self) -> list[OpenedStream]:
-        """Every stream this node has open, asked once at start with this node's new epoch: older epochs of
-        the node are fenced from then on."""
+        """Every stream this node has open, and those of which its WAL owes a range (with their sealed ends),
+        asked once at start with this node's new epoch: older epochs of the node are fenced from then on."""
         ...
 
     async def trim(self, stream_id: StreamId, epoch: int, new_start: int) -> None: ...
@@ -35,6 +35,12 @@ class StreamCatalog(Protocol):
     async def close(self, stream_id: StreamId, epoch: int) -> None:
         """The stream's end becomes its committed end: everything must have been uploaded and committed
         before."""
+        ...
+
+    async def seal(self, stream_id: StreamId, epoch: int, end: int) -> bool:
+        """Closes the stream at `end`: all below is durable in this node's WAL, which owes from now on what of
+        it is not committed. False, and nothing changed, where that cannot be: all of the stream has to be
+        committed, and then it is closed."""
         ...
 
 

@@ -6,9 +6,10 @@ end.
     -> WAL reset -> streams closed, or left to be closed while the node serves (left_open.py)
 
 Not here: finding the end of the WAL (wal/), the upload (uploader.py). Keeps true:
-  * a record is given up only when its stream is not open here any more or its offsets are committed already;
-    one that leaves a hole behind the committed end is OffsetGap, and the start fails, unless the loss is
-    accepted: what was acknowledged is never dropped in silence;
+  * a record is given up only when its stream is not open here any more, and nothing of it owed, or its
+    offsets are committed already; one that leaves a hole behind the committed end is OffsetGap, and the start
+    fails, unless the loss is accepted: what was acknowledged is never dropped in silence; so is a WAL that
+    lacks some of what it owes, whose end is known;
   * the WAL is reset only after everything was committed: a crash at any point is recovered by the next start;
   * memory holds three blocks of what is not yet committed, one that is read and PUT_AT_ONCE that are put,
     whatever the WAL's size: all of them in the log cache's bytes, and small beside a large log, so that the
@@ -59,6 +60,9 @@ class Recovered:
     behind_hole: dict[StreamId, StreamRange] = field(
         default_factory=dict, repr=False
     )  # given up by the operator's word: what lay before it is in no place that is known
+    not_found: dict[StreamId, StreamRange] = field(
+        default_factory=dict, repr=False
+    )  # given up likewise: the WAL owed it, and did not hold it
     closed_count: int = 0
     # Where the time went, one after another: until the first record was asked for; until the last one was
     # judged, uploads of what came before included; until all was committed; until streams were closed and the
@@ -67,6 +71,11 @@ class Recovered:
     read_s: float = 0.0
     flush_s: float = 0.0
     close_s: float = 0.0
+
+    @property
+    def has_loss(self) -> bool:
+        """Something was given up by the operator's word."""
+        return bool(self.behind_hole or self.not_found)
 
     @property
     def phases(self) -> dict[str, float]:
@@ -84,6 +93,8 @@ class ExpectedOffsets:
 
     def __init__(self, opened: Iterable[OpenedStream], *, is_loss_accepted: bool = False) -> None:
         self._is_loss_accepted = is_loss_accepted
+        opened = list(opened)
+        self._sealed = {one.stream_id: one.sealed_end for one in opened if one.sealed_end is not None}
         self._committed = {stream.stream_id: max(stream.start, stream.end) for stream in opened}
         self._expected = dict(self._committed)
 
@@ -105,10 +116,23 @@ class ExpectedOffsets:
             return False
         if entry.base_offset != expected:
             raise OffsetGap(entry.stream_id, expected, entry.base_offset)
+        if entry.end > self._sealed.get(entry.stream_id, entry.end):
+            raise OffsetGap(entry.stream_id, self._sealed[entry.stream_id], entry.end)
         self._expected[entry.stream_id] = entry.end
         recovered.accepted_count += 1
         recovered.accepted_bytes += entry.length_bytes
         return True
+
+    def end(self, recovered: Recovered) -> None:
+        """All of the WAL was judged. Raises OffsetGap where it lacks some of what it owes; where the loss is
+        accepted, that is told."""
+        for stream_id, sealed_end in self._sealed.items():
+            found_end = self._expected[stream_id]
+            if found_end == sealed_end:
+                continue
+            if not self._is_loss_accepted:
+                raise OffsetGap(stream_id, found_end, sealed_end)
+            recovered.not_found[stream_id] = StreamRange(stream_id, found_end, sealed_end)
 
 
 def _note(ranges: dict[StreamId, StreamRange], entry: EntryHeader) -> None:
@@ -132,20 +156,20 @@ async def recover(
     """`records` are the WAL's, None when they were read and given up. `before_close` runs when all is
     committed and before any stream is closed: which streams are open still tells what was lost; where it
     raises, the WAL stays as it is. `is_loss_accepted`: records behind a hole are given up, and told in
-    `behind_hole`. On return the WAL is empty, every stream that was open is closed, and
-    `cache` holds the newest of what was recovered. `leave_open`: where there is one it is given the streams,
-    if they are more than CLOSED_AT_START_MAX, and none is closed. Cancelled or failed at any point, nothing
-    is lost."""
+    `behind_hole`, and what is owed and is not there in `not_found`. On return the WAL is empty, every stream
+    that was open is closed, and `cache` holds the newest of what was recovered. `leave_open`: where there is
+    one it is given the streams, if they are more than CLOSED_AT_START_MAX, and none is closed. Cancelled or
+    failed at any point, nothing is lost."""
     recovered = Recovered()
     lap = Laps()
     opened = await catalog.opening_streams()
     recovered.open_s = lap.seconds()
     flush = Flush(uploader, cache)
     try:
+        expected = ExpectedOffsets(opened, is_loss_accepted=is_loss_accepted)
         if records is not None:
-            await _read(
-                records, ExpectedOffsets(opened, is_loss_accepted=is_loss_accepted), recovered, flush, bounds
-            )
+            await _read(records, expected, recovered, flush, bounds)
+        expected.end(recovered)
         recovered.read_s = lap.seconds()
         cache.seal()
         for block in cache.take_sealed():
@@ -159,7 +183,7 @@ async def recover(
     # In this order: a closed stream's entries are taken no more, so what counts has to be settled before the
     # first is closed. A log whose former owner has a write under way is not, before its reset.
     await wal.reset()
-    streams = [(stream.stream_id, stream.epoch) for stream in opened]
+    streams = [(stream.stream_id, stream.epoch) for stream in opened if stream.sealed_end is None]
     if leave_open is not None and len(streams) > CLOSED_AT_START_MAX:
         leave_open(streams)
     else:

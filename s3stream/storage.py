@@ -39,6 +39,7 @@ from millrace.s3stream.ownership import UNOWNED, AckGate, Ownership
 from millrace.s3stream.read_accumulator import ReadAccumulator
 from millrace.s3stream.recovery import Recovered, close_in_catalog, recover, recovery_bounds
 from millrace.s3stream.room import RoomQueue
+from millrace.s3stream.sealed_streams import SealedStreams
 from millrace.s3stream.stream import Append, Stream
 from millrace.s3stream.traffic import EngineStores
 from millrace.s3stream.uploader import Uploader, no_wait
@@ -136,6 +137,7 @@ class Storage:
         )
         self.damaged = DamagedReads()
         self._streams: dict[int, Stream] = {}
+        self.sealed = SealedStreams()
         self._gate = gate
         self._held_ends: deque[int] = deque()  # of groups that are durable and may not be told yet
         self._releasing: asyncio.Task[None] | None = None
@@ -266,6 +268,7 @@ class Storage:
         nobody's any more."""
         stream_id = opened.stream_id
         assert stream_id not in self._streams, f"stream {stream_id} is open"
+        assert stream_id not in self.sealed, f"stream {stream_id} is owed"
         stream = Stream(self, opened)
         if self.log_cache.end_of(stream_id) not in (None, stream.next_offset):
             # Another node wrote it meanwhile.
@@ -295,11 +298,51 @@ class Storage:
             finally:
                 self._streams.pop(stream.stream_id, None)
 
+    async def seal_stream(self, stream: Stream) -> None:
+        """On return metadata has the stream closed at its true end, and others may go on with it; what of it
+        is not committed is owed by the WAL, and its upload is under way. Where metadata takes no seal, it is
+        closed as by `close_stream`. Cancelled, it takes no appends, and may be open there or sealed."""
+        stream.is_closed = True
+        while stream.confirmed_end < stream.next_offset:
+            await self._wait_for(self._confirmed)
+        if stream.committed_end == stream.next_offset or stream.is_fenced:
+            await self.close_stream(stream)
+            return
+        try:
+            await self.trim_catalog(stream)
+            is_sealed = await self._catalog.seal(stream.stream_id, stream.epoch, stream.next_offset)
+        except (StreamMissing, StreamFenced) as error:
+            self._streams.pop(stream.stream_id, None)
+            if isinstance(error, StreamFenced):
+                raise
+            log.info("stream %d was deleted before it was sealed", stream.stream_id)
+            return
+        if not is_sealed:
+            await self.close_stream(stream)
+        elif self._streams.pop(stream.stream_id, None) is stream:
+            self.sealed.add(stream)
+            self._late_trims.pop(stream.stream_id, None)  # they are the next owner's
+            if stream.stream_id in self.log_cache.active.runs:
+                self._force_soon()
+
+    async def until_uploaded(self, stream_ids: Iterable[StreamId]) -> None:
+        """Returns once the WAL owes none of these: before one of them is opened again. Raises Closed when the
+        engine has failed."""
+        waiting = list(stream_ids)
+        while any(stream_id in self.sealed for stream_id in waiting):
+            await self._wait_for(self._uploaded)
+
+    async def read_sealed(self, stream_id: StreamId, epoch: int, start: int, max_bytes: int) -> list[Entry]:
+        """Entries of what the WAL owes of a stream, for its next owner, as Stream.fetch gives them; from
+        memory, where all is that is not uploaded. Raises StreamFenced where it owes nothing of it."""
+        stream = self.sealed.at_epoch(stream_id, epoch)
+        return await stream.fetch(start, stream.confirmed_end, max_bytes)
+
     async def drop_streams(self, stream_ids: Iterable[StreamId]) -> None:
         """Handles are void, caches forget them. Only once metadata has deleted them: what was not uploaded is
         given up."""
         for stream_id in stream_ids:
-            stream = self._streams.pop(stream_id, None)
+            stream = self._streams.pop(stream_id, None) or self.sealed.drop(stream_id)
             if stream is not None:
                 stream.is_closed = stream.is_fenced = True
             self.log_cache.drop(stream_id)
@@ -513,6 +556,7 @@ class Storage:
     def _on_uploaded(self, block: CacheBlock) -> None:
         self._uploaded_end = block.wal_end
         for run in block.runs.values():
+            self.sealed.note_committed(run.stream_id, run.end)
             stream = self._streams.get(run.stream_id)
             if stream is not None and run.end <= stream.confirmed_end:
                 stream.committed_end = max(stream.committed_end, run.end)
@@ -596,7 +640,8 @@ class Storage:
 
     def not_uploaded(self) -> tuple[list[StreamRange], int]:
         """What is acknowledged and in the WAL alone, by stream, and how many bytes of payload that is."""
-        streams = [one for one in self._streams.values() if one.committed_end < one.confirmed_end]
+        held = (*self._streams.values(), *self.sealed)
+        streams = [one for one in held if one.committed_end < one.confirmed_end]
         ranges = [StreamRange(one.stream_id, one.committed_end, one.confirmed_end) for one in streams]
         return ranges, sum(block.payload_bytes for block in self.log_cache.blocks if not block.is_free)
 

@@ -78,6 +78,8 @@ class StreamHome(Protocol):
 
     async def close_stream(self, stream: Stream) -> None: ...
 
+    async def seal_stream(self, stream: Stream) -> None: ...
+
 
 class Stream:
     __slots__ = (
@@ -207,6 +209,11 @@ class Stream:
         """Takes no more appends, uploads and commits what there is, then gives the stream up to the next
         owner."""
         await self._storage.close_stream(self)
+
+    async def seal(self) -> None:
+        """Takes no more appends, and gives the stream up to the next owner at once: what is not committed of
+        it, the write-ahead log owes."""
+        await self._storage.seal_stream(self)
 
     def _bounded(self, start: int, end: int) -> int:
         """The end of what may be read; raises when `start` is not in the stream."""

@@ -277,6 +277,8 @@ class CatalogStream:
         self.start = 0
         self.end = 0
         self.is_open = True
+        self.node = ""  # that has, or had, it open
+        self.owed: dict[str, tuple[int, int, int]] = {}  # by node: (start, end, epoch)
         self.objects: list[ObjectHint] = []
 
 
@@ -337,6 +339,12 @@ class MemoryCatalog:
         await self._meet("close")
         self._owned(stream_id, epoch).is_open = False
         self.closed.append(stream_id)
+
+    async def seal(self, stream_id: StreamId, epoch: int, end: int) -> bool:
+        """Refused where one node alone uses the catalog: nobody else would go on with it."""
+        await self._meet("seal")
+        self._owned(stream_id, epoch)
+        return False
 
     async def prepare(self, count: int, ttl_ms: int) -> ObjectId:
         await self._meet("prepare")

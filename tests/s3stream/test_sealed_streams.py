@@ -1,0 +1,380 @@
+"""Streams that are given to their next owner before they are uploaded: who acknowledges, who uploads, what a
+restart of either finds, and what is read of which."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from millrace.s3stream.errors import OffsetGap, StreamFenced
+from millrace.s3stream.ids import (
+    ObjectHint,
+    ObjectId,
+    ObjectKind,
+    OpenedStream,
+    StreamId,
+    StreamRange,
+    UploadCommit,
+)
+from millrace.s3stream.storage import Storage
+from millrace.s3stream.stream import Stream
+from tests.s3stream.build import CatalogStream, MemoryCatalog, World, append, run
+
+STREAM = StreamId(1)
+
+
+class NodeCatalog(MemoryCatalog):
+    """One node's view of a catalog that several nodes use: streams are sealed, and what is owed is committed
+    by its node alone."""
+
+    def __init__(self, node: str, shared: NodeCatalog | None = None) -> None:
+        super().__init__()
+        self.node = node
+        self._first = self if shared is None else shared
+        if shared is not None:
+            self.streams = shared.streams
+            self.prepared, self.committed, self.commits = shared.prepared, shared.committed, shared.commits
+        self.seals: list[tuple[int, int]] = []
+        self.is_sealing = True
+
+    def open(self, stream_id: int) -> OpenedStream:
+        stream = self.streams.get(stream_id)
+        assert stream is None or self.node not in stream.owed, f"{self.node} owes some of {stream_id}"
+        opened = super().open(stream_id)
+        self.streams[stream_id].node = self.node
+        return opened
+
+    async def opening_streams(self) -> list[OpenedStream]:
+        opened = [
+            OpenedStream(StreamId(key), s.epoch, s.start, s.end)
+            for key, s in self.streams.items()
+            if s.is_open and s.node == self.node
+        ]
+        for key, stream in self.streams.items():
+            if self.node in stream.owed:
+                start, end, epoch = stream.owed[self.node]
+                opened.append(OpenedStream(StreamId(key), epoch, start, start, end))
+        return opened
+
+    async def seal(self, stream_id: StreamId, epoch: int, end: int) -> bool:
+        await self._meet("seal")
+        stream = self._owned(stream_id, epoch)
+        if not self.is_sealing:
+            return False
+        self.seals.append((stream_id, end))
+        if stream.is_open:
+            if end > stream.end:
+                stream.owed[self.node] = stream.end, end, epoch
+            stream.is_open, stream.end = False, end
+        return True
+
+    async def prepare(self, count: int, ttl_ms: int) -> ObjectId:
+        await self._meet("prepare")
+        first = self._first._next_object
+        self._first._next_object += count
+        self.prepared |= dict.fromkeys(range(first, first + count))
+        return ObjectId(first)
+
+    def _check_ranges(self, commit: UploadCommit) -> None:
+        for span in [*commit.ranges, *(made.range for made in commit.stream_objects)]:
+            stream = self.streams.get(span.stream_id)
+            if stream is None:
+                continue
+            owed = stream.owed.get(self.node)
+            if owed is not None:
+                assert (span.start, span.end <= owed[1]) == (owed[0], True), (span, owed)
+            else:
+                assert stream.is_open
+                assert (stream.node, span.start) == (self.node, stream.end), (span, vars(stream))
+
+    def _advance(self, span: StreamRange, object_id: ObjectId, kind: ObjectKind, size_bytes: int) -> None:
+        stream = self.streams.get(span.stream_id)
+        if stream is None:
+            return
+        stream.objects.append(ObjectHint(object_id, kind, size_bytes, span.start, span.end))
+        stream.objects.sort(key=lambda hint: hint.start)
+        owed = stream.owed.pop(self.node, None)
+        if owed is None:
+            stream.end = span.end
+        elif span.end < owed[1]:
+            stream.owed[self.node] = span.end, owed[1], owed[2]
+
+
+class Pair:
+    """Two nodes on one store and one catalog, each with a log of its own."""
+
+    def __init__(self) -> None:
+        self.old, self.new = World(), World()
+        self.old.catalog = first = NodeCatalog("old")
+        self.new.catalog = NodeCatalog("new", first)
+        self.new.store = self.old.store
+        self.is_away = False
+        self._back = asyncio.Event()
+
+        async def wait() -> None:
+            await self._back.wait()
+
+        self.old.store.fault = lambda operation, key: wait() if self.is_away else None
+
+    def away(self) -> None:
+        """The store takes nothing for a while."""
+        self.is_away = True
+
+    def back(self) -> None:
+        self.is_away = False
+        self._back.set()
+        self._back = asyncio.Event()
+
+    @property
+    def stream(self) -> CatalogStream:
+        return self.old.catalog.streams[STREAM]
+
+
+def opened(world: World, engine: Storage) -> Stream:
+    return engine.open_stream(world.catalog.open(STREAM))
+
+
+async def write(stream: Stream, count: int) -> None:
+    for _ in range(count):
+        await append(stream, b"%03d" % stream.next_offset)
+
+
+async def texts(stream: Stream, start: int, end: int) -> list[bytes]:
+    found: list[bytes] = []
+    while start < end:
+        entries = await stream.fetch(start, end, 1 << 20)
+        found += [bytes(entry.data) for entry in entries]
+        start = entries[-1].end
+    return found
+
+
+def numbered(start: int, end: int) -> list[bytes]:
+    return [b"%03d" % offset for offset in range(start, end)]
+
+
+def test_the_next_owner_writes_before_the_upload() -> None:
+    """While the store takes nothing: the stream is sealed, opened elsewhere at its end in a later epoch, and
+    written on. When the store is back, what was owed is committed by its node; then all is in objects."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old, new = await pair.old.started(), await pair.new.started()
+        stream = opened(pair.old, old)
+        await write(stream, 10)
+        pair.away()
+        await stream.seal()
+        assert pair.stream.owed == {"old": (0, 10, 0)}
+        following = opened(pair.new, new)
+        assert (following.epoch, following.next_offset, following.committed_end) == (1, 10, 10)
+        await write(following, 5)
+        assert following.confirmed_end == 15
+        assert STREAM in old.sealed
+        ranges, _ = old.not_uploaded()
+        assert ranges == [StreamRange(STREAM, 0, 10)]
+        pair.back()
+        await old.until_uploaded([STREAM])
+        assert (pair.stream.owed, len(old.sealed)) == ({}, 0)
+        assert await new.upload_all(1000)
+        new.drop_caches()
+        assert await texts(following, 0, 15) == numbered(0, 15)
+        for engine in (old, new):
+            await engine.close(1000)
+
+    run(scenario())
+
+
+def test_what_was_in_flight_is_sealed_too() -> None:
+    """Appends that are not durable yet are waited for, and no further one is taken."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        pair.old.wal.is_auto = False
+        old = await pair.old.started()
+        stream = opened(pair.old, old)
+        stream.append(1, (b"000",))
+        sealing = asyncio.ensure_future(stream.seal())
+        await asyncio.sleep(0.01)
+        assert pair.stream.is_open
+        with pytest.raises(Exception, match="closed"):
+            stream.append(1, (b"001",))
+        pair.old.wal.confirm()
+        await sealing
+        assert pair.stream.end == 1
+        await old.close(1000)
+
+    run(scenario())
+
+
+def test_a_stream_that_is_uploaded_is_closed() -> None:
+    """Nothing is sealed where nothing is owed."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old = await pair.old.started()
+        stream = opened(pair.old, old)
+        await write(stream, 3)
+        assert await old.upload_all(1000)
+        await stream.seal()
+        catalog: Any = pair.old.catalog
+        assert (catalog.seals, pair.old.catalog.closed, pair.stream.is_open) == ([], [STREAM], False)
+        await old.close(1000)
+
+    run(scenario())
+
+
+def test_a_refused_seal_uploads_first() -> None:
+    """Where metadata takes none, the stream stays open until all of it is committed."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old = await pair.old.started()
+        catalog: Any = pair.old.catalog
+        catalog.is_sealing = False
+        stream = opened(pair.old, old)
+        await write(stream, 3)
+        pair.away()
+        sealing = asyncio.ensure_future(stream.seal())
+        await asyncio.sleep(0.05)
+        assert pair.stream.is_open
+        pair.back()
+        await sealing
+        assert (pair.stream.is_open, pair.stream.end, len(old.sealed)) == (False, 3, 0)
+        await old.close(1000)
+
+    run(scenario())
+
+
+def test_an_owner_that_is_killed_commits_what_it_owes() -> None:
+    """Its next start finds the range in its log, uploads it, and closes nothing that is another's by then."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old, new = await pair.old.started(), await pair.new.started()
+        stream = opened(pair.old, old)
+        await write(stream, 10)
+        pair.away()
+        await stream.seal()
+        following = opened(pair.new, new)
+        await write(following, 5)
+        await pair.old.crash(old)
+        pair.back()
+        again = await pair.old.started()
+        assert (again.recovered.accepted_count, again.recovered.closed_count) == (10, 0)
+        assert (pair.stream.owed, pair.stream.is_open, pair.stream.node) == ({}, True, "new")
+        assert pair.old.wal.used_bytes == 0
+        assert await new.upload_all(1000)
+        new.drop_caches()
+        assert await texts(following, 0, 15) == numbered(0, 15)
+        for engine in (again, new):
+            await engine.close(1000)
+
+    run(scenario())
+
+
+def test_a_log_that_lacks_what_it_owes_is_refused() -> None:
+    """The end of what is owed is known, so that a loss at the log's end is seen, which of an open stream it
+    is not. With the loss accepted, what is there is committed, and the rest told."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old = await pair.old.started()
+        stream = opened(pair.old, old)
+        await write(stream, 10)
+        pair.away()
+        await stream.seal()
+        await pair.old.crash(old)
+        pair.back()
+        del pair.old.wal.records[-3:]
+        with pytest.raises(OffsetGap) as refused:
+            await pair.old.started()
+        assert (refused.value.expected, refused.value.found) == (7, 10)
+        assert pair.stream.owed == {"old": (0, 10, 0)}, "nothing was changed"
+        engine = pair.old.engine()
+        await engine.start(is_loss_accepted=True)
+        assert pair.stream.owed == {"old": (7, 10, 0)}, "what is there is committed"
+        assert engine.recovered.not_found == {STREAM: StreamRange(STREAM, 7, 10)}
+        assert engine.recovered.has_loss
+        await engine.close(1000)
+
+    run(scenario())
+
+
+def test_it_moves_on_before_it_is_uploaded() -> None:
+    """Twice, over a store that takes nothing: each node owes its own, and what one has committed is not in
+    the other's way. The first gets it back once it owes nothing."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old, new = await pair.old.started(), await pair.new.started()
+        stream = opened(pair.old, old)
+        await write(stream, 10)
+        pair.away()
+        await stream.seal()
+        following = opened(pair.new, new)
+        await write(following, 5)
+        await following.seal()
+        assert pair.stream.owed == {"old": (0, 10, 0), "new": (10, 15, 1)}
+        coming = asyncio.ensure_future(old.until_uploaded([STREAM]))
+        await asyncio.sleep(0.01)
+        assert not coming.done()
+        pair.back()
+        await coming
+        await new.until_uploaded([STREAM])
+        again = opened(pair.old, old)
+        await write(again, 2)
+        assert await old.upload_all(1000)
+        old.drop_caches()
+        assert await texts(again, 0, 17) == numbered(0, 17)
+        for engine in (old, new):
+            await engine.close(1000)
+
+    run(scenario())
+
+
+def test_what_is_owed_is_read_from_its_node() -> None:
+    """From memory while it is not uploaded, in the epoch under which it was written; then no more: it is in
+    objects."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old = await pair.old.started()
+        stream = opened(pair.old, old)
+        await write(stream, 10)
+        pair.away()
+        await stream.seal()
+        entries = await old.read_sealed(STREAM, 0, 4, 1 << 20)
+        assert [bytes(entry.data) for entry in entries] == numbered(4, 10)
+        assert [entry.epoch for entry in entries] == [0] * 6
+        with pytest.raises(StreamFenced):
+            await old.read_sealed(STREAM, 1, 4, 100)
+        with pytest.raises(StreamFenced):
+            await old.read_sealed(StreamId(2), 0, 4, 100)
+        pair.back()
+        await old.until_uploaded([STREAM])
+        with pytest.raises(StreamFenced):
+            await old.read_sealed(STREAM, 0, 4, 100)
+        await old.close(1000)
+
+    run(scenario())
+
+
+def test_a_deleted_stream_is_owed_no_more() -> None:
+    """Deleted before it is uploaded: what its node has of it is passed over, and nothing waits for it."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old = await pair.old.started()
+        stream = opened(pair.old, old)
+        await write(stream, 3)
+        pair.away()
+        await stream.seal()
+        pair.old.catalog.delete(STREAM)
+        await old.drop_streams([STREAM])
+        await old.until_uploaded([STREAM])
+        pair.back()
+        assert await old.upload_all(1000)
+        await old.close(1000)
+
+    run(scenario())
