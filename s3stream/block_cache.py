@@ -21,7 +21,7 @@ from millrace.runtime.objectstore import ObjectMissing
 from millrace.s3stream.block_loader import BlockKey, BlockLoader, CachedBlock
 from millrace.s3stream.block_lru import BlockLru
 from millrace.s3stream.config import StreamSettings
-from millrace.s3stream.errors import ObjectCorrupt, OffsetGap
+from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, RangeLost, RangeOwed
 from millrace.s3stream.finder import FoundBlocks, ObjectFinder
 from millrace.s3stream.metadata import ObjectCatalog
 from millrace.s3stream.objects.format import INT64_MAX
@@ -89,7 +89,7 @@ class BlockCache:
 
     async def read(self, accumulator: ReadAccumulator) -> None:
         """Fills the accumulator from objects, up to its end. On return it is full, or at least one entry
-        richer. Cancelling loses nothing."""
+        richer. Raises RangeOwed, RangeLost where no object holds the first. Cancelling loses nothing."""
         start, left_bytes = accumulator.next_offset, accumulator.left_bytes
         await self._read_patiently(accumulator)
         if accumulator.has_loaded:
@@ -144,7 +144,7 @@ class BlockCache:
                 if accumulator.entries:
                     return
                 await asyncio.sleep(pause_ms / 1000)
-            except (ObjectCorrupt, Unavailable):
+            except (ObjectCorrupt, RangeLost, Unavailable):
                 if accumulator.entries:
                     return
                 raise
@@ -224,7 +224,7 @@ class BlockCache:
                     found = await self.finder.find_some(
                         stream_id, offset, INT64_MAX, left_bytes, OBJECTS_AT_A_TIME
                     )
-                except (ObjectMissing, OffsetGap):
+                except (ObjectMissing, OffsetGap, RangeOwed, RangeLost):
                     # the end of what is committed, or an object that is gone: who reads there looks again
                     return
                 self._load_ahead(found, reader)

@@ -1,6 +1,7 @@
 """The stream engine's errors.
 
     Fenced      <- StreamFenced       a newer epoch owns the stream, or the node
+    Unavailable <- RangeOwed          an earlier owner's write-ahead log alone has it, and does not give it
     MillraceError
                 <- StreamMissing      no stream has that id: never created, or deleted
                 <- OffsetTrimmed      asked for below the stream's start
@@ -10,6 +11,7 @@
                                       another, put again
     Corrupt     <- ObjectCorrupt      stored bytes fail their check or their layout; never retried
                 <- OffsetGap          entries of a stream do not continue: what lay between was lost
+                <- RangeLost          an operator gave it up with a write-ahead log: readers step over it
 
 StreamMissing and the two offset errors have no remedy but another question: the caller turns them into an
 answer. `ObjectMissing` (Corrupt) is the store's own, in runtime/objectstore.py.
@@ -17,7 +19,7 @@ answer. `ObjectMissing` (Corrupt) is the store's own, in runtime/objectstore.py.
 
 from __future__ import annotations
 
-from millrace.runtime.errors import Corrupt, Fenced, MillraceError
+from millrace.runtime.errors import Corrupt, Fenced, MillraceError, Unavailable
 
 
 class StreamFenced(Fenced):
@@ -111,3 +113,32 @@ class OffsetGap(Corrupt):
 
     def __str__(self) -> str:
         return f"stream {self.stream_id} should go on at offset {self.expected}, and goes on at {self.found}"
+
+
+class RangeOwed(Unavailable):
+    """[start, end) of a stream, in which the offset asked for lies."""
+
+    def __init__(self, stream_id: int, start: int, end: int, why: str = "") -> None:
+        super().__init__(stream_id, start, end, why)
+        self.stream_id = stream_id
+        self.start = start
+        self.end = end
+        self.why = why
+
+    def __str__(self) -> str:
+        where = "in the write-ahead log of an earlier owner alone"
+        why = f": {self.why}" if self.why else ""
+        return f"offsets [{self.start}, {self.end}) of stream {self.stream_id} are {where}{why}"
+
+
+class RangeLost(Corrupt):
+    """[start, end) of a stream, in which the offset asked for lies. It never leaves the engine."""
+
+    def __init__(self, stream_id: int, start: int, end: int) -> None:
+        super().__init__(stream_id, start, end)
+        self.stream_id = stream_id
+        self.start = start
+        self.end = end
+
+    def __str__(self) -> str:
+        return f"offsets [{self.start}, {self.end}) of stream {self.stream_id} were given up"

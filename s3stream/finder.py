@@ -23,8 +23,8 @@ from millrace.protocol.dataclass import dataclass
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.objectstore import ObjectMissing, ObjectStore, StoreDenied
 from millrace.s3stream.block_lru import BlockLru
-from millrace.s3stream.errors import ObjectCorrupt, OffsetGap
-from millrace.s3stream.ids import ObjectHint, ObjectId, ObjectKind, StreamId
+from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, RangeLost, RangeOwed
+from millrace.s3stream.ids import LOST_RANGE, OWED_RANGE, ObjectHint, ObjectId, ObjectKind, StreamId
 from millrace.s3stream.metadata import ObjectCatalog
 from millrace.s3stream.objects.format import BlockRef
 from millrace.s3stream.objects.keys import object_key
@@ -60,10 +60,12 @@ class ObjectFinder:
 
     async def find(self, stream_id: int, start: int, end: int, max_bytes: int) -> FoundBlocks:
         """Blocks of [start, end) as ObjectIndex.find gives them. ObjectMissing when metadata knows no object
-        or the store has it not, OffsetGap when none of those that it knows holds `start`."""
+        or the store has it not, OffsetGap when none of those that it knows holds `start`, RangeOwed and
+        RangeLost when it says that none does."""
         hints = holding(self._objects.candidates(StreamId(stream_id), start, 1), start)
         if not hints:
             raise ObjectMissing(f"(stream {stream_id}, offset {start})")
+        check_held(hints[0], stream_id)
         if hints[0].kind is ObjectKind.COMPOSITE:
             return await self._find_linked(hints[0], stream_id, start, end, max_bytes)
         for hint in hints:
@@ -78,7 +80,8 @@ class ObjectFinder:
         """Loads, at one time, the indexes of about `limit` objects that hold what follows `offset`: who reads
         on finds it in them without asking the store. What cannot be loaded is met by who needs it."""
         hints = self._objects.candidates(StreamId(stream_id), offset, limit)
-        singles = [hint for hint in hints if hint.kind is not ObjectKind.COMPOSITE][:limit]
+        held = [hint for hint in hints if hint.object_id not in (OWED_RANGE, LOST_RANGE)]
+        singles = [hint for hint in held if hint.kind is not ObjectKind.COMPOSITE][:limit]
         readers = [self._reader(hint.object_id, hint.size_bytes, hint.writer) for hint in singles]
         await asyncio.gather(*(self._load_index(*one) for one in zip(singles, readers, strict=True)))
 
@@ -97,7 +100,7 @@ class ObjectFinder:
                 await self.warm(stream_id, start, objects_max - 1)
             try:
                 found.append(await self.find(stream_id, start, end, max_bytes))
-            except (ObjectMissing, OffsetGap):
+            except (ObjectMissing, OffsetGap, RangeOwed, RangeLost):
                 break  # the end of what is committed, or an object that is gone: who reads there looks again
         return found
 
@@ -109,6 +112,7 @@ class ObjectFinder:
         hints = holding(self._objects.candidates(StreamId(stream_id), offset, 1), offset)
         if not hints:
             raise ObjectMissing(f"(stream {stream_id}, offset {offset})")
+        check_held(hints[0], stream_id)
         if hints[0].kind is ObjectKind.COMPOSITE:
             return await self._resume_in_composite(hints[0], stream_id, offset)
         readers = [self._reader(hint.object_id, hint.size_bytes, hint.writer) for hint in hints]
@@ -193,6 +197,14 @@ class ObjectFinder:
             )
             self._readers.put(object_id, reader, READER_OVERHEAD_BYTES)
         return reader
+
+
+def check_held(hint: ObjectHint, stream_id: int) -> None:
+    """Raises RangeOwed, RangeLost where no object holds it."""
+    if hint.object_id == OWED_RANGE:
+        raise RangeOwed(stream_id, hint.start, hint.end)
+    if hint.object_id == LOST_RANGE:
+        raise RangeLost(stream_id, hint.start, hint.end)
 
 
 def holding(hints: Sequence[ObjectHint], offset: int) -> list[ObjectHint]:

@@ -19,9 +19,11 @@ from millrace.s3stream.ids import (
     StreamBounds,
     StreamId,
     StreamObjectInfo,
+    StreamRange,
     StreamSetInfo,
     UploadCommit,
 )
+from millrace.s3stream.objects.format import Entry
 
 
 class StreamCatalog(Protocol):
@@ -62,6 +64,17 @@ class ObjectCatalog(Protocol):
         Those that may hold `offset` itself come first and all of them, four at most; together with what
         follows about `limit`. From the local image: no waiting.
         """
+        ...
+
+
+class OwedReader(Protocol):
+    """Gives what earlier owners' write-ahead logs alone have of a stream (broker/owed_reads.py)."""
+
+    async def read(self, wanted: StreamRange, max_bytes: int) -> Sequence[Entry]:
+        """Entries from the one that holds the start of `wanted` on, the first whole, further ones while they
+        fit; none when metadata says by now that it is owed no more: who asks looks there again. Their
+        checksums, stream and epoch were compared. Raises RangeOwed where they are not to be had in time.
+        Cancelling loses nothing."""
         ...
 
 

@@ -50,6 +50,11 @@ class ReadAccumulator:
         if next_offset >= end or (left <= 0 and found):
             self.is_full = True
 
+    def skip_to(self, offset: int) -> None:
+        """Nothing has what lies below: entries go on behind it."""
+        self.next_offset = max(self.next_offset, offset)
+        self.is_full |= self.next_offset >= self.end
+
     def adopt(self, other: ReadAccumulator) -> None:
         """Takes over what another one gathered, which began where this one stands: checked there, not looked
         at again. Raises OffsetGap where it began elsewhere."""

@@ -35,6 +35,7 @@ from millrace.s3stream.left_open import LeftOpen
 from millrace.s3stream.log_cache import CacheBlock, LogCache, SealBounds
 from millrace.s3stream.metadata import ObjectCatalog, StreamCatalog
 from millrace.s3stream.objects.format import ENTRY_HEADER_BYTES, Entry
+from millrace.s3stream.owed_reads import OwedReads
 from millrace.s3stream.ownership import UNOWNED, AckGate, Ownership
 from millrace.s3stream.read_accumulator import ReadAccumulator
 from millrace.s3stream.recovery import Recovered, close_in_catalog, recover, recovery_bounds
@@ -123,6 +124,7 @@ class Storage:
         self._seal_bounds = recovery_bounds(settings)
         self.log_cache = LogCache(settings.log_cache_bytes, settings.streams_per_upload)
         self.block_cache = BlockCache(stores, objects, settings, cluster_id)
+        self.owed_reads = OwedReads(self.block_cache)
         self.uploader = Uploader(
             stores.upload,
             objects,
@@ -154,8 +156,7 @@ class Storage:
         self._kept_bytes = 0  # for states and coordinators
         # the WAL had room up to here when last asked: a lower bound, trims only add to it
         self._wal_room_end = 0
-        self._confirmed = asyncio.Event()
-        self._uploaded = asyncio.Event()
+        self._confirmed, self._uploaded = asyncio.Event(), asyncio.Event()
         self._age_timer: asyncio.TimerHandle | None = None
         self._aged_block = -1
         self._force_timer: asyncio.TimerHandle | None = None
@@ -605,7 +606,7 @@ class Storage:
             cached_start = self.log_cache.start_of(stream_id)
             history_end = end if cached_start is None else min(end, cached_start)
             history = ReadAccumulator(stream_id, accumulator.next_offset, history_end, accumulator.left_bytes)
-            await self.block_cache.read(history)
+            await self.owed_reads.read(history)
             accumulator.adopt(history)
             if not history.is_full:
                 break  # something is the matter with what follows: who reads on there is told

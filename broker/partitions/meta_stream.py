@@ -148,9 +148,12 @@ class MetaStream:
         stream = self.stream
         offset = stream.start
         while offset < stream.confirmed_end:
-            for entry in await stream.fetch(offset, stream.confirmed_end, FETCH_BYTES):
+            entries = await stream.fetch(offset, stream.confirmed_end, FETCH_BYTES)
+            for entry in entries:
                 self._fold(entry)
                 offset = entry.end
+            if not entries:
+                break  # the rest was given up with a write-ahead log: what was put before holds
 
     def put(self, values: Mapping[Key, bytes | None], on_done: Callable[[], None] | None = None) -> None:
         """Sets values (None removes the key), all of them or, after a crash, none; never waits. `on_done` is

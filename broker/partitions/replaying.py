@@ -48,6 +48,8 @@ async def replay(
         for entry in entries:
             await _take(entry, meta, state, settings, found)
             offset = entry.end
+        if not entries and readable == offset and offset < found.data_end:
+            break  # the rest was given up with a write-ahead log
         await asyncio.sleep(0)
 
 
@@ -57,7 +59,8 @@ async def is_readable(data: Stream, ranges: Sequence[tuple[int, int]]) -> bool:
         offset = max(start, data.start)
         while offset < end:
             try:
-                offset = (await data.fetch(offset, end, REPLAY_BYTES))[-1].end
+                entries = await data.fetch(offset, end, REPLAY_BYTES)
+                offset = entries[-1].end if entries else end
             except OffsetTrimmed:
                 offset = max(offset, data.start)
             except MillraceError:  # damage is told for every read (damage_log.py)

@@ -28,6 +28,7 @@ from millrace.runtime.objectstore import (
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.errors import StreamFenced, StreamMissing, UploadExpired
 from millrace.s3stream.ids import (
+    LOST_RANGE,
     NO_OBJECT,
     ObjectHint,
     ObjectId,
@@ -293,6 +294,7 @@ class MemoryCatalog:
         self.commits: list[UploadCommit] = []
         self.closed: list[int] = []
         self.trims: list[tuple[int, int]] = []
+        self.lost: list[StreamRange] = []  # given up with a log that owed them
         self._next_object = 0
         self.before: Callable[[str], Awaitable[Any] | None] = lambda verb: None
         self.after_commit: Callable[[], None] = lambda: None  # may raise: the answer is lost
@@ -377,6 +379,9 @@ class MemoryCatalog:
 
     def candidates(self, stream_id: StreamId, offset: int, limit: int) -> Sequence[ObjectHint]:
         stream = self.streams.get(stream_id)
+        for lost in self.lost:
+            if lost.stream_id == stream_id and lost.start <= offset < lost.end:
+                return [ObjectHint(LOST_RANGE, ObjectKind.STREAM, 0, lost.start, lost.end)]
         found = [hint for hint in stream.objects if hint.end > offset] if stream else []
         return found[:limit] if found and found[0].start <= offset else []
 

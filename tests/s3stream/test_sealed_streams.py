@@ -4,12 +4,14 @@ restart of either finds, and what is read of which."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from millrace.s3stream.errors import OffsetGap, StreamFenced
+from millrace.s3stream.errors import OffsetGap, RangeOwed, StreamFenced
 from millrace.s3stream.ids import (
+    OWED_RANGE,
     ObjectHint,
     ObjectId,
     ObjectKind,
@@ -18,6 +20,7 @@ from millrace.s3stream.ids import (
     StreamRange,
     UploadCommit,
 )
+from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.storage import Storage
 from millrace.s3stream.stream import Stream
 from tests.s3stream.build import CatalogStream, MemoryCatalog, World, append, run
@@ -36,6 +39,7 @@ class NodeCatalog(MemoryCatalog):
         if shared is not None:
             self.streams = shared.streams
             self.prepared, self.committed, self.commits = shared.prepared, shared.committed, shared.commits
+            self.lost = shared.lost
         self.seals: list[tuple[int, int]] = []
         self.is_sealing = True
 
@@ -77,6 +81,18 @@ class NodeCatalog(MemoryCatalog):
         self.prepared |= dict.fromkeys(range(first, first + count))
         return ObjectId(first)
 
+    def candidates(self, stream_id: StreamId, offset: int, limit: int) -> Sequence[ObjectHint]:
+        stream = self.streams[stream_id]
+        for start, end, _ in stream.owed.values():
+            if start <= offset < end:
+                return [ObjectHint(OWED_RANGE, ObjectKind.STREAM, 0, start, end)]
+        return super().candidates(stream_id, offset, limit)
+
+    def lose(self) -> None:
+        """What this node owes is given up."""
+        start, end, _ = self.streams[STREAM].owed.pop(self.node)
+        self.lost.append(StreamRange(STREAM, start, end))
+
     def _check_ranges(self, commit: UploadCommit) -> None:
         for span in [*commit.ranges, *(made.range for made in commit.stream_objects)]:
             stream = self.streams.get(span.stream_id)
@@ -100,6 +116,25 @@ class NodeCatalog(MemoryCatalog):
             stream.end = span.end
         elif span.end < owed[1]:
             stream.owed[self.node] = span.end, owed[1], owed[2]
+
+
+class Asked:
+    """A node's way to the other: what that owes is read from it, as long as it answers."""
+
+    def __init__(self, pair: Pair, owner: Storage) -> None:
+        self.pair, self.owner = pair, owner
+        self.asked: list[tuple[int, int]] = []
+        self.is_silent = False
+
+    async def read(self, wanted: StreamRange, max_bytes: int) -> Sequence[Entry]:
+        self.asked.append((wanted.start, wanted.end))
+        await asyncio.sleep(0)
+        if self.is_silent:
+            raise RangeOwed(wanted.stream_id, wanted.start, wanted.end, "no answer")
+        owed = self.pair.stream.owed.get("old")
+        if owed is None:
+            return []
+        return await self.owner.read_sealed(wanted.stream_id, owed[2], wanted.start, max_bytes)
 
 
 class Pair:
@@ -376,5 +411,112 @@ def test_a_deleted_stream_is_owed_no_more() -> None:
         pair.back()
         assert await old.upload_all(1000)
         await old.close(1000)
+
+    run(scenario())
+
+
+async def sealed_and_gone_on(pair: Pair) -> tuple[Storage, Storage, Stream]:
+    """[0, 4) is in objects, [4, 10) owed, [10, 15) in the next owner's log."""
+    old, new = await pair.old.started(), await pair.new.started()
+    stream = opened(pair.old, old)
+    await write(stream, 4)
+    assert await old.upload_all(1000)
+    await write(stream, 6)
+    pair.away()
+    await stream.seal()
+    pair.is_away = False  # to readers; what was begun waits
+    following = opened(pair.new, new)
+    await write(following, 5)
+    return old, new, following
+
+
+def test_the_next_owner_reads_what_is_owed() -> None:
+    """From objects, from the earlier owner and from its own log, in one go from any offset; once it is
+    uploaded, from objects alone."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old, new, following = await sealed_and_gone_on(pair)
+        asked = new.owed_reads.reader = Asked(pair, old)
+        for start in range(15):
+            assert await texts(following, start, 15) == numbered(start, 15)
+        assert all(start >= 4 and end == 10 for start, end in asked.asked), asked.asked
+        (only,) = await following.fetch(6, 15, 1)
+        assert bytes(only.data) == b"006"
+        pair.back()
+        await old.until_uploaded([STREAM])
+        asked.asked.clear()
+        assert await texts(following, 0, 15) == numbered(0, 15)
+        assert asked.asked == []
+        for engine in (old, new):
+            await engine.close(1000)
+
+    run(scenario())
+
+
+def test_what_nobody_gives_is_said_to_be_owed() -> None:
+    """Its owner does not answer, or there is no way to it: the read fails, what lies before and behind is
+    given, and nothing else is the matter."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old, new, following = await sealed_and_gone_on(pair)
+        for reader in (None, Asked(pair, old)):
+            new.owed_reads.reader = reader
+            if reader is not None:
+                reader.is_silent = True
+            with pytest.raises(RangeOwed) as refused:
+                await following.fetch(5, 15, 1 << 20)
+            assert (refused.value.start, refused.value.end)[1] == 10
+            assert [bytes(one.data) for one in await following.fetch(0, 15, 1 << 20)] == numbered(0, 4)
+            assert await texts(following, 10, 15) == numbered(10, 15)
+        assert not new.damaged
+        pair.back()
+        for engine in (old, new):
+            await engine.close(1000)
+
+    run(scenario())
+
+
+def test_what_was_uploaded_meanwhile_is_looked_up_anew() -> None:
+    """The owner gives nothing, as metadata has it in an object by then."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old, new, following = await sealed_and_gone_on(pair)
+        reader = Asked(pair, old)
+
+        class Late(Asked):
+            async def read(self, wanted: StreamRange, max_bytes: int) -> Sequence[Entry]:
+                pair.back()
+                await old.until_uploaded([STREAM])
+                return await reader.read(wanted, max_bytes)
+
+        new.owed_reads.reader = Late(pair, old)
+        assert await texts(following, 4, 15) == numbered(4, 15)
+        for engine in (old, new):
+            await engine.close(1000)
+
+    run(scenario())
+
+
+def test_what_is_lost_is_stepped_over() -> None:
+    """Given up with its log: entries go on behind it, from any offset in it; those before it are as they
+    were."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old, new, following = await sealed_and_gone_on(pair)
+        await pair.old.crash(old)
+        catalog: Any = pair.old.catalog
+        catalog.lose()
+        assert await texts(following, 0, 15) == numbered(0, 4) + numbered(10, 15)
+        for start in range(4, 10):
+            entries = await following.fetch(start, 15, 1 << 20)
+            assert [bytes(entry.data) for entry in entries] == numbered(10, 15)
+        assert await following.fetch(5, 10, 1 << 20) == []
+        assert not new.damaged
+        pair.back()
+        await new.close(1000)
 
     run(scenario())

@@ -118,7 +118,7 @@ NO_SAMPLE = {
     kraft.NotLeader, kraft.ProposalDropped, kraft.TooManyCommands, kraft.EpochMismatch,
     kraft.CommandLost, kraft.CommandNotTaken, wal.WalFull, wal.WalClosed,
     s3stream.StreamMissing, s3stream.OffsetTrimmed, s3stream.OffsetBeyondEnd, s3stream.UploadExpired,
-    s3stream.CompactionRefused,
+    s3stream.CompactionRefused, s3stream.RangeOwed, s3stream.RangeLost,
     ConnectFailed, PeerLost, kraft.OffsetWithinBatch, MetaCorrupt, StateCorrupt,
     LogUnreachable, NobodyAnswers, NotServed,
 }  # fmt: skip

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from millrace.broker.partitions.meta_stream import REWRITE_BYTES_MIN, REWRITE_RATIO, MetaCorrupt, MetaStream
+from millrace.s3stream.ids import StreamId, StreamRange
 from tests.broker.partitions.build import Fixture, run
 from tests.s3stream.build import World, open_stream
 
@@ -37,6 +38,30 @@ async def read_again(fixture: Fixture, meta: MetaStream) -> MetaStream:
 
 def shown(meta: MetaStream) -> dict[tuple[int, int], bytes]:
     return dict(sorted(meta._live.items()))
+
+
+def test_values_that_were_given_up_leave_those_before() -> None:
+    """A log that owed the end of the stream is lost: what was put before lives, and what comes behind."""
+
+    async def scenario() -> None:
+        fixture = await Fixture().start()
+        meta = opened(fixture)
+        meta.put({(1, 0): b"a", (2, 0): b"b"})
+        await fixture.settle()
+        assert await fixture.engine.upload_all(1000)
+        meta.put({(1, 0): b"lost"})
+        await fixture.settle()
+        await fixture.crash()
+        fixture.world.catalog.lost.append(StreamRange(StreamId(1), 1, 2))
+        fixture.engine.drop_caches()
+        meta = opened(fixture)
+        await meta.load()
+        assert shown(meta) == {(1, 0): b"a", (2, 0): b"b"}
+        meta.put({(2, 0): b"c"})
+        await fixture.settle()
+        assert shown(await reloaded(fixture)) == {(1, 0): b"a", (2, 0): b"c"}
+
+    run(scenario())
 
 
 def test_the_last_value_of_a_key_lives() -> None:
