@@ -184,6 +184,7 @@ PRIVATE: tuple[Api, ...] = (
     Api(527, "AwaitBackup", 0, 0, 0, CONTROLLER),
     Api(528, "ReportLoad", 0, 0, 0, CONTROLLER),
     Api(529, "SealStreams", 0, 0, 0, CONTROLLER),
+    Api(530, "ReadOwedRange", 0, 0, 0, CONTROLLER),  # served by brokers, and shown to none
 )
 
 ALL: tuple[Api, ...] = KAFKA + PRIVATE

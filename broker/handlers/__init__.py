@@ -123,6 +123,7 @@ def build_handlers(parts: Parts) -> dict[int, Handle | Late]:
         61: late("describe_producers.DescribeProducers", directory),
         74: late("list_config_resources.ListConfigResources", cache),
         75: late("describe_topic_partitions.DescribeTopicPartitions", cache),
+        530: late("read_owed_range.ReadOwedRange", parts.storage),
         **{key: late("turned_off.TurnedOff", key) for key in sorted(TURNED_OFF)},
     }
     handlers |= {key: late("forward.Forward", forwarding) for key in sorted(FORWARDED - handlers.keys())}

@@ -17,6 +17,7 @@ from millrace.broker.handlers import Parts
 from millrace.broker.identity.binding import BindingRefused, bind_bucket
 from millrace.broker.identity.claims import check_claims
 from millrace.broker.identity.ownership import Owner
+from millrace.broker.owed_range_reader import OwedRangeReader
 from millrace.broker.quorum.failovers import start_failovers
 from millrace.broker.quorum.heartbeats import Heartbeats
 from millrace.broker.quorum.load_reports import LoadReports
@@ -131,6 +132,10 @@ class FollowingBroker(Broker):
 
         self._endings.add("leadership of partitions", leave)
         self._start_failovers(node, parts)
+        reader = OwedRangeReader(lambda: parts.cache.image, self._runtime.net, self._settings.node_id)
+        node.publisher.subscribe(reader.on_image)
+        parts.storage.owed_reads.reader = reader
+        self._endings.add("reads of owed ranges", reader.close)
 
     async def _upload_first(self, parts: Parts) -> None:
         """While this broker leads all that it leads still: what is then closed for others has little left to

@@ -220,6 +220,8 @@ _ROWS: Final = (
     _row("FetchSnapshot", FREE, WHOLE, PLAIN, "CLUSTER CLUSTER_ACTION"),
     _row("UpdateRaftVoter", FREE, WHOLE, PLAIN, "CLUSTER CLUSTER_ACTION"),
     _row("ForwardCommand", FREE, WHOLE, PLAIN, "CLUSTER CLUSTER_ACTION"),
+    # Of other brokers.
+    _row("ReadOwedRange", HEAD, WHOLE, PLAIN, "CLUSTER CLUSTER_ACTION"),
 )
 TRAITS: Final = {traits.key: traits for traits in _ROWS}
 

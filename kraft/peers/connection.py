@@ -14,7 +14,7 @@ Not here: when one connects again (lane.py), what requests mean.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Self, cast
 
 from millrace.protocol.apis import API, Api, api_of
@@ -29,6 +29,7 @@ RESPONSE_BYTES_MAX: Final = 128 << 20  # a batch of the metadata log is answered
 VERSIONS_BYTES_MAX: Final = 64 << 10  # of the first answer: all APIs that there are take less than a kilobyte
 CONNECT_S: Final = 2.0
 API_VERSIONS: Final = API[18]
+NOTHING: Final[Mapping[int, tuple[int, int]]] = {}
 
 
 class PeerLost(Unavailable):
@@ -58,8 +59,11 @@ class PeerConnection(asyncio.Protocol):
         self._lost: str | None = None
 
     @classmethod
-    async def open(cls, net: Net, host: str, port: int, client_id: str) -> Self:
-        """Raises ConnectFailed where nobody accepts, PeerLost where nobody answers."""
+    async def open(
+        cls, net: Net, host: str, port: int, client_id: str, assumed: Mapping[int, tuple[int, int]] = NOTHING
+    ) -> Self:
+        """`assumed`: versions of APIs that the peer serves and shows nobody. Raises ConnectFailed where
+        nobody accepts, PeerLost where nobody answers."""
         peer = f"{host}:{port}"
         try:
             async with asyncio.timeout(CONNECT_S):
@@ -74,6 +78,7 @@ class PeerConnection(asyncio.Protocol):
             raise
         connection._splitter.bytes_max = RESPONSE_BYTES_MAX
         connection._versions = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+        connection._versions |= assumed
         return connection
 
     @property
