@@ -227,9 +227,9 @@ class ControllerClient:
         self._check_node(response.error_code)
         return response.streams
 
-    async def seal(self, stream_id: StreamId, epoch: int, end: int) -> bool:
+    async def seal(self, stream_id: StreamId, epoch: int, start: int, end: int) -> bool:
         """False also where the controllers do not know owed ranges, or not yet (millrace.version below 3)."""
-        code = await self._seals.close(stream_id, epoch, end)
+        code = await self._seals.close(stream_id, epoch, start, end)
         if code in NOT_SEALED:
             return False
         _check_stream(code, stream_id, epoch)

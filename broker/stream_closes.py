@@ -20,7 +20,7 @@ from millrace.protocol.messages.seal_streams import SealedStream
 
 CLOSES_MAX: Final = 200  # in one request: two or three milliseconds of the controller that leads
 
-Close = tuple[int, ...]  # stream and epoch; of a seal its end, too
+Close = tuple[int, ...]  # stream and epoch; of a seal its start and end, too
 Send = Callable[[Sequence[Close]], Awaitable[Sequence[ClosedStream] | Sequence[SealedStream]]]
 
 

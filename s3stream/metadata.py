@@ -39,10 +39,10 @@ class StreamCatalog(Protocol):
         before."""
         ...
 
-    async def seal(self, stream_id: StreamId, epoch: int, end: int) -> bool:
-        """Closes the stream at `end`: all below is durable in this node's WAL, which owes from now on what of
-        it is not committed. False, and nothing changed, where that cannot be: all of the stream has to be
-        committed, and then it is closed."""
+    async def seal(self, stream_id: StreamId, epoch: int, start: int, end: int) -> bool:
+        """Closes the stream, trimmed to `start`, at `end`: all below is durable in this node's WAL, which
+        owes from now on what of it is not committed. False, and nothing changed, where that cannot be: all of
+        the stream has to be committed, and then it is closed."""
         ...
 
 

@@ -310,8 +310,9 @@ class Storage:
             await self.close_stream(stream)
             return
         try:
-            await self.trim_catalog(stream)
-            is_sealed = await self._catalog.seal(stream.stream_id, stream.epoch, stream.next_offset)
+            is_sealed = await self._catalog.seal(
+                stream.stream_id, stream.epoch, stream.start, stream.next_offset
+            )
         except (StreamMissing, StreamFenced) as error:
             self._streams.pop(stream.stream_id, None)
             if isinstance(error, StreamFenced):

@@ -304,9 +304,12 @@ class PartitionDirectory:
             self._check_led(key)
 
     def _is_open_elsewhere(self, key: Key) -> bool:
+        """Or this node owes some of it still: what it has of a stream continues."""
+        streams = self._image.streams
         return any(
-            stream.is_open and stream.node_id != self.node_id
-            for stream in self._image.streams.of_partition(*key)
+            (stream.is_open and stream.node_id != self.node_id)
+            or streams.owed.by(stream.stream_id, self.node_id) is not None
+            for stream in streams.of_partition(*key)
         )
 
     def _wake(self, delta: MetadataDelta) -> None:
@@ -345,11 +348,12 @@ class PartitionDirectory:
     async def _open_streams(self, led: LedTopic, index: int) -> Partition:
         state = self._check_led((led.topic_id, index))
         opened = await self._take_streams(led, index, state.leader_epoch)
+        await self._storage.until_uploaded(one.stream_id for one in opened.values())
         streams = {role: self._storage.open_stream(opened[role]) for role in ROLES}
         leadership = Leadership(led.topic_id, led.name, index, state.leader_epoch)
         try:
             await self._storage.mark_opened()
-            return await open_partition(
+            partition = await open_partition(
                 leadership,
                 streams,
                 led.settings,
@@ -363,6 +367,9 @@ class PartitionDirectory:
             for stream in streams.values():
                 await stream.close()
             raise
+        if self._image.streams.owed.of_stream(partition.meta.stream.stream_id):
+            partition.meta.rewrite()  # small states do not hang on the log of another broker
+        return partition
 
     async def _take_streams(
         self, led: LedTopic, index: int, leader_epoch: int
@@ -519,18 +526,24 @@ class PartitionDirectory:
             self.spawn(self._storage.drop_streams(_stream_ids(partition)))
             return
         task = asyncio.get_running_loop().create_task(
-            self._close_in_turn(partition), name=f"close {partition.topic_name}-{partition.index}"
+            self._close_in_turn(partition, is_sealing=self._is_handed_over(key)),
+            name=f"close {partition.topic_name}-{partition.index}",
         )
         self._closing[key] = task
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._ended(key, task))
 
-    async def _close_in_turn(self, partition: Partition) -> None:
+    def _is_handed_over(self, key: Key) -> bool:
+        """Another broker waits to open it, and knows ranges that are owed."""
+        state = self._image.topics.partition(*key)
+        return self._image.features.has_owed_ranges and state is not None and state.leader != self.node_id
+
+    async def _close_in_turn(self, partition: Partition, *, is_sealing: bool) -> None:
         """A broker that is stopped closes all at once that it leads: heartbeats go on between."""
         async with self._closes:
             async with self._closes_begun:
                 await asyncio.sleep(0)
-            await partition.close()
+            await partition.close(is_sealing=is_sealing)
 
     def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
         self._done(task)

@@ -275,6 +275,39 @@ class MetaStream:
             self._append(entry, [])
         self._append(entries[-1], [lambda: self._start_trim(start, freed_bytes)])
 
+    def rewrite(self) -> None:
+        """Begins to write all that lives behind what was written, and to trim the stream to it, unless that
+        is under way, or there is no room."""
+        if not self._is_rewriting and self._live:
+            self._rewrite()
+
+    async def gather(self) -> None:
+        """Writes all that lives once more; durable on return, and what lies before it is not to be read any
+        more: who opens the stream next reads nothing else. Nothing is done where values are in the stream
+        alone, or where there is no room. Nothing may be put meanwhile. Raises Closed."""
+        entries = self._split() if self._live else []
+        needed_bytes = sum(map(len, entries)) + ENTRY_OVERHEAD_BYTES * len(entries)
+        is_busy = self._is_rewriting or self._is_waiting or bool(self._far)
+        if is_busy or not entries or needed_bytes > self._room.room_bytes:
+            return
+        if max(map(len, entries)) > self._room.entry_bytes_max:
+            return
+        start = self.stream.next_offset
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def note() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        for entry in entries[:-1]:
+            self._append(entry, [])
+        self._append(entries[-1], [note])
+        while not done.done():
+            await asyncio.wait([done], timeout=CLOSED_LOOK_S)
+            if self.stream.is_closed and not done.done():
+                raise Closed(f"{self!r} closed")
+        self.stream.start = max(self.stream.start, start)
+
     def _start_trim(self, start: int, freed_bytes: int) -> None:
         self._spawn(self._trim(start, freed_bytes))
 

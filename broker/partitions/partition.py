@@ -488,8 +488,10 @@ class Partition:
         streams = (self.data, self.time, self.meta.stream)
         return not self.state.is_saved or any(stream.committed_end < stream.next_offset for stream in streams)
 
-    async def close(self) -> None:
-        """Resigns, leaves a checkpoint at the log's end and gives the streams up to their next owner."""
+    async def close(self, *, is_sealing: bool = False) -> None:
+        """Resigns, leaves a checkpoint at the log's end and gives the streams up to their next owner; with
+        `is_sealing` at once, and what is not uploaded is owed. Its small states, producers' among them, are
+        what that one has to read then."""
         self.resign()
         try:
             while self.log_start_offset < self._asked_log_start:
@@ -497,6 +499,10 @@ class Partition:
                 await self._start_moved
             await self._trim()
             await self.save()
+            if is_sealing:
+                await self.meta.gather()
+                await asyncio.gather(self.data.seal(), self.time.seal(), self.meta.stream.seal())
+                return
             await asyncio.gather(self.data.close(), self.time.close(), self.meta.stream.close())
         except (Fenced, Closed, StreamMissing) as error:
             log.info("%r was not closed in order: %s", self, in_words(error))

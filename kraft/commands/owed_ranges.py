@@ -27,11 +27,11 @@ from millrace.protocol.messages.seal_streams import (
     SealStreamsResponse,
     StreamSeal,
 )
-from millrace.protocol.stream_records import LoseOwedRangeRecord
+from millrace.protocol.stream_records import LoseOwedRangeRecord, TrimStreamRecord
 from millrace.s3stream.ids import NO_WAL, StreamRole
 
 
-def decide_seal_streams(image: MetadataImage, request: SealStreamsRequest) -> Decision:
+def decide_seal_streams(image: MetadataImage, request: SealStreamsRequest, now_ms: int) -> Decision:
     """A stream that the same owner has sealed, or closed, before stays as it is: no error. Raises KafkaError
     UNSUPPORTED_VERSION below the level at which nodes know owed ranges."""
     check_broker(image, request.node_id, request.broker_epoch)
@@ -45,13 +45,13 @@ def decide_seal_streams(image: MetadataImage, request: SealStreamsRequest) -> De
         code = refusal(stream, request.node_id, asked.epoch)
         if stream is not None and not code and stream.is_open:
             code = _refusal_of_seal(image, stream, asked)
-            decision.records += [] if code else sealed_records(stream, asked.end_offset, wal_id)
+            decision.records += [] if code else sealed_records(stream, asked, wal_id, now_ms)
         decision.response.streams.append(SealedStream(asked.stream_id, code))
     return decision
 
 
 def _refusal_of_seal(image: MetadataImage, stream: StreamState, asked: StreamSeal) -> int:
-    if asked.end_offset < stream.end:
+    if asked.end_offset < max(stream.end, asked.start_offset):
         return int(ErrorCode.OFFSET_OUT_OF_RANGE)
     is_owed = asked.end_offset > stream.end
     if is_owed and len(image.streams.owed.of_stream(stream.stream_id)) >= OWED_RANGES_MAX:
@@ -59,12 +59,18 @@ def _refusal_of_seal(image: MetadataImage, stream: StreamState, asked: StreamSea
     return 0
 
 
-def sealed_records(stream: StreamState, end: int, wal_id: bytes) -> list[Any]:
-    """The stream closed at `end`, with what of it is not committed owed by its owner."""
-    if end == stream.end:
-        return [stream_record(stream._replace(is_open=False))]
-    owed = OwedRange(stream.stream_id, stream.end, end, stream.node_id, stream.epoch, wal_id)
-    return [owed_range_record(owed), stream_record(stream._replace(is_open=False, end=end))]
+def sealed_records(stream: StreamState, asked: StreamSeal, wal_id: bytes, now_ms: int) -> list[Any]:
+    """The stream closed at its true end, with what of it is not committed owed by its owner; and trimmed,
+    which may be in that."""
+    end = asked.end_offset
+    records: list[Any] = []
+    if end > stream.end:
+        owed = OwedRange(stream.stream_id, stream.end, end, stream.node_id, stream.epoch, wal_id)
+        records.append(owed_range_record(owed))
+    records.append(stream_record(stream._replace(is_open=False, end=end)))
+    if asked.start_offset > stream.start:
+        records.append(TrimStreamRecord(stream.stream_id, asked.start_offset, now_ms))
+    return records
 
 
 def committed_part(owed: OwedRange, start: int, end: int) -> tuple[int, int]:

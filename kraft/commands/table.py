@@ -134,7 +134,7 @@ ROWS: Final[dict[str, Row]] = {
     "PrepareObjects": Row("objects.decide_prepare_objects", _timed, is_growing=True),
     "RegisterNodeWal": Row("wals.decide_register_node_wal", _plain),
     "RemoveObjects": Row("objects.decide_remove_objects", _plain),
-    "SealStreams": Row("owed_ranges.decide_seal_streams", _plain),
+    "SealStreams": Row("owed_ranges.decide_seal_streams", _timed),
     "TrimStreams": Row("streams.decide_trim_streams", _timed),
 }
 

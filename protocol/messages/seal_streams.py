@@ -11,6 +11,7 @@ from millrace.protocol.declare import Int16, Int32, Int64, Versions, array
 class StreamSeal:
     stream_id: Int64 = 0
     epoch: Int64 = 0
+    start_offset: Int64 = 0  # nothing below it is read any more; at or below the end
     end_offset: Int64 = 0  # exclusive: all below it is durable in the owner's write-ahead log, or committed
 
 
@@ -27,7 +28,8 @@ class SealStreamsRequest:
 class SealedStream:
     stream_id: Int64 = 0
     # RESOURCE_NOT_FOUND: no such stream; FENCED_LEADER_EPOCH: not the owner; OFFSET_OUT_OF_RANGE: more than
-    # that is committed; INVALID_RECORD_STATE: too much of it is owed, close it once all of it is committed
+    # that is committed, or the start lies behind the end; INVALID_RECORD_STATE: too much of it is owed, close
+    # it once all of it is committed
     error_code: Int16 = 0
 
 

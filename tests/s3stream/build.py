@@ -342,7 +342,7 @@ class MemoryCatalog:
         self._owned(stream_id, epoch).is_open = False
         self.closed.append(stream_id)
 
-    async def seal(self, stream_id: StreamId, epoch: int, end: int) -> bool:
+    async def seal(self, stream_id: StreamId, epoch: int, start: int, end: int) -> bool:
         """Refused where one node alone uses the catalog: nobody else would go on with it."""
         await self._meet("seal")
         self._owned(stream_id, epoch)

@@ -62,7 +62,7 @@ class NodeCatalog(MemoryCatalog):
                 opened.append(OpenedStream(StreamId(key), epoch, start, start, end))
         return opened
 
-    async def seal(self, stream_id: StreamId, epoch: int, end: int) -> bool:
+    async def seal(self, stream_id: StreamId, epoch: int, start: int, end: int) -> bool:
         await self._meet("seal")
         stream = self._owned(stream_id, epoch)
         if not self.is_sealing:
@@ -71,7 +71,7 @@ class NodeCatalog(MemoryCatalog):
         if stream.is_open:
             if end > stream.end:
                 stream.owed[self.node] = stream.end, end, epoch
-            stream.is_open, stream.end = False, end
+            stream.is_open, stream.start, stream.end = False, start, end
         return True
 
     async def prepare(self, count: int, ttl_ms: int) -> ObjectId:

@@ -82,9 +82,11 @@ class Movers(Machine):
             self.owner = target
         return ErrorCode(response.error_code)
 
-    def seal(self, end: int, node_id: int | None = None, epoch: int | None = None) -> ErrorCode:
+    def seal(
+        self, end: int, node_id: int | None = None, epoch: int | None = None, start: int = 0
+    ) -> ErrorCode:
         node_id = self.stream.node_id if node_id is None else node_id
-        seal = StreamSeal(self.stream_id, self.stream.epoch if epoch is None else epoch, end)
+        seal = StreamSeal(self.stream_id, self.stream.epoch if epoch is None else epoch, start, end)
         response = self.do(SealStreamsRequest(node_id, self.epochs[node_id], [seal]))
         return ErrorCode(response.error_code or response.streams[0].error_code)
 
@@ -169,6 +171,24 @@ def test_a_stream_with_nothing_owed_is_closed() -> None:
     machine.upload(1, (0, 10))
     assert machine.seal(10) is ErrorCode.NONE
     assert (machine.stream.is_open, machine.owed) == (False, [])
+    machine.checked()
+
+
+def test_a_stream_is_trimmed_as_it_is_sealed() -> None:
+    """Into what is owed, too: the next owner begins to read there, and its node commits from its own
+    start."""
+    machine = Movers()
+    machine.upload(1, (0, 10))
+    assert machine.seal(20, start=21) is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert machine.seal(20, start=15) is ErrorCode.NONE
+    assert machine.move(2) is ErrorCode.NONE
+    assert (machine.stream.start, machine.stream.end, machine.owed) == (15, 20, [(1, 10, 20)])
+    assert not machine.image.objects.committed_count, "nothing of the first object is wanted"
+    machine.checked()
+    assert machine.upload(1, (10, 20))[0] is ErrorCode.NONE
+    machine.checked()
+    assert machine.seal(20, start=20) is ErrorCode.NONE
+    assert machine.owed == []
     machine.checked()
 
 
