@@ -95,11 +95,11 @@ async def open_partition(
         raise StateCorrupt(leadership.topic_name, leadership.index, str(error)) from None
     try:
         await _adopt_cold(meta, state, found)
-        await replay(data, meta, state, settings, found)
-        if state.doubts and not is_skipping:
+        given_up = await replay(data, meta, state, settings, found)
+        if not is_skipping and any(one not in given_up for one in state.doubts):
             _stop_producers(leadership, state)
         elif state.is_cut or state.doubts:
-            await _give_up(leadership, meta, state, found)
+            await _give_up(leadership, meta, state, found, is_damaged=state.doubts != given_up)
     except BaseException as error:
         state.producers.release()
         if isinstance(error, Corrupt) and not isinstance(
@@ -138,8 +138,10 @@ async def _adopt_cold(meta: MetaStream, state: PartitionState, found: Found) -> 
             await asyncio.sleep(0)
 
 
-async def _give_up(leadership: Leadership, meta: MetaStream, state: PartitionState, found: Found) -> None:
-    """Durable on return."""
+async def _give_up(
+    leadership: Leadership, meta: MetaStream, state: PartitionState, found: Found, *, is_damaged: bool
+) -> None:
+    """Durable on return. `is_damaged`: what is in doubt is so by damage, not by a log that was given up."""
     if state.is_cut:
         log.warning(
             "%s-%d: what is stored of the partition tells of records or index entries that its log has lost "
@@ -149,7 +151,15 @@ async def _give_up(leadership: Leadership, meta: MetaStream, state: PartitionSta
             leadership.index,
             found.data_end,
         )
-    if state.doubts:
+    if state.doubts and not is_damaged:
+        log.warning(
+            "%s-%d: offsets %s were given up with a write-ahead log, and the rest is served; producers that "
+            "may have written there may go on at any sequence",
+            leadership.topic_name,
+            leadership.index,
+            _ranges(state),
+        )
+    elif state.doubts:
         log.error(
             "damaged data was given up: %s-%d offsets %s cannot be read, nor which producers wrote there. As "
             "objects.corruption=skip says, all "

@@ -36,21 +36,24 @@ DAMAGE = ObjectCorrupt, OffsetGap, ObjectMissing
 
 async def replay(
     data: Stream, meta: MetaStream, state: PartitionState, settings: TopicSettings, found: Found
-) -> None:
-    """Up to the log's end. Raises what reads raise but for damage, and Corrupt for a producer's state that is
-    none."""
-    offset = state.saved_end
+) -> list[tuple[int, int]]:
+    """Up to the log's end. Gives the ranges that were passed over since they were given up with a write-ahead
+    log. Raises what reads raise but for damage, and Corrupt for a producer's state that is none."""
+    offset, given_up = state.saved_end, []
     while offset < found.data_end:
         entries, readable = await _read(data, offset, found.data_end)
+        is_damaged = readable > offset
+        if not is_damaged:  # nothing, or what lies behind what was given up
+            readable = max(offset, entries[0].base_offset) if entries else found.data_end
         if readable > offset:
+            given_up += [] if is_damaged else [(offset, readable)]
             state.pass_over(offset, readable, _latest_ms(state, settings, found.now_ms), found.now_ms)
             offset = readable
         for entry in entries:
             await _take(entry, meta, state, settings, found)
             offset = entry.end
-        if not entries and readable == offset and offset < found.data_end:
-            break  # the rest was given up with a write-ahead log
         await asyncio.sleep(0)
+    return given_up
 
 
 async def is_readable(data: Stream, ranges: Sequence[tuple[int, int]]) -> bool:

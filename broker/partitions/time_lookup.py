@@ -145,7 +145,9 @@ class _Lookup:
         offset = start
         while (offset := self._true_times.skip(self._place, offset, least + 1)) < end:
             await self._asker.go_on()
-            for entry in await self._partition.data.fetch(offset, end, SCAN_BYTES):
+            entries = await self._partition.data.fetch(offset, end, SCAN_BYTES)
+            offset = offset if entries else end  # what is left was given up with a write-ahead log
+            for entry in entries:
                 offset = entry.end
                 if BatchHeader(entry.data).max_timestamp > least:
                     if start <= entry.base_offset and entry.end <= end:
@@ -184,7 +186,9 @@ class _Lookup:
         while (offset := self._true_times.skip(self._place, offset, timestamp_ms)) < end:
             await self._asker.go_on()
             first, bound, has_lies = -1, NO_TIMESTAMP, False
-            for entry in await self._partition.data.fetch(offset, end, SCAN_BYTES):
+            entries = await self._partition.data.fetch(offset, end, SCAN_BYTES)
+            offset = offset if entries else end
+            for entry in entries:
                 first = entry.base_offset if first < 0 else first
                 offset, largest = entry.end, BatchHeader(entry.data).max_timestamp
                 if largest >= timestamp_ms:
@@ -284,7 +288,11 @@ async def _search_chunks(
     await partition.saved()  # chunks that are on their way have their places already
     try:
         while low < high:
-            (chunk, *_) = await partition.time.fetch((low + high) // 2, high, 1)
+            chunks = await partition.time.fetch((low + high) // 2, high, 1)
+            if not chunks:  # they were given up with a write-ahead log
+                high = (low + high) // 2
+                continue
+            chunk = chunks[0]
             if not is_chunk(chunk.data):
                 return None
             here = look(chunk.data)
@@ -315,7 +323,9 @@ async def _largest(partition: Partition, segment: Segment, end: int, unpacking: 
     ):  # of what lies above a log start within the segment the index does not tell
         offset, largest = await _largest_before(partition, segment, end) or (offset, largest)
     while offset < end:
-        for entry in await partition.data.fetch(offset, end, SCAN_BYTES):
+        entries = await partition.data.fetch(offset, end, SCAN_BYTES)
+        offset = offset if entries else end
+        for entry in entries:
             offset = entry.end
             if entry.base_offset >= start and entry.end <= end:
                 largest = max(largest, BatchHeader(entry.data).max_timestamp)

@@ -26,10 +26,13 @@ async def read_log(partition: Partition, apply: Callable[[Record], object]) -> i
     offset, end = partition.log_start_offset, partition.high_watermark
     read_bytes = unreadable = 0
     while offset < end:
-        for entry in await partition.data.fetch(offset, end, LOAD_BYTES):
+        entries = await partition.data.fetch(offset, end, LOAD_BYTES)
+        for entry in entries:
             unreadable += not await _is_read(entry.data, apply)
             read_bytes += len(entry.data)
             offset = entry.end
+        if not entries:
+            break  # the rest was given up with a write-ahead log
         await asyncio.sleep(0)
     if unreadable:
         log.warning("coordinator shard %r loaded: %d unreadable batches skipped", partition, unreadable)

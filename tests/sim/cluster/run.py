@@ -152,10 +152,35 @@ class Images:
             self._hits["sets of a broker that is gone were compacted"] += is_inherited
         if before.streams is after.streams:
             return
+        self._follow_owed(before, after)
         for stream_id, old in before.streams.by_id.items():
             new = after.streams.get(stream_id)
             if new is not None and (new.epoch < old.epoch or new.end < old.end):
                 self._history.find("stream-fell", f"{old} to {new}")
+
+    def _follow_owed(self, before: MetadataImage, after: MetadataImage) -> None:
+        """What is owed stays owed by the same log, from its start on, until an object has it; or it is
+        trimmed, or its stream deleted. No operator gives anything up here."""
+        for owed in after.streams.owed:
+            if before.streams.owed.by(owed.stream_id, owed.node_id) is None:
+                self._hits["owed: by an earlier owner"] += 1
+                self._hits["owed: by several"] += len(after.streams.owed.of_stream(owed.stream_id)) > 1
+        for owed in before.streams.owed:
+            stream, now = (
+                after.streams.get(owed.stream_id),
+                after.streams.owed.by(owed.stream_id, owed.node_id),
+            )
+            if now is not None:
+                if now._replace(start=owed.start) != owed or now.start < owed.start:
+                    self._history.find("owed-changed", f"{owed} to {now}")
+                continue
+            if stream is None or stream.start >= owed.end:
+                self._hits["owed: trimmed, or deleted"] += 1
+                continue
+            self._hits["owed: uploaded"] += 1
+            held = after.objects.candidates(stream, max(owed.start, stream.start), 1)
+            if not held or held[0].object_id < 0:
+                self._history.find("owed-lost", f"{owed}, of {stream}")
 
 
 class Run:
