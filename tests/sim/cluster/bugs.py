@@ -14,12 +14,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from millrace.broker.controller_client import ControllerClient
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.quorum import follower
 from millrace.broker.quorum.failovers import Failovers
 from millrace.broker.quorum.log_recovery import LogRecovery
 from millrace.kraft.commands import streams
 from millrace.kraft.peers.channel import QuorumChannel
+from millrace.kraft.tables.features import MILLRACE_VERSION_LEVEL, OWED_RANGES_LEVEL
+from millrace.s3stream import finder
+from millrace.s3stream.errors import RangeLost
+from millrace.s3stream.ids import OWED_RANGE
 from millrace.s3stream.recovery import close_in_catalog
 from millrace.s3stream.storage import Storage
 from tests.sim.bugs import in_place
@@ -52,6 +57,11 @@ def over_objects(plan: Plan) -> Plan:
     return replace(plan, wal="quick object" if plan.seed % 2 else "object", troubles=plan.troubles + 3)
 
 
+def sealing(plan: Plan) -> Plan:
+    """Streams that move are sealed."""
+    return replace(plan, level=OWED_RANGES_LEVEL, troubles=plan.troubles + 3)
+
+
 def recovers_nothing(old: Any) -> Any:
     async def recover(self: LogRecovery, found: Any, client: Any, owner: Any) -> None:
         wal = await self._open(found, client)
@@ -76,6 +86,22 @@ def closes_at_once(old: Any) -> Any:
         self._streams.pop(stream.stream_id, None)
 
     return close_stream
+
+
+def steps_over_what_is_owed(old: Any) -> Any:
+    def check_held(hint: Any, stream_id: int) -> None:
+        if hint.object_id == OWED_RANGE:
+            raise RangeLost(stream_id, hint.start, hint.end)
+        old(hint, stream_id)
+
+    return check_held
+
+
+def owes_nothing_at_its_start(old: Any) -> Any:
+    async def opening_streams(self: ControllerClient) -> Any:
+        return [one for one in await old(self) if one.sealed_end is None]
+
+    return opening_streams
 
 
 def waits_for_nothing(old: Any) -> Any:
@@ -126,6 +152,25 @@ BUGS = {
         "a partition that moves is closed before it is uploaded",
         ((Storage, "close_stream", closes_at_once),),
         "two-meanings",
+        lambda plan: replace(plan, level=MILLRACE_VERSION_LEVEL),
+    ),
+    "owes-nobody": Bug(
+        "a partition that moves is sealed, and nothing is said to be owed",
+        ((Storage, "seal_stream", closes_at_once),),
+        "two-meanings",
+        sealing,
+    ),
+    "steps-over": Bug(
+        "what an earlier owner owes is taken for lost",
+        ((finder, "check_held", steps_over_what_is_owed),),
+        "lost",
+        sealing,
+    ),
+    "owes-nothing": Bug(
+        "a log that is recovered is not read for what it owes",
+        ((ControllerClient, "opening_streams", owes_nothing_at_its_start),),
+        "not-settled",
+        lambda plan: sealing(over_objects(plan)),
     ),
     "reaches-no-image": Bug(
         "a reply of the controller is not waited for in the image",

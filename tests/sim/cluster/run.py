@@ -19,13 +19,17 @@ import asyncio
 import gc
 import logging
 from collections import Counter, deque
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from millrace.kraft import controller
 from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.tables.features import MILLRACE_VERSION, MILLRACE_VERSION_LEVEL, OWED_RANGES_LEVEL
+from millrace.protocol.metadata_records import FeatureLevelRecord
 from millrace.runtime.errors import Fenced, Unavailable
 from tests.sim import asking
+from tests.sim.bugs import in_place
 from tests.sim.checkers import (
     AcknowledgedIsThere,
     Checker,
@@ -68,7 +72,8 @@ TAKEN_OVER_S, LEFT_S = 40.0, 12.0  # a broker is away until others lead what it 
 @dataclass(frozen=True)
 class Plan:
     """`is_combined`: each broker is a controller too; `controllers` says nothing then. `is_balanced`: the
-    balancer looks all the time."""
+    balancer looks all the time. `level`: of millrace.version; at OWED_RANGES_LEVEL streams that move are
+    sealed."""
 
     seed: int
     controllers: int = 1
@@ -78,13 +83,14 @@ class Plan:
     batches: int = 6
     is_combined: bool = False
     is_balanced: bool = False
+    level: int = MILLRACE_VERSION_LEVEL
 
     def __str__(self) -> str:
         controllers = "combined" if self.is_combined else self.controllers
         return (
             f"{self.seed} controllers={controllers} brokers={self.brokers} "
             f"wal={self.wal.replace(' ', '-')} troubles={self.troubles} batches={self.batches}"
-            f"{' balanced' * self.is_balanced}"
+            f"{' balanced' * self.is_balanced} level={self.level}"
         )
 
 
@@ -92,7 +98,8 @@ def drawn_plan(seed: int) -> Plan:
     """The figures of a hunt's seed."""
     kinds = tuple(WALS)
     plan = Plan(seed, (1, 3)[seed % 2], 2 + seed // 2 % 3, kinds[seed // 6 % len(kinds)], 3 + seed % 9)
-    plan = replace(plan, is_balanced=seed % 7 < 3)
+    level = OWED_RANGES_LEVEL if seed % 3 == 0 else MILLRACE_VERSION_LEVEL
+    plan = replace(plan, is_balanced=seed % 7 < 3, level=level)
     return replace(plan, brokers=3, is_combined=True) if seed % 5 == 0 else plan
 
 
@@ -397,6 +404,15 @@ def is_fenced(error: BaseException | None) -> bool:
     return False
 
 
+def at_level(level: int) -> Callable[[Any], Any]:
+    """What makes a cluster begin at that level of millrace.version, be it supported or not."""
+
+    def make(old: Any) -> Any:
+        return lambda: [*old(), FeatureLevelRecord(MILLRACE_VERSION, level)]
+
+    return make
+
+
 def run_plan(plan: Plan) -> Outcome:
     """A run from beginning to end; what escapes is a finding."""
     logging.disable(logging.CRITICAL)
@@ -424,7 +440,8 @@ def run_plan(plan: Plan) -> Outcome:
                 run.history.find("unhandled", problem)
 
     try:
-        run_simulation(main)
+        with in_place((controller, "bootstrap_records", at_level(plan.level))):
+            run_simulation(main)
     finally:
         logging.disable(logging.NOTSET)
     (run,) = made

@@ -4,7 +4,9 @@
     stop                in order, and started again; or all of them at once
     halt                nothing of the process runs for some seconds: it is SIGSTOPped, or its machine is
     cut off             from the controllers, from all others, or one way alone
-    move                partitions are given to other brokers, by AlterPartitionReassignments
+    move                partitions are given to other brokers, by AlterPartitionReassignments; also to one
+                        whose store is slow, and on from there before it has uploaded what it was given;
+                        that one may be killed then
     store               the bucket answers late, not at all, or with errors; or one machine does not reach it
                         for up to 45 s, while all others do
 
@@ -62,6 +64,7 @@ class Trouble:
         self._rand: Rand = world.rand.split("trouble")
         self._busy: list[Machine] = []
         self._is_frozen = False
+        self._further: Rand = world.rand.split("further moves")
 
     async def make(self, count: int) -> None:
         """So many things, then all is healed."""
@@ -174,6 +177,20 @@ class Trouble:
             self._rand.below(self._partitions),
             self._brokers[self._rand.below(len(self._brokers))],
         )
+        await self._give(index, target)
+        if machine in self._brokers and self._further.below(2):
+            machine.set_faults(WEATHERS[-1])
+            await self._give(index, machine)
+            is_killed = machine not in self._controllers and self._further.below(2)
+            for _ in range(1 if is_killed else 3):
+                await asyncio.sleep((200 + self._further.below(800)) / 1000)
+                await self._give(index, self._brokers[self._further.below(len(self._brokers))])
+            if is_killed:
+                await asyncio.sleep(self._further.below(150) / 1000)
+                await self._kill(machine)
+            machine.set_faults(QUIET)
+
+    async def _give(self, index: int, target: Machine) -> None:
         asked = [ReassignableTopic(self._topic, [ReassignablePartition(index, [target.node_id])])]
         try:
             answer = await self._admin.ask(45, AlterPartitionReassignmentsRequest(topics=asked), timeout_s=5)
