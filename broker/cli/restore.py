@@ -64,6 +64,13 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
     settings = settings_of(given, env, is_formatted=is_formatted)
     if settings is None:
         return CANNOT_LOOK
+    if not settings.is_controller:
+        print(
+            "millrace: a broker that is no controller (process.roles) is not restored: with an empty log "
+            "directory it fetches the metadata from the controllers; restore one of these",
+            file=sys.stderr,
+        )
+        return CANNOT_LOOK
     first: tuple[Voter, ...] = ()
     if given.initial_controllers is not None:
         from millrace.broker.cli.format import voters_of

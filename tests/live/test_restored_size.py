@@ -178,6 +178,8 @@ def test_controllers_apart_ask_for_the_word_where_records_are_missing(tmp_path: 
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
     after = LiveCluster(tmp_path, 1, 2, overrides, first=201)
     controller = after.quorum.nodes[1]
+    told = restore(after.brokers[201], tmp_path, "--new-node", code=2)
+    assert "a broker that is no controller (process.roles) is not restored" in told
     told = restore(controller, tmp_path, code=1)
     assert f"{TOPIC}-0: offsets from " in told
     assert "with wal.lost.accept=true for this one start" in told

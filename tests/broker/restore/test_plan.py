@@ -13,15 +13,19 @@ from millrace.broker.restore.plan import (
     ranges_without,
 )
 from millrace.kraft.commands.brokers import PRODUCER_ID_BLOCK
+from millrace.kraft.commands.heirs import compactor_of
 from millrace.kraft.commands.objects import PREPARED_COUNT_MAX
+from millrace.kraft.commands.takers import CORDONED, is_drained, takers_of
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.log.claim_basis import ClaimBasis, read_claim_basis, write_claim_basis
 from millrace.kraft.log.meta_properties import MetaProperties
 from millrace.kraft.log.restored_from import RestoredFrom
 from millrace.kraft.log.restored_log import UNFINISHED, holds_something, write_restored_log
+from millrace.kraft.tables.configs import ResourceType
 from millrace.kraft.tables.wals import NodeWal, WalState, wal_record
 from millrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from millrace.protocol.metadata_records import ConfigRecord, RegisterBrokerRecord
 from tests.kraft.build import NODE, Broker, open_node, run, sim_disk
 
 FROM = RestoredFrom(40, 3, 7)
@@ -206,3 +210,22 @@ def test_what_was_given_unseen_is_left_behind_however_long_it_was() -> None:
         await node.close()
 
     run(main())
+
+
+def test_what_is_said_of_brokers_that_do_not_come_back_goes_on() -> None:
+    """They are fenced; a drained one stays drained, their stream sets are compacted by whoever is there, and
+    by themselves while nobody is. A node that comes with another id is one of the takers."""
+    delta = MetadataDelta(EMPTY_IMAGE)
+    for broker_id in (1, 2, 3):
+        delta.apply(RegisterBrokerRecord(broker_id, bytes(16), broker_epoch=broker_id, fenced=False))
+    delta.apply(ConfigRecord(ResourceType.BROKER, "3", CORDONED, "*"))
+    image = lifted(delta.done(10, 1), Seen())
+    assert all(broker.is_fenced for broker in image.brokers)
+    assert is_drained(image, 3)
+    assert [compactor_of(image, broker_id) for broker_id in (1, 2, 3)] == [1, 2, 3]
+    after = MetadataDelta(image)
+    for broker_id in (3, 11):
+        after.apply(RegisterBrokerRecord(broker_id, bytes(16), broker_epoch=image.offset, fenced=False))
+    image = after.done(image.offset + 2, image.epoch)
+    assert [broker.broker_id for broker in takers_of(image)] == [11]
+    assert {compactor_of(image, broker_id) for broker_id in (1, 2)} <= {3, 11}
