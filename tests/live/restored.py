@@ -23,7 +23,7 @@ from tests.live.traffic import Traffic
 from tests.patience import PATIENCE_S
 
 SAVED_MS = 500  # how often metadata is put into the bucket
-RUN_S = 2.0
+RUN_S = 1.0
 SETTINGS = {
     **QUICK,
     "s3.metadata.upload.interval.ms": str(SAVED_MS),
