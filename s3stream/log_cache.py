@@ -200,6 +200,7 @@ class LogCache:
         self.evicted_count = 0
         self.now_s = 0.0  # whoever puts entries sets it
         self._freed_number = -1
+        self._committed_number = -1  # at or above that
         self._wal_end = 0
         self._span_bytes = 0
         self._large_bytes = 0
@@ -326,12 +327,18 @@ class LogCache:
         sealed, self._sealed = self._sealed, []
         return sealed
 
+    def note_committed(self, block: CacheBlock) -> None:
+        """The block's upload is committed, and it may not be evicted yet: the WAL has it still."""
+        assert block.number > self._committed_number, (self._committed_number, block)
+        self._committed_number = block.number
+
     def free(self, block: CacheBlock) -> None:
         """The block's upload is committed: it stays readable and may be evicted."""
         assert block.is_sealed
         assert not block.is_free
         assert block.number == self._freed_number + 1, f"freed after block {self._freed_number}: {block!r}"
         self._freed_number = block.number
+        self._committed_number = max(self._committed_number, block.number)
         block.is_free = True
         self.free_bytes += block.size_bytes
 
@@ -366,7 +373,7 @@ class LogCache:
     def is_held(self, stream_id: int) -> bool:
         """Whether some of the stream's entries wait for an upload or for its commit."""
         runs = self._streams.get(stream_id)
-        return runs is not None and runs[-1].block_number > self._freed_number
+        return runs is not None and runs[-1].block_number > self._committed_number
 
     def _begin_run(self, stream_id: int, entry: Entry, last: Run | None) -> Run:
         base_offset = entry.base_offset

@@ -136,6 +136,7 @@ class Storage:
             before_trim,
             ownership,
             wal.wal_id,
+            self._on_committed,
         )
         self.damaged = DamagedReads()
         self._streams: dict[int, Stream] = {}
@@ -156,7 +157,8 @@ class Storage:
         self._kept_bytes = 0  # for states and coordinators
         # the WAL had room up to here when last asked: a lower bound, trims only add to it
         self._wal_room_end = 0
-        self._confirmed, self._uploaded = asyncio.Event(), asyncio.Event()
+        self._confirmed = asyncio.Event()
+        self._uploaded = asyncio.Event()  # pulsed when a block is committed, and when the WAL is trimmed
         self._age_timer: asyncio.TimerHandle | None = None
         self._aged_block = -1
         self._force_timer: asyncio.TimerHandle | None = None
@@ -555,8 +557,10 @@ class Storage:
         self._aged_block = self.log_cache.active.number
         self._age_timer = asyncio.get_running_loop().call_later(self.upload_interval_s, self._force)
 
-    def _on_uploaded(self, block: CacheBlock) -> None:
-        self._uploaded_end = block.wal_end
+    def _on_committed(self, block: CacheBlock) -> None:
+        """Who closes a stream waits for this, and not for the trim: that is the log's concern, and waits
+        until metadata survives the loss of its own log."""
+        self.log_cache.note_committed(block)
         for run in block.runs.values():
             self.sealed.note_committed(run.stream_id, run.end)
             stream = self._streams.get(run.stream_id)
@@ -564,10 +568,14 @@ class Storage:
                 stream.committed_end = max(stream.committed_end, run.end)
                 if stream.start > stream.trimmed_start:
                     self._late_trims[stream.stream_id] = stream
-        self.log_cache.free(block)
-        self.log_cache.evict()
         if self._late_trims and self._trimming is None:
             self._trimming = asyncio.create_task(self._trim_late(), name="late-trims")
+        self._pulse(self._uploaded)
+
+    def _on_uploaded(self, block: CacheBlock) -> None:
+        self._uploaded_end = block.wal_end
+        self.log_cache.free(block)
+        self.log_cache.evict()
         self._pulse(self._uploaded)
         if self._is_waited_for:
             self._make_room()

@@ -2,7 +2,7 @@
 strictly in block order.
 
     submit(block) -> prepare ids (one block after another) -> put its objects (in parallel) -> commit
-        -> metadata is safe -> no newer owner
+        -> on_committed -> metadata is safe -> no newer owner
         -> trim the WAL -> on_uploaded
 
 Not here: when a block is sealed (storage.py), which stream gets its own object (upload_plan.py), bytes
@@ -80,6 +80,10 @@ def _nobody() -> None:
     """Makes room."""
 
 
+def _nothing(block: CacheBlock) -> None:
+    """Where nobody waits for a commit."""
+
+
 class UploadJob:
     """One block on its way. `puts` is the running task that ends with what to commit."""
 
@@ -106,10 +110,11 @@ class Uploader:
         before_trim: Callable[[], Awaitable[None]] = no_wait,
         ownership: Ownership = UNOWNED,
         wal_id: bytes = NO_WAL,
+        on_committed: Callable[[CacheBlock], None] = _nothing,
     ) -> None:
-        """`on_uploaded(block)` is called, in block order, when the block is committed and the WAL trimmed to
-        its end. `before_trim` returns when what was committed before its call survives the loss of the
-        metadata log. `wal_id`: the log's that blocks come from."""
+        """`on_committed(block)` is called, in block order, when the block is committed, `on_uploaded(block)`
+        when the WAL is trimmed to its end as well. `before_trim` returns when what was committed before its
+        call survives the loss of the metadata log. `wal_id`: the log's that blocks come from."""
         self._ownership = ownership
         self._wal_id = wal_id
         self._store = store
@@ -118,6 +123,7 @@ class Uploader:
         self._cluster_id = cluster_id
         self._trim_wal = trim_wal
         self._on_uploaded = on_uploaded
+        self._on_committed = on_committed
         self._on_failed = on_failed
         self._before_trim = before_trim
         self._to_put: asyncio.Queue[UploadJob] = asyncio.Queue()
@@ -210,6 +216,7 @@ class Uploader:
 
     async def _hand_on(self, job: UploadJob) -> None:
         await self._commit(job)
+        self._on_committed(job.block)
         await self._to_trim.put(job)
 
     async def _trim_loop(self) -> None:

@@ -29,6 +29,7 @@ HOT_ONLY: dict[str, str] = {
     "test_a_failed_wal_ends_everything_that_waits": "reads when uploads have ended",
     "test_what_is_evicted_is_freed_at_once": "is about the log cache",
     "test_a_group_is_told_in_order": "reads nothing",
+    "test_a_stream_is_closed_while_the_wal_waits_for_its_trim": "reads while trims wait",
     "test_a_callback_that_fails_ends_the_engine": "reads nothing",
     "test_nobody_passes_those_who_wait": "reads nothing",
     "test_who_waits_forces_an_upload": "reads nothing",
@@ -612,6 +613,65 @@ def test_a_stream_that_comes_back() -> None:
         await append(stream, b"new")
         assert shown(await stream.fetch(0, 9, 100)) == "[0,5)old [5,8)theirs [8,9)new"
         await elsewhere.close(1000)
+        await engine.close(1000)
+
+    run(scenario())
+
+
+def test_a_stream_is_closed_while_the_wal_waits_for_its_trim() -> None:
+    """All of it is committed; the bucket that is to have the metadata before the log is trimmed is slow. Who
+    is to lead the partition next does not wait for that, and it may come back before."""
+
+    async def scenario() -> None:
+        world = World()
+        engine = await world.started()
+        is_safe = asyncio.Event()
+
+        async def wait_safe() -> None:
+            await is_safe.wait()
+
+        engine.uploader._before_trim = wait_safe
+        stream, idle = open_stream(world, engine, 1), open_stream(world, engine, 2)
+        await append(stream, b"old", count=5)
+        await append(idle, b"kept")
+        await stream.close()
+        assert world.catalog.streams[1].end == 5
+        assert not world.catalog.streams[1].is_open
+        assert (world.wal.trims, idle.committed_end) == (0, 1)
+        assert engine.log_cache.held_bytes > 0, "the log's memory is not given back before the trim"
+        other = World(settings={})
+        other.store, other.catalog = world.store, world.catalog
+        elsewhere = await other.started()
+        theirs = open_stream(other, elsewhere, 1)
+        await append(theirs, b"theirs", count=3)
+        await theirs.close()
+        stream = open_stream(world, engine, 1)
+        await append(stream, b"new")
+        assert shown(await stream.fetch(0, 9, 100)) == "[0,5)old [5,8)theirs [8,9)new"
+        is_safe.set()
+        await elsewhere.close(1000)
+        await engine.close(1000)
+        assert world.wal.used_bytes == 0
+
+    run(scenario())
+
+
+def test_a_crash_between_a_close_and_the_trim_loses_nothing() -> None:
+    """The log holds records of a stream that is closed, or another's by now: they are committed, and
+    dropped."""
+
+    async def scenario() -> None:
+        world = World()
+        engine = await world.started()
+        engine.uploader._before_trim = asyncio.Event().wait  # type: ignore[assignment]
+        stream = open_stream(world, engine, 1)
+        await append(stream, b"old", count=5)
+        await stream.close()
+        await world.crash(engine)
+        engine = await world.started()
+        assert (engine.recovered.unknown_count, engine.recovered.accepted_count) == (1, 0)
+        stream = open_stream(world, engine, 1)
+        assert shown(await stream.fetch(0, 9, 100)) == "[0,5)old"
         await engine.close(1000)
 
     run(scenario())
