@@ -27,12 +27,14 @@ from millrace.broker.controller_client import ControllerClient
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.news import QuorumNews
+from millrace.kraft.tables.owed_ranges import OwedRanges
 from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
 from millrace.runtime.errors import MillraceError, in_words
 
 log = logging.getLogger(__name__)
 ANSWER_S: Final = 2.0  # of a broker that ends
-LEAVE_S: Final = 30.0
+LEAVE_S: Final = 30.0  # in which nothing is handed over
+LEAVE_MAX_S: Final = 300.0  # in all: of tens of thousands of partitions
 
 
 class Word(Enum):
@@ -65,6 +67,8 @@ class Heartbeats:
         self._word = Word.STARTS
         self._all_closed = asyncio.Event()  # while it leaves
         self._is_seen = asyncio.Event()  # an image came in which it is not fenced
+        self._closed_s = 0.0  # when a stream of its was closed last, or what it owes committed
+        self._owed: OwedRanges | None = None  # as it was then
 
     async def begin(self, image: MetadataImage) -> None:
         """`image`: as it is here now. An answer runs ahead of the images; on return one of them has it, where
@@ -86,22 +90,41 @@ class Heartbeats:
                 log.warning("heartbeats: fenced: %s", self._is_fenced)
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        if delta.streams_changed and not image.streams.are_in_log_of(self._broker_id):
-            self._all_closed.set()
         self._look(image)
+        if not delta.streams_changed:
+            return
+        if self._word is Word.ENDS and self._has_closed(delta, image):
+            self._closed_s = asyncio.get_running_loop().time()
+        if not image.streams.are_in_log_of(self._broker_id):
+            self._all_closed.set()
 
     def _look(self, image: MetadataImage) -> None:
         own = image.brokers.get(self._broker_id)
         if own is not None and own.epoch == self._client.broker_epoch and not own.is_fenced:
             self._is_seen.set()
 
+    def _has_closed(self, delta: MetadataDelta, image: MetadataImage) -> bool:
+        is_committed = image.streams.owed is not self._owed
+        self._owed = image.streams.owed
+        if is_committed and any(True for _ in self._owed.of_node(self._broker_id)):
+            return True
+        changed = map(image.streams.get, delta.streams_changed)
+        return any(
+            stream is not None and stream.node_id == self._broker_id and not stream.is_open
+            for stream in changed
+        )
+
     async def leave(self) -> None:
-        """Until the controllers say that the broker may end. Where nobody answers in time, its session ends
-        by itself, and its log is recovered."""
-        self._word = Word.ENDS
+        """Until the controllers say that the broker may end: as long as its partitions go to others, turn
+        after turn. Where nobody answers in time, or nothing is handed over any more, its session ends by
+        itself, and its log is recovered."""
+        loop = asyncio.get_running_loop()
+        self._word, self._closed_s = Word.ENDS, loop.time()
         try:
-            async with asyncio.timeout(LEAVE_S):
+            async with asyncio.timeout(LEAVE_MAX_S):
                 while not await self._may_end():
+                    if loop.time() - self._closed_s > LEAVE_S:
+                        raise TimeoutError(f"no stream was closed for {LEAVE_S:.0f} s")
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(self._interval_s):
                             await self._all_closed.wait()
