@@ -157,7 +157,7 @@ def values_of(settings: Any) -> dict[str, Any]:
 def _small(wal: Any) -> Any:
     """As small as all else here, where the kind is one of ours."""
     if isinstance(wal, BlockWalSettings):
-        return replace(WAL, direct=wal.direct)
+        return replace(WAL, direct=wal.direct, fencing=wal.fencing)
     return replace(wal, **OBJECT_WAL) if isinstance(wal, ObjectWalSettings) else wal
 
 

@@ -27,8 +27,13 @@ from millrace.s3stream.errors import RangeLost
 from millrace.s3stream.ids import OWED_RANGE
 from millrace.s3stream.recovery import close_in_catalog
 from millrace.s3stream.storage import Storage
+from millrace.wal.block import device
+from millrace.wal.block.claim import CLAIM_BYTES, decode_claim
+from millrace.wal.block.fence import ClaimFence
+from millrace.wal.block.layout import BLOCK_BYTES, CLAIM_PLACE
+from millrace.wal.block.log import BlockWal
 from tests.sim.bugs import in_place
-from tests.sim.cluster.run import Outcome, Plan, drawn_plan, run_plan
+from tests.sim.cluster.run import CLAIMED, Outcome, Plan, drawn_plan, run_plan
 
 SEEDS_MAX = 40
 
@@ -60,6 +65,54 @@ def over_objects(plan: Plan) -> Plan:
 def sealing(plan: Plan) -> Plan:
     """Streams that move are sealed."""
     return replace(plan, level=OWED_RANGES_LEVEL, troubles=plan.troubles + 3)
+
+
+def by_claims(plan: Plan) -> Plan:
+    """Logs that claims alone fence."""
+    return Plan(plan.seed, wal=CLAIMED, troubles=5, is_for_claims=True)
+
+
+def acknowledges_unlooked(old: Any) -> Any:
+    def on_written(self: ClaimFence, done: Any, future: Any, memory: memoryview, began_s: float) -> None:
+        memory[:CLAIM_BYTES] = self._own
+        old(self, done, future, memory, began_s)
+
+    return on_written
+
+
+def adopts_what_it_finds(old: Any) -> Any:
+    async def take(self: ClaimFence) -> None:
+        found = await self._file.read_at(CLAIM_PLACE, BLOCK_BYTES)
+        if decode_claim(found) is None:
+            await old(self)
+        else:
+            self._own = found[:CLAIM_BYTES]
+
+    return take
+
+
+def reads_first(old: Any) -> Any:
+    async def claim(file: Any, path: str, header: Any, owner: Any, incarnation: bytes) -> Any:
+        read_at, seen = file.read_at, await file.read_at(0, file.size_bytes)
+
+        async def read_seen(position: int, length: int) -> bytes:
+            if position == CLAIM_PLACE:
+                return bytes(await read_at(position, length))
+            return bytes(seen[position : position + length])
+
+        fence, _ = await old(file, path, header, owner, incarnation)
+        if header is not None:
+            file.read_at = read_seen
+        return fence, header
+
+    return claim
+
+
+def steps_over_nothing(old: Any) -> Any:
+    async def step_over(self: BlockWal, late_bytes: int) -> None:
+        self._device.late_bytes = 0
+
+    return step_over
 
 
 def recovers_nothing(old: Any) -> Any:
@@ -181,6 +234,30 @@ BUGS = {
         "a broker starts with metadata of before",
         ((follower, "catch_up", waits_for_nothing),),
         "process-ended",
+    ),
+    "acknowledged-unlooked": Bug(
+        "what was written is acknowledged, and the claim not read in between",
+        ((ClaimFence, "_on_written", acknowledges_unlooked),),
+        "lost-write",
+        by_claims,
+    ),
+    "claim-not-raised": Bug(
+        "who opens a log leaves the claim of its owner standing",
+        ((ClaimFence, "take", adopts_what_it_finds),),
+        "lost-write",
+        by_claims,
+    ),
+    "read-before-claimed": Bug(
+        "who opens a log reads it before its claim stands",
+        ((device, "_claim", reads_first),),
+        "two-meanings",
+        by_claims,
+    ),
+    "begun-at-the-end": Bug(
+        "a log that was not closed goes on where it ended, where late writes land",
+        ((BlockWal, "_step_over", steps_over_nothing),),
+        "lost-write",
+        by_claims,
     ),
 }
 

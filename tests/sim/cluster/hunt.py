@@ -6,10 +6,11 @@ import argparse
 import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing import get_context
 
-from tests.sim.cluster.run import Outcome, drawn_plan, run_plan
+from tests.sim.cluster.run import WALS, Outcome, drawn_plan, run_plan
 
 RUNS_A_PROCESS = 50
 # What a hunt of some hundred seeds has to meet, or it looked at less than it says.
@@ -39,6 +40,11 @@ MUST_HIT = (
     "ended, for it was replaced",
     "absence: taken over",
     "absence: waited for",
+    "slow writes of a broker",
+    "replaced while it stood still of a broker",
+    "replaced while it was cut off of a broker",
+    "crash of who came after of a broker",
+    "late write landed behind another's: the ring",
 )
 
 
@@ -60,17 +66,18 @@ class Tally:
         return [name for name in MUST_HIT if not self.hits[name]]
 
 
-def run_seed(seed: int) -> Outcome:
-    return run_plan(drawn_plan(seed))
+def run_seed(seed: int, wal: str = "") -> Outcome:
+    plan = drawn_plan(seed)
+    return run_plan(replace(plan, wal=wal) if wal else plan)
 
 
-def hunt_seeds(first: int, count: int, workers: int) -> Tally:
+def hunt_seeds(first: int, count: int, workers: int, wal: str = "") -> Tally:
     """Processes are new ones after every so many runs, for each keeps some memory; by a pool of their own, as
     Python 3.11's `max_tasks_per_child` may leave a pool without any, waiting."""
     tally, end, step = Tally(), first + count, RUNS_A_PROCESS * workers
     for start in range(first, end, step):
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            for outcome in pool.map(run_seed, range(start, min(end, start + step))):
+            for outcome in pool.map(partial(run_seed, wal=wal), range(start, min(end, start + step))):
                 tally.add(outcome)
                 if outcome.findings:
                     print(f"{outcome.plan}: {outcome.findings[:3]}", flush=True)
@@ -85,8 +92,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--wal", choices=tuple(WALS), default="", help="of all plans")
     given = parser.parse_args()
-    tally = hunt_seeds(given.first, given.seeds, given.workers)
+    tally = hunt_seeds(given.first, given.seeds, given.workers, given.wal)
     for name, count in sorted((*tally.hits.items(), *tally.looked_at.items())):
         print(f"{count:10} {name}")
     print(f"{tally.runs} runs, {len(tally.failed)} with findings; never met: {tally.missed() or 'nothing'}")

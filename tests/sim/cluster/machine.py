@@ -55,6 +55,7 @@ class Machine:
         self.process: Process | None = None
         self.ends: list[BaseException] = []
         self.faults = QUIET
+        self.is_slow = False
         self.stores: list[SimObjectStore] = []
         self.on_image: Callable[[Machine, MetadataImage], None] = lambda machine, image: None
         self._rand = world.rand.split(self.name)
@@ -142,6 +143,8 @@ class Machine:
             return store
 
         self._mounted = None if self._shared is None else self._shared.mounted(self.disk)
+        if self._mounted is not None:
+            self._mounted.is_slow = self.is_slow
         disk: Any = self._mounted or self.disk
         return Runtime(self.world.clock, rand, disk, self.world.net.host(self.host, life), open_store)
 
@@ -198,6 +201,12 @@ class Machine:
     def wake(self) -> None:
         """What is wanted has changed."""
         self._changed.set()
+
+    def set_slow(self, *, is_slow: bool) -> None:
+        """What it writes to the shared disk may land late."""
+        self.is_slow = is_slow
+        if self._mounted is not None:
+            self._mounted.is_slow = is_slow
 
     def set_faults(self, faults: object) -> None:
         self.faults = faults  # type: ignore[assignment]

@@ -28,6 +28,7 @@ from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.features import MILLRACE_VERSION, MILLRACE_VERSION_LEVEL, OWED_RANGES_LEVEL
 from millrace.protocol.metadata_records import FeatureLevelRecord
 from millrace.runtime.errors import Fenced, Unavailable
+from millrace.runtime.rand import Rand
 from tests.sim import asking
 from tests.sim.bugs import in_place
 from tests.sim.checkers import (
@@ -64,7 +65,10 @@ WALS = {
     "object": "0@mem://wal?capacity=512KiB",
     "quick object": "0@mem://wal?capacity=384KiB&batchInterval=0",
     "shared block": "0@file:///shared/wal{node_id}?capacity=512KiB",
+    "claimed block": "0@file:///shared/wal{node_id}?capacity=512KiB&fencing=claim",
 }
+DRAWN = ("block", "object", "quick object", "shared block")
+SHARED, CLAIMED = "shared block", "claimed block"
 OWN_DISK = "block"  # the log that nobody but its node reaches
 TAKEN_OVER_S, LEFT_S = 40.0, 12.0  # a broker is away until others lead what it led; or nobody does
 
@@ -73,7 +77,7 @@ TAKEN_OVER_S, LEFT_S = 40.0, 12.0  # a broker is away until others lead what it 
 class Plan:
     """`is_combined`: each broker is a controller too; `controllers` says nothing then. `is_balanced`: the
     balancer looks all the time. `level`: of millrace.version; at OWED_RANGES_LEVEL streams that move are
-    sealed."""
+    sealed. `is_for_claims`: no trouble but what logs with claims are there for."""
 
     seed: int
     controllers: int = 1
@@ -84,20 +88,23 @@ class Plan:
     is_combined: bool = False
     is_balanced: bool = False
     level: int = MILLRACE_VERSION_LEVEL
+    is_for_claims: bool = False
 
     def __str__(self) -> str:
         controllers = "combined" if self.is_combined else self.controllers
         return (
             f"{self.seed} controllers={controllers} brokers={self.brokers} "
             f"wal={self.wal.replace(' ', '-')} troubles={self.troubles} batches={self.batches}"
-            f"{' balanced' * self.is_balanced} level={self.level}"
+            f"{' balanced' * self.is_balanced}{' for-claims' * self.is_for_claims} level={self.level}"
         )
 
 
 def drawn_plan(seed: int) -> Plan:
-    """The figures of a hunt's seed."""
-    kinds = tuple(WALS)
-    plan = Plan(seed, (1, 3)[seed % 2], 2 + seed // 2 % 3, kinds[seed // 6 % len(kinds)], 3 + seed % 9)
+    """The figures of a hunt's seed. What is drawn besides comes from a source of its own, so that all else
+    of the plan stays what it was."""
+    plan = Plan(seed, (1, 3)[seed % 2], 2 + seed // 2 % 3, DRAWN[seed // 6 % len(DRAWN)], 3 + seed % 9)
+    if plan.wal == SHARED and Rand(f"fencing of {seed}".encode()).below(2):
+        plan = replace(plan, wal=CLAIMED)
     level = OWED_RANGES_LEVEL if seed % 3 == 0 else MILLRACE_VERSION_LEVEL
     plan = replace(plan, is_balanced=seed % 7 < 3, level=level)
     return replace(plan, brokers=3, is_combined=True) if seed % 5 == 0 else plan
@@ -201,8 +208,9 @@ class Run:
             AcknowledgedIsThere(), ShownStays(), OnceInOrder(), ProducerIdsAreNew(), TopicsHold(),
             CommitsHold(),
         ]  # fmt: skip
-        is_shared = plan.wal == "shared block"
-        self._shared = SharedDisk(self.world.rand.split("shared"), DISK_LATENCY_S) if is_shared else None
+        self._shared: SharedDisk | None = None
+        if plan.wal in (SHARED, CLAIMED):
+            self._shared = SharedDisk(self.world.rand.split("shared"), DISK_LATENCY_S, self.world.hits)
         self.brokers = self._combined(plan) if plan.is_combined else []
         self.controllers = list(self.brokers)
         if not plan.is_combined:
@@ -264,6 +272,8 @@ class Run:
         await self._all_know(topic_id)
         places: list[Place] = [(topic_id, index) for index in range(PARTITIONS)]
         trouble = Trouble(self.world, self.controllers, self.brokers, admin, TOPIC, PARTITIONS)
+        if self.plan.wal == CLAIMED:
+            trouble.add_of_claims(is_alone=self.plan.is_for_claims)
         troubled = asyncio.ensure_future(trouble.make(self.plan.troubles))
         working = [asyncio.ensure_future(work) for work in self._cast(places)]
         await troubled

@@ -18,10 +18,25 @@ from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.node import QUIET
 from tests.sim.workload import ANY_TIME
 
-SEEDS = (3, 6, 7, 8, 14, 15, 19)  # of each kind of log, with one controller and with three
+# Of each kind of log, with one controller and with three.
+PLANS = {
+    3: "controllers=3 brokers=3 wal=block troubles=6 batches=6",
+    6: "controllers=1 brokers=2 wal=object troubles=9 batches=6",
+    7: "controllers=3 brokers=2 wal=object troubles=10 batches=6 balanced",
+    8: "controllers=1 brokers=3 wal=object troubles=11 batches=6 balanced",
+    14: "controllers=1 brokers=3 wal=quick-object troubles=8 batches=6 balanced",
+    15: "controllers=combined brokers=3 wal=quick-object troubles=9 batches=6 balanced",
+    19: "controllers=3 brokers=2 wal=shared-block troubles=4 batches=6",
+    23: "controllers=3 brokers=4 wal=claimed-block troubles=8 batches=6 balanced",
+}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+def test_fixed_seeds_are_the_plans_that_they_were() -> None:
+    """Else they look at less than is believed; what is drawn besides has a source of its own."""
+    assert {seed: str(drawn_plan(seed)) for seed in PLANS} == {s: f"{s} {told}" for s, told in PLANS.items()}
+
+
+@pytest.mark.parametrize("seed", PLANS)
 def test_nothing_is_found_at_fixed_seeds(seed: int) -> None:
     """Clusters under drawn trouble keep every promise, and every checker looked."""
     outcome = run_plan(drawn_plan(seed))

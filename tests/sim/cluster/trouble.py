@@ -10,6 +10,12 @@
     store               the bucket answers late, not at all, or with errors; or one machine does not reach it
                         for up to 45 s, while all others do
 
+Of logs that are fenced by claims besides (`add_of_claims`):
+
+    slow writes         what a machine writes to the shared disk lands seconds late
+    replaced            a process stands still, or is cut off from the controllers, until others recover its
+                        log; it goes on, and its successor in the log is killed soon after it began to serve
+
 One thing at a time and machine; machines are in trouble side by side. When it ends, all is healed.
 """
 
@@ -27,6 +33,7 @@ from millrace.runtime.errors import Unavailable
 from millrace.runtime.rand import Rand
 from tests.sim.cluster.client import ClusterClient
 from tests.sim.cluster.machine import Machine
+from tests.sim.loop import Life
 from tests.sim.node import QUIET
 from tests.sim.objectstore import StoreFaults
 from tests.sim.world import World
@@ -65,6 +72,15 @@ class Trouble:
         self._busy: list[Machine] = []
         self._is_frozen = False
         self._further: Rand = world.rand.split("further moves")
+        self._kinds: tuple[Callable[[Machine], Awaitable[None]], ...] = (
+            self._kill, self._kill, self._cut, self._stop, self._halt, self._cut_off, self._move, self._move,
+            self._weather, self._stop_all, self._cut_from_bucket,
+        )  # fmt: skip
+
+    def add_of_claims(self, *, is_alone: bool) -> None:
+        """`is_alone`: in place of the others."""
+        of_claims = self._slow_writes, self._slow_writes, self._replaced, self._replaced, self._replaced
+        self._kinds = of_claims if is_alone else (*self._kinds, *of_claims)
 
     async def make(self, count: int) -> None:
         """So many things, then all is healed."""
@@ -79,15 +95,11 @@ class Trouble:
     async def _one(self) -> None:
         rand = self._rand
         free = [one for one in (*self._brokers, *self._brokers, *self._controllers) if one not in self._busy]
-        kinds: tuple[Callable[[Machine], Awaitable[None]], ...] = (
-            self._kill, self._kill, self._cut, self._stop, self._halt, self._cut_off, self._move, self._move,
-            self._weather, self._stop_all, self._cut_from_bucket,
-        )  # fmt: skip
-        kind = kinds[rand.below(len(kinds))]
+        kind = self._kinds[rand.below(len(self._kinds))]
         if not free:
             return
         machine = free[rand.below(len(free))]
-        if kind in (self._cut, self._kill, self._stop, self._halt, self._cut_off):
+        if kind in (self._cut, self._kill, self._stop, self._halt, self._cut_off, self._replaced):
             gone = [one for one in self._busy if one in self._controllers]
             if machine in self._controllers and 2 * (len(gone) + 1) >= len(self._controllers):
                 return  # a majority stays
@@ -206,6 +218,60 @@ class Trouble:
         machine.set_faults(AWAY)
         await asyncio.sleep((5_000 + self._rand.below(40_000)) / 1000)
         machine.set_faults(QUIET)
+
+    async def _slow_writes(self, machine: Machine) -> None:
+        self._hit("slow writes", machine)
+        machine.set_slow(is_slow=True)
+        await asyncio.sleep((2_000 + self._rand.below(10_000)) / 1000)
+        machine.set_slow(is_slow=False)
+
+    async def _replaced(self, machine: Machine) -> None:
+        """Away for longer than a session, and perhaps for less than it takes it to notice."""
+        life = machine.life
+        if life is None or machine not in self._brokers:
+            return
+        machine.set_slow(is_slow=bool(self._rand.below(2)))
+        away_s = (3_500 + self._rand.below(4_000)) / 1000
+        if self._rand.below(2) and not self._is_frozen:
+            self._hit("replaced while it stood still", machine)
+            self._is_frozen = True
+            self._world.loop.freeze(life)
+            await asyncio.sleep(away_s)
+            if not life.is_over:
+                self._world.loop.thaw()
+            self._is_frozen = False
+        else:
+            self._hit("replaced while it was cut off", machine)
+            await self._severed([(machine, one) for one in self._controllers], away_s)
+        await self._crash_next(machine, life)
+        machine.set_slow(is_slow=False)
+
+    async def _crash_next(self, machine: Machine, life: Life) -> None:
+        """The life after this one, where it comes, once it has served for a moment."""
+        for _ in range(40):
+            await asyncio.sleep(0.25)
+            if machine.life is not life and machine.is_ready:
+                break
+        else:
+            return
+        await asyncio.sleep(self._rand.below(3_000) / 1000)
+        if machine.life is not None and machine.is_ready:
+            self._hit("crash of who came after", machine)
+            fates = ("", *FATES)
+            machine.kill(fates[self._rand.below(len(fates))])
+
+    async def _severed(self, pairs: Sequence[tuple[Machine, Machine]], for_s: float) -> None:
+        """Both ways."""
+        net = self._world.net
+        hosts = [(one.host, other.host) for one, other in pairs if one is not other]
+        hosts += [(other, one) for one, other in hosts]
+        for pair in hosts:
+            net.sever(*pair)
+        await asyncio.sleep(for_s)
+        for pair in hosts:
+            net.severed.pop(pair, None)
+        for end in list(net.ends.values()):
+            end.arrive()
 
     async def _weather(self, machine: Machine) -> None:
         self._hit("store weather", machine)
