@@ -115,8 +115,8 @@ class ControllerClient:
         is_named: bool = False,
     ) -> int:
         """Gives this start of the process its epoch; earlier ones of the node are fenced from then on.
-        `is_named`: objects are prepared and committed in the incarnation's name, as from millrace.version 1
-        on."""
+        `is_named`: as `sign_as`. Raises KafkaError DUPLICATE_BROKER_REGISTRATION while another broker
+        recovers this one's write-ahead log."""
         request = BrokerRegistrationRequest(
             broker_id=self._node_id,
             cluster_id=self._cache.cluster_id,
@@ -128,8 +128,12 @@ class ControllerClient:
         response: BrokerRegistrationResponse = await self._ask(request)
         _raise_refusal(response.error_code, "the broker's registration")
         self.broker_epoch = response.broker_epoch
-        self._incarnation = incarnation if is_named else NO_UUID
+        self.sign_as(incarnation if is_named else NO_UUID)
         return self.broker_epoch
+
+    def sign_as(self, incarnation: bytes) -> None:
+        """Objects are prepared and committed in the incarnation's name, as from millrace.version 1 on."""
+        self._incarnation = incarnation
 
     async def register_wal(
         self, wal_id: bytes, kind: str, address: str, position: int, *, is_loss_accepted: bool

@@ -2,6 +2,14 @@
 follows their quorum as an observer, sends commands to whoever leads, and recovers the write-ahead logs of
 brokers that are gone where it is asked to.
 
+    caught up ─► nobody recovers its log ─► bucket, claims and log are its own ─► registered ─► claimed ─► log
+                     ▲                                                               │
+                     └───────── another began to, meanwhile: refused ◄───────────────┘
+
+Whether another recovers this broker's log or this start does is decided where it registers: metadata lets
+nobody begin to recover the log of a broker that has registered, and no broker register whose log another is
+at work on. So nothing that is this start's alone (its claim, its log) is taken before.
+
 Not here: the metadata in the bucket and the deletion of objects, which are the controllers' (duties.py).
 """
 
@@ -28,6 +36,9 @@ from millrace.kraft.commands.failovers import is_at_work
 from millrace.kraft.commands.takers import CORDONED
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.transport import QuorumTransport
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.runtime.disk import DiskLocked
 from millrace.runtime.errors import MillraceError, in_words
 from millrace.runtime.tasks import Tasks
 from millrace.wal.opening import identify_wal
@@ -63,10 +74,7 @@ class FollowingBroker(Broker):
         await self._until_recovered(node)
         bound_cluster = await self._until_bound(stores, bucket)
         log.info("cluster %s", node.cluster_id)
-        self._watch.enter("looking at the WAL")
-        await self._check_claims(node, stores, bucket)
-        found = await self._asked_of_wal(identify_wal(self._wal_place(stores), settings.node_id))
-        self._wal_binding = await self._judge_wal(node, found)
+        await self._look_at_own(node, stores)
         await bind_bucket(stores.plain, bucket, bound_cluster, node.cluster_id, node.publisher.image)
         return node
 
@@ -75,11 +83,39 @@ class FollowingBroker(Broker):
         self._endings.add("metadata", node.close)
         await node.start()
 
-    async def _check_claims(self, node: ControllerNode, stores: NodeStores, bucket: str) -> None:
+    async def _look_at_own(self, node: ControllerNode, stores: NodeStores) -> None:
+        """Changes nothing; waits while another broker recovers this one's log. Raises BindingRefused where
+        claims or log are not this broker's, DiskLocked where the log is in use. Where another has come
+        between that counts for nothing, and all is looked at again: it is asked to recover the log, and
+        looks at it, or it has begun, which gives this broker a new epoch first."""
+        while True:
+            await self._until_recovered(node)
+            epoch = self._known_epoch(node)
+            try:
+                await self._look_once(node, stores)
+                return
+            except (BindingRefused, DiskLocked) as error:
+                await catch_up(node)
+                if not await self._until_recovered(node) and self._known_epoch(node) == epoch:
+                    raise
+                log.info("looks at its claims and its log again: %s", in_words(error))
+
+    def _known_epoch(self, node: ControllerNode) -> int:
+        broker = node.publisher.image.brokers.get(self._settings.node_id)
+        return -1 if broker is None else broker.epoch
+
+    async def _look_once(self, node: ControllerNode, stores: NodeStores) -> None:
+        self._watch.enter("looking at the WAL")
+        await self._check_claims(node, stores)
+        found = await self._asked_of_wal(identify_wal(self._wal_place(stores), self._settings.node_id))
+        self._wal_binding = await self._judge_wal(node, found)
+
+    async def _check_claims(self, node: ControllerNode, stores: NodeStores) -> None:
         """Raises BindingRefused for a claim that metadata does not know. Others claim while this broker
         starts, and record it first: a claim that its image lacks is looked for in what is committed by
         then."""
         patient, node_id = self._patient(stores.plain, "claims at start"), self._settings.node_id
+        bucket = str(self._settings.data)
         try:
             await check_claims(patient, bucket, node.cluster_id, node.publisher.image, node_id)
         except BindingRefused as error:
@@ -87,10 +123,19 @@ class FollowingBroker(Broker):
             await catch_up(node)
             await check_claims(patient, bucket, node.cluster_id, node.publisher.image, node_id)
 
-    async def _until_recovered(self, node: ControllerNode) -> None:
+    async def _until_recovered(self, node: ControllerNode) -> bool:
         """While another broker recovers this one's write-ahead log, which cannot be opened twice. Where
-        nobody does, this start recovers it."""
-        changed, node_id = asyncio.Event(), self._settings.node_id
+        nobody does, this start recovers it. Whether somebody did: then the node's image and history are later
+        than what that one wrote into the log."""
+        found = False
+        while await self._was_recovered(node):
+            found = True
+            await catch_up(node)
+        return found
+
+    async def _was_recovered(self, node: ControllerNode) -> bool:
+        """Returns when nobody is at work on this broker's log: whether somebody was."""
+        changed, node_id, was_recovered = asyncio.Event(), self._settings.node_id, False
         unsubscribe = node.publisher.subscribe(lambda delta, image: changed.set())
         try:
             while True:
@@ -98,7 +143,8 @@ class FollowingBroker(Broker):
                 image = node.publisher.image
                 failover = image.failovers.get(node_id)
                 if failover is None or not is_at_work(image, failover):
-                    return
+                    return was_recovered
+                was_recovered = True
                 self._watch.enter(
                     f"waiting for broker {failover.by_node}, which recovers this broker's write-ahead log"
                 )
@@ -149,9 +195,35 @@ class FollowingBroker(Broker):
         except (TimeoutError, MillraceError) as error:
             log.info("hands over before all is uploaded: %s", in_words(error))
 
+    async def _claim(
+        self, node: ControllerNode, client: ControllerClient, stores: NodeStores, incarnation: bytes
+    ) -> None:
+        """Registered first: a claim that a recovery of this broker's log may follow is worth nothing."""
+        while not await self._is_registered(client, incarnation):
+            await catch_up(node)
+            await self._look_at_own(node, stores)
+        self._begin_heartbeats(client)
+        await super()._claim(node, client, stores, incarnation)
+        if self._ownership.writer is not None:
+            client.sign_as(incarnation)
+
+    async def _is_registered(self, client: ControllerClient, incarnation: bytes) -> bool:
+        """False: another broker recovers this one's log, or did when that was decided."""
+        try:
+            await super()._register(client, incarnation)
+        except KafkaError as error:
+            if error.code != ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                raise
+            log.info("not registered yet: another broker recovers this one's write-ahead log")
+            return False
+        log.info("registered in epoch %d", client.broker_epoch)
+        return True
+
     async def _register(self, client: ControllerClient, incarnation: bytes) -> None:
-        """Heartbeats go on until the engine has ended: nobody opens the log of a broker that lives."""
-        await super()._register(client, incarnation)
+        """It is by now, for `_claim` has done so."""
+
+    def _begin_heartbeats(self, client: ControllerClient) -> None:
+        """Until the engine has ended: nobody opens the log of a broker that lives."""
         settings, tasks = self._settings, Tasks()
         assert self.controller is not None
         news, every_s = self.controller.driver.news, settings.quorum.heartbeat_s

@@ -5,7 +5,8 @@ A later incarnation of a broker takes its id at once: its epoch, the offset of i
 and with it everything the earlier one still asks for is refused. Where brokers have sessions, one is fenced
 from its registration until a heartbeat says that it is ready, and again when its session is over; a broker
 that is its own controller may be given partitions from its registration on. Not here: when a session is over
-(kraft/sessions.py).
+(kraft/sessions.py). Kept true: while another broker recovers the log of one that is gone nobody registers
+as that one, and nobody begins to recover the log of one that has registered.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from millrace.kraft.commands.decision import Decision, check_broker
+from millrace.kraft.commands.failovers import is_at_work
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.brokers import Broker
 from millrace.protocol.error_codes import ErrorCode
@@ -54,7 +56,8 @@ def decide_register_broker(
     incarnation asking again keeps its epoch. `is_alone`: the broker is its own controller, so that no other
     can be at work: those of a larger cluster of before are fenced. Raises KafkaError INCONSISTENT_CLUSTER_ID
     for a broker of another cluster, INVALID_REGISTRATION for what is no broker's id, which elsewhere means
-    nobody."""
+    nobody, DUPLICATE_BROKER_REGISTRATION while another broker recovers this one's log: that passes when it
+    has ended, or is gone itself."""
     if request.cluster_id != cluster_id:
         text = f"expected cluster id {cluster_id}, but got {request.cluster_id}"
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, text)
@@ -62,6 +65,10 @@ def decide_register_broker(
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"{request.broker_id} is no broker's id")
     known = image.brokers.get(request.broker_id)
     is_retry = known is not None and known.incarnation_id == request.incarnation_id
+    failover = image.failovers.get(request.broker_id)
+    if failover is not None and is_at_work(image, failover):
+        text = f"node {failover.by_node} recovers the write-ahead log of node {request.broker_id}"
+        raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, text)
     epoch = known.epoch if known is not None and is_retry else offset
     record = RegisterBrokerRecord(
         broker_id=request.broker_id,
@@ -76,7 +83,7 @@ def decide_register_broker(
         log_dirs=list(request.log_dirs),
     )
     records: list[Any] = [record]
-    if image.failovers.get(request.broker_id) is not None:
+    if failover is not None:
         records.append(EndFailoverRecord(request.broker_id))  # it is back, and recovers its own log
     if is_alone:
         others = (one.broker_id for one in image.brokers if one.broker_id != request.broker_id)

@@ -7,14 +7,16 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.live import warm
+from tests.live import LiveBroker, warm
 from tests.live.client import Client
-from tests.live.cluster import FIRST_BROKER, LiveCluster, LiveNodes, logged
+from tests.live.cluster import CLUSTER, FIRST_BROKER, LiveCluster, LiveNodes, logged
 from tests.live.s3_server import S3Server
+from tests.live.slow_proxy import SlowProxy
 from tests.live.test_brokers import PARTITIONS, TOPIC, leaders, producer, read_all
 from tests.live.test_controllers import QUICK
 from tests.patience import until
@@ -72,6 +74,61 @@ def test_what_a_killed_broker_acknowledged_is_recovered_by_another(cluster: Live
     cluster.brokers[SECOND] = victim.restart()
     send(cluster, values(600, 60))
     check_all(cluster, values(0, 660))
+
+
+def test_a_start_beside_a_recovery_goes_on_in_its_process(tmp_path: Path) -> None:
+    """It stands still where it has seen that nobody recovers its log, until another has opened that, who then
+    stands still for a while. The starting broker's store is slow, so that it is met there."""
+    with S3Server(tmp_path / "s3") as server, SlowProxy(server.port) as proxy:
+        server.make("lake")
+        address = server.address("lake")
+        with LiveCluster(tmp_path, 1, 3, {**QUICK, "s3.data.buckets": address}) as cluster:
+            with Client(cluster.addresses[0]) as client:
+                client.create(TOPIC, PARTITIONS)
+            send(cluster, values(0, 300))
+            victim = cluster.brokers.pop(SECOND)
+            victim.kill()
+            victim.override({"s3.data.buckets": proxy.slow(address)})
+            halt_before_its_look(victim)
+            begun: list[LiveBroker] = []
+            wal = str(victim.folder / "data" / "wal")
+
+            def is_begun() -> bool:
+                begun[:] = [one for one in cluster.brokers.values() if has_open(one, wal)]
+                return bool(begun)
+
+            try:
+                until(is_begun, "nobody recovers it", pause_s=0.002)
+                os.kill(begun[0].pid, signal.SIGSTOP)
+            finally:
+                os.kill(victim.pid, signal.SIGCONT)
+            time.sleep(1.5)
+            os.kill(begun[0].pid, signal.SIGCONT)
+            cluster.brokers[SECOND] = victim.wait_ready()
+            send(cluster, values(300, 60))
+            check_all(cluster, values(0, 360))
+
+
+def has_open(broker: LiveBroker, path: str) -> bool:
+    files = Path(f"/proc/{broker.pid}/fd")
+    return any(os.path.realpath(file) == path for file in files.iterdir())
+
+
+def is_told(broker: LiveBroker, from_bytes: int, what: str) -> bool:
+    return what.encode() in broker.log_path.read_bytes()[from_bytes:]
+
+
+def halt_before_its_look(victim: LiveBroker) -> None:
+    """On return its process is stopped, and not registered. Where it came further it is started again."""
+    for _ in range(10):
+        told = partial(is_told, victim, victim.log_path.stat().st_size)
+        victim.begin()
+        until(partial(told, f"cluster {CLUSTER}"), "it joins nothing", pause_s=0.002)
+        os.kill(victim.pid, signal.SIGSTOP)
+        if not told("registered in epoch"):
+            return
+        victim.kill()
+    raise AssertionError("it was never met before it registered")
 
 
 def test_a_broker_that_ends_hands_over_first(cluster: LiveCluster) -> None:

@@ -46,10 +46,13 @@ class Cluster(Machine):
         for index in range(2 * count):
             self.open(index)
 
-    def register(self, broker_id: int, incarnation: int = 0) -> None:
+    def register(self, broker_id: int, incarnation: int = 0) -> ErrorCode:
         request = BrokerRegistrationRequest(broker_id, CLUSTER, incarnation.to_bytes(16, "big"))
-        self.epochs[broker_id] = self.do(request).broker_epoch
-        self.gone = [one for one in self.gone if one != broker_id]
+        response = self.do(request)
+        if not response.error_code:
+            self.epochs[broker_id] = response.broker_epoch
+            self.gone = [one for one in self.gone if one != broker_id]
+        return ErrorCode(response.error_code)
 
     def leader(self, index: int) -> int:
         state = self.image.topics.partition(topic_id(self, "t"), index)
@@ -202,13 +205,34 @@ def test_who_can_reach_the_log_at_last_may_begin_by_itself() -> None:
     assert cluster.failover(2) == failover
 
 
-def test_a_broker_that_comes_back_recovers_its_own_log() -> None:
-    """Started anew, or only silent for a while: the failover is over, and the partitions stay its own."""
+def test_a_broker_does_not_register_while_another_recovers_its_log() -> None:
+    """It asks again once that has ended, well or not, or is gone itself."""
     cluster = Cluster()
     cluster.fence(3)
     cluster.settle()
-    cluster.register(3, incarnation=9)
+    taken = ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert cluster.register(3, incarnation=9) is taken, "broker 1 is asked to, and may begin now"
+    began = cluster.begin(1, 3)
+    assert cluster.register(3, incarnation=9) is taken
+    assert cluster.image.brokers.by_id[3].epoch == began.node_epoch
+    assert cluster.settle() == 0, "one that was refused has no session"
+    cluster.close(3, began.node_epoch)
+    assert cluster.end(1, 3) is NONE
+    assert cluster.register(3, incarnation=9) is NONE
+    assert cluster.register(3, incarnation=9) is NONE, "asked again"
+
+
+def test_a_broker_that_comes_back_recovers_its_own_log() -> None:
+    """Started anew where nobody is at work, or only silent for a while: the failover is over, and the
+    partitions stay its own."""
+    cluster = Cluster()
+    cluster.fence(3)
+    cluster.settle()
+    cluster.begin(1, 3)
+    cluster.fence(1)
+    assert cluster.register(3, incarnation=9) is NONE
     assert cluster.failover(3) is None
+    assert not cluster.beat(1).is_fenced
     assert cluster.begin(1, 3).error_code == REFUSED
     cluster.fence(2)
     cluster.settle()
@@ -397,7 +421,8 @@ def test_no_election_gives_up_a_log_that_is_recovered_or_may_be() -> None:
     assert told()[0] is unavailable, "its session is over, and nothing is decided yet"
     cluster.settle()
     assert told() == (unavailable, "Broker 1 recovers the write-ahead log of broker 3: wait for it.")
-    cluster.register(3, 9)
+    assert not cluster.beat(3).is_fenced, "only silent for a while"
+    cluster.settle()
     assert told()[0] is ErrorCode.ELECTION_NOT_NEEDED, "it is back, and recovers its own log"
     assert len(list(cluster.image.streams.open_on(3))) == 2
     assert len(cluster.image.streams) == count
