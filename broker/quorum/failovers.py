@@ -12,6 +12,7 @@ leaders.py).
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -33,6 +34,7 @@ from millrace.runtime.errors import Fenced, Unavailable, in_words
 log = logging.getLogger(__name__)
 AT_ONCE: Final = 2
 AGAIN_S, AGAIN_MAX_S = 5.0, 15.0  # between looks at a log that nobody can recover, doubled with each
+FENCED_S: Final = 0.5  # before a log is tried again that somebody else has, or had, doubled with each
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,10 @@ def start_failovers(
 ) -> Failovers:
     """Of a broker that serves: they follow every image from here on, until `stop`."""
 
+    attempts = itertools.count()
+
     def recovery(node_id: int) -> LogRecovery:
-        return LogRecovery(node_id, node, client, stores, backup, settings, runtime)
+        return LogRecovery(node_id, node, client, stores, backup, settings, runtime, next(attempts))
 
     failovers = Failovers(settings.node_id, client, recovery)
     node.publisher.subscribe(failovers.on_image)
@@ -131,12 +135,19 @@ class Failovers:
     async def _attend(self, node_id: int) -> None:
         """Until the log is recovered, or this broker is not asked any more. An attempt that fails is not made
         again at once: each begins with a new epoch of the one that is gone, and a claim in the bucket."""
+        fenced_s = FENCED_S
         while True:
             failed = self._failed.get(node_id)
             if failed is not None and not self._is_asked(node_id):
                 await asyncio.sleep(failed.again_s)
-            async with self._places:
-                failure = await self._try(node_id)
+            try:
+                async with self._places:
+                    failure = await self._try(node_id)
+            except Fenced as error:
+                log.info("failover: of broker %d is somebody else's now: %s", node_id, in_words(error))
+                await asyncio.sleep(fenced_s)  # metadata says so soon, or names this broker still
+                fenced_s = min(2 * fenced_s, AGAIN_S)
+                continue
             if failure is None:
                 return
             if failed is None or str(failure) != failed.reason:
@@ -152,16 +163,16 @@ class Failovers:
         return failover is not None and failover.by_node == self._broker_id
 
     async def _try(self, node_id: int) -> LogUnreachable | None:
-        """Why the log cannot be recovered from here; None when it was, or is somebody else's now."""
+        """Why the log cannot be recovered from here; None when it was. Raises Fenced where it is somebody
+        else's now."""
         recovery = self._recovery(node_id)
         try:
             found = await recovery.find()
             log.warning("failover: recovers the write-ahead log of broker %d: %s", node_id, found.wal.address)
             began_s = asyncio.get_running_loop().time()
             await recovery.run(found)
-        except Fenced as error:
-            log.info("failover: of broker %d is somebody else's now: %s", node_id, in_words(error))
-            return None
+        except Fenced:
+            raise
         except LogUnreachable as error:
             return error
         except Unavailable as error:

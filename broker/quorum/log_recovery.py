@@ -82,7 +82,8 @@ class Found:
 
 
 class LogRecovery:
-    """One attempt at the log of `node_id`. `client` speaks for this broker."""
+    """One attempt at the log of `node_id`, of a number of its own: an earlier one that was broken off may
+    have taken the log, which is taken in a later epoch alone. `client` speaks for this broker."""
 
     def __init__(
         self,
@@ -93,6 +94,7 @@ class LogRecovery:
         backup: CommittedInBucket,
         settings: BrokerSettings,
         runtime: Runtime,
+        attempt: int = 0,
     ) -> None:
         self._node_id = node_id
         self._node = node
@@ -101,7 +103,7 @@ class LogRecovery:
         self._backup = backup
         self._settings = settings
         self._runtime = runtime
-        self._rand = runtime.rand.split(f"failover of {node_id}")
+        self._rand = runtime.rand.split(f"failover of {node_id}, attempt {attempt}")
         self._wal_store = StoreWatch(WAL_STORE)
 
     @property
