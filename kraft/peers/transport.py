@@ -55,6 +55,7 @@ class QuorumTransport:
         self._request_s = request_s
         self._tasks = Tasks()
         self._lanes: dict[tuple[int, bool], Lane] = {}  # of a peer, for fetches and for what is not one
+        self._running: dict[tuple[int, bool], asyncio.Task[None]] = {}  # the same lanes
         self._is_closed = False
         self._node: ControllerNode
         self._member: Member
@@ -157,6 +158,7 @@ class QuorumTransport:
     def _lane(self, peer_id: int, is_fetch: bool) -> Lane:
         lane = self._lanes.get((peer_id, is_fetch))
         if lane is None:
+            self._end_lanes_to_nowhere()
             lane = Lane(
                 peer_id,
                 self._member,
@@ -167,8 +169,16 @@ class QuorumTransport:
                 self._request_s,
             )
             self._lanes[peer_id, is_fetch] = lane
-            self._tasks.start(f"quorum requests to node {peer_id}", lane.run)
+            task = self._tasks.start(f"quorum requests to node {peer_id}", lane.run)
+            self._running[peer_id, is_fetch] = task
         return lane
+
+    def _end_lanes_to_nowhere(self) -> None:
+        """Of who was a voter, or was said to lead once, and is nowhere by now: whoever says so of ever new
+        nodes would have one kept for each."""
+        for key in [key for key in self._lanes if self.places.of(key[0]) is None]:
+            del self._lanes[key]
+            self._running.pop(key).cancel()
 
     def _on_lost(self, message: Message) -> None:
         if isinstance(message, Fetch):

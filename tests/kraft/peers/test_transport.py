@@ -19,6 +19,12 @@ from millrace.kraft.peers.wire import Member as WireMember
 from millrace.kraft.raft.messages import Fetch
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from millrace.protocol.messages.begin_quorum_epoch import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochRequestPartitionData,
+    BeginQuorumEpochRequestTopicData,
+    LeaderEndpoint,
+)
 from millrace.protocol.messages.fetch import FetchRequest
 from millrace.protocol.messages.fetch_snapshot import (
     FetchSnapshotRequest,
@@ -349,5 +355,32 @@ def test_who_asks_for_a_part_of_a_batch_ends_no_leader(
         assert not response.responses[0].partitions[0].records
         await members.create("c")
         assert await members.leader() is leader
+
+    run_simulation(with_members(work))
+
+
+def test_leaders_that_are_nowhere_are_forgotten() -> None:
+    """Somebody names ever new ones, each with an address and a later epoch; the member asks where each is
+    said to be, and keeps no more of it than of its peers. The quorum goes on, in an epoch behind them."""
+
+    async def work(members: Members) -> None:
+        await members.start()
+        leader = await members.leader()
+        told = next(member for member in members.all.values() if member is not leader)
+        epoch = leader.node.driver.raft.epoch
+        for number in range(1, 30):
+            asked = BeginQuorumEpochRequestPartitionData(0, bytes(16), 1000 + number, epoch + number)
+            request = BeginQuorumEpochRequest(
+                CLUSTER,
+                -1,
+                [BeginQuorumEpochRequestTopicData(TOPIC, [asked])],
+                [LeaderEndpoint("CONTROLLER", "nowhere", PORT)],
+            )
+            response = await told.transport.answer(request)
+            assert response.topics[0].partitions[0].leader_id == 1000 + number
+            await asyncio.sleep(0.01)
+        assert len(told.transport._lanes) <= 2 * len(members.all) + 2
+        await members.create("a")
+        await members.agree()
 
     run_simulation(with_members(work))
