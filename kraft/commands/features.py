@@ -52,12 +52,13 @@ def check_brokers(image: MetadataImage, feature: str, level: int, prefix: str) -
 
 def check(image: MetadataImage, update: FeatureUpdateKey) -> None:
     """Raises KafkaError INVALID_UPDATE_VERSION for a feature or a level that is not supported, or a downgrade
-    that was not asked for or cannot be; INVALID_REQUEST for an unknown upgrade type."""
+    that was not asked for or cannot be, and for an unknown upgrade type."""
     supported = SUPPORTED_BY_NAME.get(update.feature)
     level, current = update.max_version_level, image.features.level(update.feature)
     prefix = f"Invalid update version {level} for feature {update.feature}."
     if update.upgrade_type not in UPGRADE_TYPES:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown upgrade type {update.upgrade_type}")
+        text = f"{prefix} The controller does not support the given upgrade type."
+        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, text)
     if supported is None:
         raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"{prefix} The feature is not known here.")
     if not supported.min_level <= level <= supported.max_level:

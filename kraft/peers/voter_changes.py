@@ -127,7 +127,9 @@ class VoterChanges:
             if response is UpdateRaftVoterResponse:
                 return UpdateRaftVoterResponse(0, error.code, self._leader())
             return response(error_code=error.code, error_message=error.message)
-        return response() if response is UpdateRaftVoterResponse else response(error_message=None)
+        if response is UpdateRaftVoterResponse:
+            return UpdateRaftVoterResponse(current_leader=self._leader())
+        return response(error_message=None)
 
     def _leader(self) -> CurrentLeader:
         raft = self._driver.raft

@@ -25,6 +25,7 @@ from millrace.protocol.messages.describe_quorum import (
 from millrace.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from millrace.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from millrace.protocol.messages.update_raft_voter import KRaftVersionFeature, UpdateRaftVoterRequest
+from millrace.protocol.messages.update_raft_voter import Listener as UpdatedListener
 from millrace.runtime.rand import Rand
 from tests.kraft.peers.listener import served
 from tests.kraft.peers.members import CLUSTER, PORT, Member, Members, name
@@ -284,6 +285,7 @@ def test_a_voter_that_has_moved_says_so() -> None:
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
+        ({"listeners": [UpdatedListener("CONTROLLER", name(1), PORT)]}, ErrorCode.NONE),
         ({"current_leader_epoch": 99}, ErrorCode.UNKNOWN_LEADER_EPOCH),
         ({"current_leader_epoch": 0}, ErrorCode.FENCED_LEADER_EPOCH),
         ({"current_leader_epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
@@ -292,8 +294,8 @@ def test_a_voter_that_has_moved_says_so() -> None:
         ({"cluster_id": "BBBBBBBBBBBBBBBBBBBBBQ"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
     ],
 )
-def test_an_update_that_does_not_fit_is_refused(fields: dict[str, Any], code: ErrorCode) -> None:
-    """With the leader that is known beside it."""
+def test_an_update_is_answered_with_the_leader(fields: dict[str, Any], code: ErrorCode) -> None:
+    """Also where it does not fit, and is refused."""
 
     async def work(members: Members) -> None:
         leader = members.all[1]

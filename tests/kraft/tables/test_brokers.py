@@ -193,7 +193,7 @@ def test_reassignments(
             [FeatureUpdateKey("group.version", 0), FeatureUpdateKey("group.version", 0)],
             ErrorCode.INVALID_REQUEST,
         ),
-        ([FeatureUpdateKey("group.version", 0, upgrade_type=9)], ErrorCode.INVALID_REQUEST),
+        ([FeatureUpdateKey("group.version", 0, upgrade_type=9)], ErrorCode.INVALID_UPDATE_VERSION),
     ],
 )
 def test_feature_updates(updates: list[FeatureUpdateKey], code: ErrorCode) -> None:
