@@ -146,7 +146,7 @@ async def register_wal(
     binding: WalBinding,
 ) -> None:
     """On return metadata names the WAL, and the WAL names the metadata (`image`, from before), or its next
-    object does: before the first append."""
+    object does: before the first append. Whoever accepts losses for good is told of it."""
     await client.register_wal(
         wal.wal_id,
         kind_of(settings.wal).name,
@@ -156,6 +156,11 @@ async def register_wal(
     )
     wal.see_metadata(MetadataMark(image.offset, image.epoch))
     await wal.mark_metadata()
+    if settings.is_lost_wal_accepted:
+        log.warning(
+            "wal.lost.accept=true has done what it was given for, if there was anything: take it out now. "
+            "While it stays, a WAL that is lost later is given up by the next start without a question"
+        )
 
 
 def say_given_up(partitions: Sequence[LostPartition]) -> None:

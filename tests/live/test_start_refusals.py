@@ -263,8 +263,12 @@ def test_a_lost_wal_is_given_up_only_when_told(killed: Path, tmp_path: Path) -> 
     assert [line.partition("WAL loss accepted: ")[2] for line in said] == [
         "t-0: records from offset 0 on that were in the WAL alone are given up; leader epoch is now 1"
     ]
-    with LiveBroker(folder, settings(folder)):
-        pass
+    stands = "wal.lost.accept=true has done what it was given for"
+    assert broker.log_path.read_text().count(stands) == 1
+    with LiveBroker(folder, settings(folder, wal_lost_accept="true")) as broker:  # nothing is lost any more
+        assert broker.log_path.read_text().count(stands) == 2
+    with LiveBroker(folder, settings(folder)) as broker:
+        assert broker.log_path.read_text().count(stands) == 2
 
 
 def test_a_flipped_byte_in_the_wal(killed: Path, tmp_path: Path) -> None:
