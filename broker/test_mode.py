@@ -40,8 +40,10 @@ TEST_SETTINGS = {
 
 
 def with_test_settings(given: Mapping[str, Given], data_dir: str) -> dict[str, Given]:
-    """What was given, and the settings of test mode for what was not."""
-    wal = {"s3.wal.path": f"0@file://{data_dir}/wal?capacity={WAL_CAPACITY}"}
+    """What was given, and the settings of test mode for what was not: a capacity that has a key of its own
+    is in no path beside it."""
+    capacity = "" if "s3.wal.capacity" in given else f"?capacity={WAL_CAPACITY}"
+    wal = {"s3.wal.path": f"0@file://{data_dir}/wal{capacity}"}
     mode = {name: Given(text, "override", "--test-mode") for name, text in (TEST_SETTINGS | wal).items()}
     return {**mode, **given}
 

@@ -32,6 +32,20 @@ def test_its_settings_stand_behind_those_given(tmp_path: Path) -> None:
     assert settings.memory.total_bytes <= 256 << 20
 
 
+def test_its_log_has_the_capacity_that_was_given(tmp_path: Path) -> None:
+    """Under the key of its own, in the file's path or nowhere: never two that contradict each other."""
+    path = f"0@file://{tmp_path}/log"
+    for given, capacity_bytes in (
+        ((), 64 << 20),
+        (("s3.wal.capacity=33554432",), 32 << 20),
+        ((f"s3.wal.path={path}?capacity=16MiB",), 16 << 20),
+        ((f"s3.wal.path={path}", "s3.wal.capacity=33554432"), 32 << 20),
+    ):
+        settings = read_settings(Options(None, given, str(tmp_path), is_test=True), {}).settings
+        assert isinstance(settings.wal_settings, BlockWalSettings)
+        assert settings.wal_settings.capacity_bytes == capacity_bytes, given
+
+
 def test_a_start_without_it_has_none_of_them(tmp_path: Path) -> None:
     """It is a word of the command line alone."""
     options = parse_options(["--data-dir", str(tmp_path)])
