@@ -110,15 +110,18 @@ def control_types(view: memoryview) -> list[int]:
 
 def leading_voters(view: memoryview) -> tuple[int, ...] | None:
     """Who votes as far as the epoch's leader knows, where the control batch at the start of `view` opens one.
-    Raises WireError for bytes that are no such record."""
+    None of any other, and of what cannot be read: nothing hangs on it but who is told of a mistake."""
     record = next(iter_records(view))
     if decode_control_key(record.key) != ControlType.LEADER_CHANGE:
         return None
     value = bytes(record.value or b"")
+    version = int.from_bytes(value[:2], "big")
+    if version not in wire.LeaderChangeMessage.VERSIONS:
+        return None
     try:
-        message = decoder(wire.LeaderChangeMessage, min(1, int.from_bytes(value[:2], "big")))(value, 0)[0]
-    except IndexError:
-        raise WireError(f"a LeaderChange of {len(value)} bytes is cut off") from None
+        message = decoder(wire.LeaderChangeMessage, version)(value, 0)[0]
+    except (IndexError, WireError):
+        return None
     return tuple(sorted(one.voter_id for one in message.voters))
 
 

@@ -34,24 +34,29 @@ class Deadlines:
     def __init__(self, members: Mapping[str, Member], pending: Mapping[str, int]) -> None:
         self._members = members
         self._pending = pending
-        self._timers = Timers()
+        self._timers: Timers | None = None  # made for the first deadline: most groups have offsets alone
 
     def __len__(self) -> int:
         """Ids that have a timer: no fewer than those whose deadline runs."""
-        return len(self._timers)
+        return 0 if self._timers is None else len(self._timers)
 
     def set(self, key: str, due_ms: int) -> None:
         """The id's deadline is `due_ms` now, or later."""
+        if self._timers is None:
+            self._timers = Timers()
         self._timers.set(key, due_ms)
 
     def forget(self, key: str) -> None:
         """The id has gone."""
-        self._timers.forget(key)
+        if self._timers is not None:
+            self._timers.forget(key)
 
     def next_ms(self) -> int:
         """The earliest deadline, NEVER_MS if none runs; or an earlier time, where MOVED_PER_EVENT timers had
         to be moved and that was not all of them."""
         timers = self._timers
+        if timers is None:
+            return NEVER_MS
         for _ in range(MOVED_PER_EVENT):
             first = timers.first()
             if first is None:
@@ -60,7 +65,7 @@ class Deadlines:
             actual_ms = self._deadline_of(key)
             if actual_ms == due_ms:
                 return due_ms
-            self._place(key, actual_ms)
+            _place(timers, key, actual_ms)
         next_ms = timers.next_due_ms()
         return NEVER_MS if next_ms is None else next_ms
 
@@ -68,17 +73,20 @@ class Deadlines:
         """Ids whose deadline has come, the earliest timer first; they have no timer afterwards. Those of
         DUE_PER_TICK timers at most: `next_ms` is not behind `now_ms` while there may be more."""
         due: list[str] = []
-        for key in self._timers.take_due(now_ms, DUE_PER_TICK):
+        timers = self._timers
+        if timers is None:
+            return due
+        for key in timers.take_due(now_ms, DUE_PER_TICK):
             deadline_ms = self._deadline_of(key)
             if deadline_ms <= now_ms:
                 due.append(key)
             else:
-                self._place(key, deadline_ms)
+                _place(timers, key, deadline_ms)
         return due
 
     def has_due(self, now_ms: int) -> bool:
         """Whether a timer is due still, which take_due had no time for."""
-        next_ms = self._timers.next_due_ms()
+        next_ms = None if self._timers is None else self._timers.next_due_ms()
         return next_ms is not None and next_ms <= now_ms
 
     def _deadline_of(self, key: str) -> int:
@@ -88,8 +96,9 @@ class Deadlines:
             return self._pending.get(key, NEVER_MS)
         return member.deadline_ms if member.has_session_timer else NEVER_MS
 
-    def _place(self, key: str, deadline_ms: int) -> None:
-        if deadline_ms >= NEVER_MS:
-            self._timers.forget(key)
-        else:
-            self._timers.move(key, deadline_ms)
+
+def _place(timers: Timers, key: str, deadline_ms: int) -> None:
+    if deadline_ms >= NEVER_MS:
+        timers.forget(key)
+    else:
+        timers.move(key, deadline_ms)

@@ -5,16 +5,22 @@ keeps the deadline is asked for the new one. So a heartbeat costs nothing here. 
 its groups, and each group one over its members.
 
 Keeps true: a key's timer is never later than the earliest time that was set since it last fired or was moved;
-a set leaves at most about twice as many entries in the heap as there are keys.
+a set leaves at most about twice as many entries in the heap as there are keys; a look at the earliest one
+takes out void entries one by one while they are few beside the keys, and makes the heap anew where they are
+many.
 """
 
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
+VOID_MIN = 64  # entries that are taken out one by one whatever the number of keys
+
 
 class Timers:
     """By key; times in milliseconds of any one clock."""
+
+    __slots__ = ("_due_ms", "_heap")
 
     def __init__(self) -> None:
         self._due_ms: dict[str, int] = {}
@@ -50,10 +56,13 @@ class Timers:
 
     def first(self) -> tuple[int, str] | None:
         """The earliest timer: when it fires, and its key."""
-        heap = self._heap
-        while heap and self._due_ms.get(heap[0][1]) != heap[0][0]:
-            heappop(heap)
-        return heap[0] if heap else None
+        due_ms = self._due_ms
+        while self._heap and due_ms.get(self._heap[0][1]) != self._heap[0][0]:
+            if len(self._heap) - len(due_ms) > VOID_MIN + len(due_ms) // 8:
+                self._rebuild()
+            else:
+                heappop(self._heap)
+        return self._heap[0] if self._heap else None
 
     def take_due(self, now_ms: int, count_max: int) -> list[str]:
         """Keys whose timer is due, each once, the earliest first; they have none afterwards."""

@@ -13,12 +13,13 @@ from millrace.kraft.image.voter_records import (
     encode_snapshot_footer,
     encode_snapshot_header,
     encode_voters_change,
+    leading_voters,
 )
 from millrace.kraft.raft.ready import LeaderChange
 from millrace.kraft.raft.voters import DYNAMIC, Endpoint, Voter, VotersChange, VoterSet
 from millrace.protocol.batches import BatchHeader
-from millrace.protocol.compile import decoder
-from millrace.protocol.control_records import LeaderChangeMessage
+from millrace.protocol.compile import decoder, encoder
+from millrace.protocol.control_records import ChangeVoter, LeaderChangeMessage
 from millrace.protocol.errors import WireError
 from millrace.protocol.records import ControlType, iter_records
 
@@ -102,3 +103,17 @@ def test_what_is_no_such_record_is_refused() -> None:
     twice = encode_voters_change(VotersChange(None, VOTERS[:1] * 2), 0, 1, 0)
     with pytest.raises(WireError, match="twice"):
         change_of(memoryview(twice))
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_the_voters_of_an_epoch_are_read(version: int) -> None:
+    """Also of the version that earlier releases wrote; what cannot be read says nothing."""
+    two, one = (ChangeVoter(2, B), ChangeVoter(1, A)) if version else (ChangeVoter(2), ChangeVoter(1))
+    message = LeaderChangeMessage(version, 2, [two, one], [two])
+    value = encoder(LeaderChangeMessage, version)(message)
+    batch = encode_controls([(ControlType.LEADER_CHANGE, value)], 9, 4, 0)
+    assert leading_voters(memoryview(batch)) == (1, 2)
+    for cut in (value[:-1], value[:5], b"", b"\x00\x07" + value[2:]):
+        odd = encode_controls([(ControlType.LEADER_CHANGE, cut)], 9, 4, 0)
+        assert leading_voters(memoryview(odd)) is None, cut
+    assert leading_voters(memoryview(encode_voters_change(VotersChange(DYNAMIC, VOTERS), 0, 1, 0))) is None

@@ -55,7 +55,7 @@ def test_an_event_looks_at_few_members(name: str) -> None:
 
 
 @pytest.mark.parametrize("is_at_the_phase_end", [False, True])
-def test_sessions_that_end_at_one_moment_end_in_steps(is_at_the_phase_end: bool) -> None:
+def test_sessions_that_end_at_one_moment_end_in_chunks(is_at_the_phase_end: bool) -> None:
     """All but one of very many members fall silent: each timer ends so many sessions at most, the next one
     comes at once, and the generation behind them has who is left; also where the phase ends at that
     moment."""

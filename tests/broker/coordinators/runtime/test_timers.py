@@ -31,6 +31,26 @@ def test_at_most_so_many_at_once() -> None:
     assert timers.take_due(100, 100) == ["k6", "k5", "k4", "k3", "k2", "k1", "k0"]
 
 
+def test_timers_that_move_and_go_cost_no_more_than_others() -> None:
+    """A timer moves both ways and goes; what very many leave in the heap is taken out at once, and nothing
+    stays of keys that have all gone."""
+    timers = Timers()
+    for number in range(10_000):
+        timers.set(f"k{number}", number)
+    timers.move("k0", 20_000)
+    timers.move("k9999", 0)
+    assert timers.first() == (0, "k9999")
+    for number in range(1, 9000):
+        timers.forget(f"k{number}")
+    timers.move("k9999", 30_000)
+    assert timers.first() == (9000, "k9000")
+    assert len(timers._heap) == len(timers) == 1001
+    for number in range(10_000):
+        timers.forget(f"k{number}")
+    assert timers.first() is None
+    assert (timers._heap, len(timers)) == ([], 0)
+
+
 def test_no_timer_is_later_than_its_deadline() -> None:
     """Random deadlines: whoever is asked for at its timer, and tells the new one, is never asked late; the
     heap stays small."""
