@@ -146,8 +146,7 @@ class Storage:
         self._releasing: asyncio.Task[None] | None = None
         self._pending: deque[Append] = deque()
         self._pending_bytes = 0
-        self._appended_end = 0  # in the WAL
-        self._uploaded_end = 0
+        self._appended_end = self._uploaded_end = 0  # in the WAL
         self._group = 0
         self._room = RoomQueue(self._make_room)
         self.state_room = KeptRoom(self, (), self._make_room)
