@@ -6,13 +6,18 @@ import pytest
 
 from tests.sim.cluster.bugs import BUGS, find_bug
 
-SEEDS = (1, 2, 3, 6, 7, 8)  # most of which show both
+SEEDS = (1, 2, 3, 6, 7, 8)  # most of which show those of logs that have no claims
+# The seed that shows a bug first, where that is not the first of those: tried before the others.
+SEEN_AT = {"acknowledged-unlooked": 0, "claim-not-raised": 0, "read-before-claimed": 0, "recovers-nobody": 2}
 
 
-@pytest.mark.parametrize(
-    ("name", "seeds"),
-    [("recovers-nothing", SEEDS), ("recovers-nobody", SEEDS[1:]), ("closes-at-once", SEEDS)],
-)
-def test_a_planted_bug_is_found(name: str, seeds: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("name", ["recovers-nothing", "closes-at-once", *SEEN_AT])
+def test_a_planted_bug_is_found(name: str) -> None:
+    seeds = dict.fromkeys((SEEN_AT.get(name, SEEDS[0]), *SEEDS))
     count, outcome = find_bug(name, seeds)
     assert outcome is not None, f"{BUGS[name].what}: not found in {count} seeds"
+
+
+def test_every_bug_of_the_table_is_there() -> None:
+    """A bug that was renamed is not hunted by its old seed for ever."""
+    assert {*SEEN_AT} <= {*BUGS}
