@@ -1,0 +1,115 @@
+"""A partition that is sealed goes to its next leader while the store takes and gives nothing: its records,
+its producers' states and its log start with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from millrace.broker.partitions.partition import Partition
+from millrace.kraft.tables.features import OWED_RANGES_LEVEL
+from millrace.protocol.batches import BatchHeader
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.metadata_records import PartitionChangeRecord
+from millrace.s3stream.ids import StreamId, StreamRange
+from millrace.s3stream.objects.format import Entry
+from millrace.s3stream.storage import Storage
+from tests.broker.broker_fixture import OTHER, BrokerFixture, topic_id
+from tests.broker.partitions.build import START_MS, Fixture, batch, read, run
+from tests.patience import eventually
+from tests.s3stream.build import World
+from tests.s3stream.test_sealed_streams import NodeCatalog, Pair
+
+# Not run cold, and why.
+HOT_ONLY = {
+    "test_it_goes_on_without_the_store": "the store gives nothing",
+    "test_streams_are_sealed_where_another_broker_leads": "looks at the catalog alone",
+}
+PRODUCER = 7
+
+
+class FromOwner:
+    """What the earlier leader owes, of any stream."""
+
+    def __init__(self, pair: Pair, owner: Storage) -> None:
+        self._streams, self._owner = pair.old.catalog.streams, owner
+        self.asked: list[int] = []
+
+    async def read(self, wanted: StreamRange, max_bytes: int) -> Sequence[Entry]:
+        owed = self._streams[wanted.stream_id].owed.get("old")
+        if owed is None:
+            return []
+        self.asked.append(wanted.stream_id)
+        return await self._owner.read_sealed(wanted.stream_id, owed[2], wanted.start, max_bytes)
+
+
+async def append(fixture: Fixture, partition: Partition, sequence: int) -> int:
+    data = batch(1, timestamp=START_MS + sequence, producer_id=PRODUCER, sequence=sequence)
+    return (await fixture.produce(partition, data)).base_offset
+
+
+def test_it_goes_on_without_the_store() -> None:
+    """Sequences go on where they were, a batch that is sent again is known, a gap is refused; the log start
+    is as it was; small states are read from the owner's memory alone, and written to the next leader's
+    log."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old, new = await Fixture(pair.old).start(), await Fixture(pair.new).start()
+        partition = await old.open()
+        for sequence in range(5):
+            await append(old, partition, sequence)
+        assert await old.engine.upload_all(60_000)
+        for sequence in range(5, 12):
+            await append(old, partition, sequence)
+        partition.raise_log_start(2, START_MS)
+        await old.settle()
+        pair.away()
+        await partition.close(is_sealing=True)
+        owed = {key: one.owed for key, one in pair.old.catalog.streams.items()}
+        assert owed[1] == {"old": (5, 12, 0)}
+        assert all(not one.is_open for one in pair.old.catalog.streams.values())
+
+        reader = new.engine.owed_reads.reader = FromOwner(pair, old.engine)
+        gets_count = pair.new.store.count("get")
+        async with asyncio.timeout(5):
+            following = await new.open(leader_epoch=1)
+            assert (following.log_start_offset, following.high_watermark) == (2, 12)
+            assert await append(new, following, 11) == 11, "it is there already"
+            with pytest.raises(KafkaError) as refusal:
+                await append(new, following, 13)
+            assert refusal.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            assert await append(new, following, 12) == 12
+            assert [BatchHeader(one).base_offset for one in await read(following, 6)] == list(range(6, 13))
+        assert pair.new.store.count("get") == gets_count
+        assert set(reader.asked) == {0, 1}, "small states and records"
+        meta = following.meta.stream
+        following.meta.rewrite()
+        await new.settle()
+        assert meta.start >= pair.new.catalog.streams[0].end - 1, "what the earlier leader has is not needed"
+        assert meta.start == pair.new.catalog.streams[0].start
+        pair.back()
+        await old.engine.until_uploaded([StreamId(0), StreamId(1), StreamId(2)])
+        assert [BatchHeader(one).base_offset for one in await read(following, 2)] == list(range(2, 13))
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("level", [2, OWED_RANGES_LEVEL])
+def test_streams_are_sealed_where_another_broker_leads(level: int) -> None:
+    """And where all brokers know owed ranges; else they are closed when they are uploaded."""
+
+    async def scenario() -> None:
+        world = World()
+        world.catalog = catalog = NodeCatalog("old")
+        fixture = await BrokerFixture(world, level=level).start()
+        fixture.make_topic("a")
+        await Fixture.produce(fixture, await fixture.partition("a"), batch(1))
+        fixture.publish(PartitionChangeRecord(0, topic_id("a"), leader=OTHER, isr=[OTHER], replicas=[OTHER]))
+        await eventually(lambda: not any(one.is_open for one in catalog.streams.values()))
+        assert bool(catalog.seals) == (level >= OWED_RANGES_LEVEL)
+
+    run(scenario())
