@@ -15,17 +15,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from millrace.broker.controller_client import ControllerClient
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.quorum import follower
 from millrace.broker.quorum.failovers import Failovers
 from millrace.broker.quorum.log_recovery import LogRecovery
 from millrace.kraft.commands import streams
+from millrace.kraft.commands.objects import RangePlan
 from millrace.kraft.peers.channel import QuorumChannel
 from millrace.kraft.tables.features import MILLRACE_VERSION_LEVEL, OWED_RANGES_LEVEL
-from millrace.s3stream import finder
-from millrace.s3stream.errors import RangeLost
-from millrace.s3stream.ids import OWED_RANGE
 from millrace.s3stream.recovery import close_in_catalog
 from millrace.s3stream.storage import Storage
 from millrace.wal.block import device
@@ -134,20 +131,12 @@ def closes_at_once(old: Any) -> Any:
     return close_stream
 
 
-def steps_over_what_is_owed(old: Any) -> Any:
-    def check_held(hint: Any, stream_id: int) -> None:
-        if hint.object_id == OWED_RANGE:
-            raise RangeLost(stream_id, hint.start, hint.end)
-        old(hint, stream_id)
+def passes_over_what_is_owed(old: Any) -> Any:
+    def clipped(self: RangePlan, stream_id: int, start: int, end: int) -> Any:
+        owed = self._image.streams.owed.by(stream_id, self._node_id)
+        return None if owed is not None and start <= owed.start < end else old(self, stream_id, start, end)
 
-    return check_held
-
-
-def owes_nothing_at_its_start(old: Any) -> Any:
-    async def opening_streams(self: ControllerClient) -> Any:
-        return [one for one in await old(self) if one.sealed_end is None]
-
-    return opening_streams
+    return clipped
 
 
 def waits_for_nothing(old: Any) -> Any:
@@ -206,17 +195,11 @@ BUGS = {
         "two-meanings",
         sealing,
     ),
-    "steps-over": Bug(
-        "what an earlier owner owes is taken for lost",
-        ((finder, "check_held", steps_over_what_is_owed),),
-        "lost",
-        sealing,
-    ),
-    "owes-nothing": Bug(
-        "a log that is recovered is not read for what it owes",
-        ((ControllerClient, "opening_streams", owes_nothing_at_its_start),),
+    "passes-over": Bug(
+        "the commit of what is owed is taken for one that was made before",
+        ((RangePlan, "_clipped", passes_over_what_is_owed),),
         "not-settled",
-        lambda plan: sealing(over_objects(plan)),
+        sealing,
     ),
     "reaches-no-image": Bug(
         "a reply of the controller is not waited for in the image",
