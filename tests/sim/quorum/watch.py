@@ -6,7 +6,8 @@
     watermark-fell                in a life
     watermark-beyond-majority     what is called committed lies durably at a majority of voters
     old-epoch-committed           nothing of an earlier epoch before the leader's own record
-    lacks-committed               who is elected has all that is committed
+    lacks-committed               who is elected has all that was committed in epochs before; votes that come
+                                  late make a leader of an epoch that is over
     committed-changed             a committed batch is the same bytes, everywhere and for ever
     cut-below-watermark           a log is cut above what is committed alone
     log-gap                       offsets on the disk are continuous
@@ -66,6 +67,7 @@ class Watch:
         self.leaders: dict[int, tuple[int, int]] = {}  # epoch -> node, life
         self.committed: dict[int, Batch] = {}  # by base
         self.committed_end = 0
+        self._ends: dict[int, int] = {}  # as each epoch has committed
         # (voter, epoch, its disk) -> candidate
         self._votes: dict[tuple[int, int, int], int] = {}
         self._digests: dict[int, tuple[str, str]] = {}  # offset -> digest, and whose image it was
@@ -189,8 +191,9 @@ class Watch:
                 self._find("two-leaders", f"of {role.epoch}: {other[0]} and {who[0]}")
             elif other != who:
                 self._find("led-again", f"{replica} leads {role.epoch} in another life")
-            if role.start < self.committed_end:
-                text = f"{replica} leads {role.epoch} from {role.start}, committed: {self.committed_end}"
+            committed_end = max((end for at, end in self._ends.items() if at < role.epoch), default=0)
+            if role.start < committed_end:
+                text = f"{replica} leads {role.epoch} from {role.start}, committed: {committed_end}"
                 self._find("lacks-committed", text)
         if raft.voter_set.kraft_version != STATIC:
             check_sets(self._history, replica, raft)
@@ -214,7 +217,7 @@ class Watch:
         if watermark <= self.committed_end:
             return
         self.counts["watermarks"] += 1
-        self.committed_end = watermark
+        self.committed_end = self._ends[raft.epoch] = watermark
         own = self._logs[replica.node_id].ending_at(replica.disk, watermark)
         sets = self._sets(replica, watermark)
         held = [[one.node_id for one in known.voters if self._holds(one, watermark, own)] for known in sets]
