@@ -147,15 +147,13 @@ class Storage:
         self._pending: deque[Append] = deque()
         self._pending_bytes = 0
         self._appended_end = self._uploaded_end = 0  # in the WAL
-        self._group = 0
+        self._group = self._kept_bytes = 0  # kept: for states and coordinators
         self._room = RoomQueue(self._make_room)
         self.state_room = KeptRoom(self, (), self._make_room)
         self._states = self.state_room.queue
         self.coordinator_room = KeptRoom(self, (self._states,), self._make_room)
         self._coordinators = self.coordinator_room.queue
-        self._kept_bytes = 0  # for states and coordinators
-        # the WAL had room up to here when last asked: a lower bound, trims only add to it
-        self._wal_room_end = 0
+        self._wal_room_end = 0  # there was room up to here when last asked: trims only add to it
         self._confirmed = asyncio.Event()
         self._uploaded = asyncio.Event()  # pulsed when a block is committed, and when the WAL is trimmed
         self._age_timer: asyncio.TimerHandle | None = None

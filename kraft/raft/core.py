@@ -649,7 +649,7 @@ class Raft:
             self._wanted = message.snapshot, self.log.end, self.log.last_epoch
             return
         if message.diverging is not None:
-            self._truncate(self._cut_of(*message.diverging))  # nothing of what remains is committed by this
+            self._truncate(self.log.agreed_end(*message.diverging))  # the rest is not committed by this
         else:
             for entry in message.entries:
                 self.log.append(entry)
@@ -661,12 +661,7 @@ class Raft:
         or was put back. Nothing of ours is given up for it."""
         if message.diverging is None or (message.offset, message.last_epoch) != self.log.place:
             return False
-        return self._cut_of(*message.diverging) < min(self.high_watermark, self.log.end)
-
-    def _cut_of(self, epoch: int, leader_end: int) -> int:
-        """Where both logs may still agree; the next fetch finds out."""
-        known, end = self.log.end_of_epoch(epoch)
-        return min(end, leader_end) if known == epoch else end
+        return self.log.agreed_end(*message.diverging) < min(self.high_watermark, self.log.end)
 
     def _truncate(self, cut: int) -> None:
         assert cut >= min(self.high_watermark, self.log.end), (cut, self.high_watermark)

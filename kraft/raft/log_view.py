@@ -85,6 +85,12 @@ class LogView:
         """Where a fetch goes on: the end, and the epoch of the entry before it."""
         return self.end, self.last_epoch
 
+    def agreed_end(self, epoch: int, leader_end: int) -> int:
+        """Where this log and one whose last entry of `epoch` or earlier ends there may still agree; the next
+        fetch finds out."""
+        known, end = self.end_of_epoch(epoch)
+        return min(end, leader_end) if known == epoch else end
+
     def append(self, entry: Entry) -> None:
         assert entry.base == self.end, (entry.base, self.end)
         assert entry.epoch >= self.last_epoch, (entry.epoch, self.last_epoch)

@@ -25,6 +25,7 @@ from millrace.s3stream.storage import Storage
 from tests.broker.shell import Shell
 from tests.kraft.tables.test_owed_ranges import Movers
 from tests.kraft.test_replay import CLUSTER
+from tests.patience import PATIENCE_S
 from tests.s3stream.build import CatalogStream
 from tests.s3stream.test_sealed_streams import STREAM, Pair, numbered, opened, write
 
@@ -85,7 +86,7 @@ def run(
     scenario: Callable[[Owner], Awaitable[None]], answer: Callable[[Any, Any], Any] | None = None
 ) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30), Owner(answer) as owner:
+        async with asyncio.timeout(PATIENCE_S), Owner(answer) as owner:
             await scenario(owner)
 
     asyncio.run(main())

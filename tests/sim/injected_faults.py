@@ -158,7 +158,7 @@ def confirms_backwards(old: Any) -> Any:
 
 
 def resets_without_the_upload(old: Any) -> Any:
-    async def _upload(self: recovery.Flush, block: Any) -> None:
+    async def _upload(self: recovery.Flush, block: Any, before: Any) -> None:
         self.cache.free(block)
         self.cache.evict()
 

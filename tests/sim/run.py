@@ -150,7 +150,7 @@ class _Told(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         strange, is_of_partition = self._run.node.strange, record.msg.startswith("WAL loss accepted: %s-%d")
         if isinstance(strange, AcceptableWal) and is_of_partition and isinstance(record.args, tuple):
-            topic, partition, offset, epoch = map(str, record.args)
+            topic, partition, offset, _, epoch = map(str, record.args)
             strange.on_given_up(self._run.history, topic, int(partition), int(offset), int(epoch))
         cloned, is_left = (
             self._run.node.cloned,

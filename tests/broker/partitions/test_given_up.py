@@ -12,6 +12,7 @@ from millrace.broker.partitions.time_lookup import Lookups
 from millrace.s3stream.ids import StreamId, StreamRange
 from tests.broker.partitions.build import START_MS, Fixture, run
 from tests.broker.partitions.test_unread import BEFORE, BEHIND, DATA, END, WITHIN, append, write
+from tests.patience import PATIENCE_S
 
 NEXT = {BEFORE: 2, WITHIN: 4, BEHIND: 6}  # sequences that are new to who knows all
 
@@ -37,7 +38,7 @@ def test_all_else_is_served(start: int, end: int) -> None:
             offset = entries[-1].end
         assert found == there
         lookup = Lookups(fixture.unpacking)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             for wanted in (0, start, end - 1, END - 1):
                 result = await lookup.find_time(partition, START_MS + wanted, END)
                 later = [one for one in there if one >= wanted]

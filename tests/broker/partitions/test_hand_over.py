@@ -19,7 +19,7 @@ from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.storage import Storage
 from tests.broker.broker_fixture import OTHER, BrokerFixture, topic_id
 from tests.broker.partitions.build import START_MS, Fixture, batch, read, run
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 from tests.s3stream.build import World
 from tests.s3stream.test_sealed_streams import NodeCatalog, Pair
 
@@ -75,7 +75,7 @@ def test_it_goes_on_without_the_store() -> None:
 
         reader = new.engine.owed_reads.reader = FromOwner(pair, old.engine)
         gets_count = pair.new.store.count("get")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             following = await new.open(leader_epoch=1)
             assert (following.log_start_offset, following.high_watermark) == (2, 12)
             assert await append(new, following, 11) == 11, "it is there already"

@@ -166,7 +166,7 @@ BUGS = {
     "cut-too-much": Bug(
         "a log is cut below what is committed",
         Raft,
-        "_truncate_at",
+        "_truncate",
         do.cuts_too_much,
         "cut-below-watermark",
         in_weather("lonely leader", "slow net"),

@@ -109,13 +109,13 @@ def sends_whatever_it_holds(old: Old) -> Old:
 
 
 def cuts_too_much(old: Old) -> Old:
-    def _truncate_at(self: Raft, epoch: int, leader_end: int) -> None:
-        cut = max(self.log.start, min(leader_end, self.high_watermark) - 3)
+    def _truncate(self: Raft, cut: int) -> None:
+        cut = max(self.log.start, min(cut, self.high_watermark) - 3)
         self.log.truncate(cut)
         self._truncate_to = cut
         self._given = min(self._given, cut)
 
-    return _truncate_at
+    return _truncate
 
 
 def keeps_the_log_beside_a_snapshot(old: Old) -> Old:

@@ -14,6 +14,7 @@ from millrace.runtime.objectstore.retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.rand import Rand
 from millrace.wal.errors import WalClosed, WalCorrupt, WalFenced, WalFull, WalMismatch
 from millrace.wal.object.layout import HEADER_BYTES, Kind, ObjectHeader, decode_header, root_key
+from tests.patience import PATIENCE_S
 from tests.sim.loop import run_simulation
 from tests.sim.objectstore import SimBucket, StoreFault, StoreFaults
 from tests.wal.build import KIB, owner, payload
@@ -599,7 +600,7 @@ def test_a_reset_ends_with_a_close(waits_for: str) -> None:
         assert not resetting.done()
         await wal.close()
         with pytest.raises(WalClosed):
-            await asyncio.wait_for(resetting, 60)
+            await asyncio.wait_for(resetting, PATIENCE_S)
         bucket.is_away = False
         wal, _ = await recover_wal(bucket, 3, **changes)
         await wal.reset()
