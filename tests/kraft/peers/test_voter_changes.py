@@ -259,22 +259,31 @@ def test_the_last_voter_stays() -> None:
     run_simulation(with_members(work))
 
 
+def endpoints_of(moved: Member) -> tuple[Endpoint, ...]:
+    return (Endpoint("CONTROLLER", name(moved.node_id), PORT), Endpoint("MORE", "elsewhere", 1))
+
+
+async def with_moved(members: Members) -> tuple[Member, Member]:
+    """Three voters: who leads, and one of the others, which has just been started with other listeners."""
+    for node_id in (2, 3):
+        assert (await add(members, node_id)).error_code == 0
+    leader = await members.leader()
+    moved = next(one for one in members.all.values() if one is not leader)
+    await members.stop(moved.node_id)
+    await members.start(moved.node_id, endpoints=endpoints_of(moved))
+    return leader, moved
+
+
 def test_a_voter_that_has_moved_says_so() -> None:
     """At its next start, to whoever leads; the record has its new listener from then on."""
 
     async def work(members: Members) -> None:
-        for node_id in (2, 3):
-            assert (await add(members, node_id)).error_code == 0
-        leader = await members.leader()
-        moved = next(one for one in members.all.values() if one is not leader)
-        await members.stop(moved.node_id)
-        endpoints = (Endpoint("CONTROLLER", name(moved.node_id), PORT), Endpoint("MORE", "elsewhere", 1))
-        await members.start(moved.node_id, endpoints=endpoints)
+        leader, moved = await with_moved(members)
         raft = leader.node.driver.raft
 
         def is_known() -> bool:
             voter = raft.voter_set.get(moved.node_id)
-            return voter is not None and voter.endpoints == endpoints and raft.may_change_voters
+            return voter is not None and voter.endpoints == endpoints_of(moved) and raft.may_change_voters
 
         await members.until(is_known)
         await members.agree()
@@ -441,13 +450,7 @@ def test_a_voter_that_has_moved_says_so_as_soon_as_it_hears_who_leads() -> None:
     """And not at a look, a second later; where the leader refuses it, or is away, it is asked again later."""
 
     async def work(members: Members) -> None:
-        for node_id in (2, 3):
-            assert (await add(members, node_id)).error_code == 0
-        leader = await members.leader()
-        moved = next(one for one in members.all.values() if one is not leader)
-        await members.stop(moved.node_id)
-        endpoints = (Endpoint("CONTROLLER", name(moved.node_id), PORT), Endpoint("MORE", "elsewhere", 1))
-        await members.start(moved.node_id, endpoints=endpoints)
+        leader, moved = await with_moved(members)
         news = moved.node.driver.news
         await members.until(lambda: news.leader == leader.node_id)
         known_s = members.loop.time()
@@ -455,7 +458,7 @@ def test_a_voter_that_has_moved_says_so_as_soon_as_it_hears_who_leads() -> None:
 
         def is_known() -> bool:
             voter = raft.voter_set.get(moved.node_id)
-            return voter is not None and voter.endpoints == endpoints
+            return voter is not None and voter.endpoints == endpoints_of(moved)
 
         await members.until(is_known)
         assert members.loop.time() - known_s < 0.3
