@@ -17,11 +17,9 @@ from millrace.protocol.metadata_records import FeatureLevelRecord
 METADATA_VERSION: Final = "metadata.version"
 METADATA_VERSION_LEVEL: Final = 30  # 4.3-IV0: what kraft/image/records.py writes
 # Formats of our own. Level 1: write-ahead logs and incarnations in metadata, the writer in each object's
-# footer, metadata in the bucket. Level 2: failovers.
+# footer, metadata in the bucket. Level 2: failovers. Level 3: ranges that an earlier owner's log owes.
 MILLRACE_VERSION: Final = "millrace.version"
-MILLRACE_VERSION_LEVEL: Final = 2
-# Level 3: ranges that an earlier owner's write-ahead log owes. It is not supported by any build yet: owners
-# upload all they have before they close a stream.
+MILLRACE_VERSION_LEVEL: Final = 3
 OWED_RANGES_LEVEL: Final = 3
 KRAFT_VERSION: Final = "kraft.version"  # stands in control records, and never in an image
 

@@ -47,7 +47,7 @@ def test_a_first_start() -> None:
         disk = sim_disk()
         assert await read_meta_properties(disk, "/data") is None
         node = await open_node(disk)
-        assert node.publisher.image.features.levels == {"metadata.version": 30, "millrace.version": 2}
+        assert node.publisher.image.features.levels == {"metadata.version": 30, "millrace.version": 3}
         assert len(node.cluster_id) == 22
         uuid_bytes(node.cluster_id)
         meta = await read_meta_properties(disk, "/data")

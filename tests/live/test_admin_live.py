@@ -158,7 +158,7 @@ def test_features_and_quorum(admin: KafkaAdminClient) -> None:
     whole."""
     features = admin.describe_features()
     assert features["metadata.version"]["finalized"] == features["metadata.version"]["supported"] == (30, 30)
-    assert features["millrace.version"]["finalized"] == (2, 2)
+    assert features["millrace.version"]["finalized"] == (3, 3)
     assert set(features) == {"metadata.version", "millrace.version", "kraft.version"}
     (topic,) = admin.describe_metadata_quorum()["topics"]
     (quorum,) = topic["partitions"]
