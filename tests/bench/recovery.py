@@ -1,9 +1,9 @@
 """What a crash costs: a full WAL, kill -9, and the time until the broker serves again: `python -m
 tests.bench.recovery [--mib N] [--kib N]`.
 
-The ring is as large as `--mib` says and is filled until it takes no more: the bucket is shut meanwhile, since
-a broker that can upload keeps two thirds of its ring empty. The start after the crash has a directory for a
-bucket, so that the disk is all there is to wait for. It runs twice: with memory for the whole ring, and with
+The ring is as large as `--mib` says and is filled until it takes no more: a file stands in the bucket's place
+meanwhile, since a broker that can upload keeps two thirds of its ring empty. The bucket is a directory, so
+that the disk is all there is to wait for. It runs twice: with memory for the whole ring, and with
 what a default broker has on a machine of 4 GiB, whose log cache is half of what the ring holds.
 
 Phases are the broker's own (`millrace_storage_recovery_seconds`): `open` opens and fences the WAL and the
@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import uvloop
@@ -27,7 +29,6 @@ import uvloop
 from tests.bench.produce_load import ProduceLoad, batch_of, make_topic, produce_frame
 from tests.bench.report import Row, exit_code, table
 from tests.live import LiveBroker
-from tests.live.bucket import Bucket
 
 MIB = 1 << 20
 TARGET_S_PER_GIB = 5.0
@@ -39,10 +40,21 @@ DEFAULT_MEMORY_MIB = 1024
 PHASES = ("open", "read", "flush", "close")
 
 
-async def fill(broker: LiveBroker, bucket: Bucket, batch_kib: int) -> float:
+@contextlib.contextmanager
+def out_of_reach(bucket: Path) -> Iterator[None]:
+    """No request to the bucket in this directory succeeds."""
+    away = bucket.with_name("away")
+    bucket.rename(away)
+    bucket.touch()
+    try:
+        yield
+    finally:
+        bucket.unlink()
+        away.rename(bucket)
+
+
+async def fill(broker: LiveBroker, batch_kib: int) -> float:
     """Bytes in the WAL when it took no more, and the broker was killed."""
-    await make_topic(broker.port, "lost", 8)
-    bucket.door.shut()
     batch = batch_of(batch_kib, 1000)
     load = await ProduceLoad(
         broker.port, [produce_frame("lost", index, batch) for index in range(8)], 2
@@ -80,13 +92,14 @@ async def recover(options: argparse.Namespace, name: str, memory_mib: int) -> li
     shutil.rmtree(folder, ignore_errors=True)
     wal, ring_bytes = folder / "data" / "wal", options.mib * MIB
     path = {"s3.wal.path": f"0@file://{wal}?capacity={ring_bytes}"}
-    with Bucket() as bucket:
-        room = {"memory.max.bytes": str(4 * ring_bytes), "s3.wal.cache.size": str(2 * ring_bytes)}
-        filled = LiveBroker(folder, {**path, **room, "s3.data.buckets": bucket.address()}).start()
-        try:
-            held = await fill(filled, bucket, options.kib)
-        finally:
-            filled.kill()
+    room = {"memory.max.bytes": str(4 * ring_bytes), "s3.wal.cache.size": str(2 * ring_bytes)}
+    filled = LiveBroker(folder, {**path, **room}).start()
+    try:
+        await make_topic(filled.port, "lost", 8)
+        with out_of_reach(folder / "data" / "objects"):
+            held = await fill(filled, options.kib)
+    finally:
+        filled.kill()
     plain_s = plain_copy_s(wal, folder / "plain", int(held))
     broker = LiveBroker(folder, {**path, "memory.max.bytes": f"{memory_mib}MiB"})
     try:
