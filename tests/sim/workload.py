@@ -31,6 +31,7 @@ from dataclasses import dataclass
 
 from millrace.protocol.batch_build import build_batch
 from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.fetch import PartitionData
 from millrace.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 from millrace.protocol.records import Record
 from millrace.runtime.errors import Unavailable
@@ -281,7 +282,24 @@ class Crowd(Actor):
             await asyncio.sleep(PAUSE_S)
 
 
-class Reader(Actor):
+class Seeing(Actor):
+    """Who reads tells what it was shown."""
+
+    may_step_over = True  # offsets that were deleted, or given up
+
+    def see(self, place: Place, part: PartitionData, offset: int) -> int:
+        """Where to read on."""
+        for found, value in asking.records_of(part, offset):
+            if found != offset and not self.may_step_over:
+                self.history.find(
+                    "stepped-over", f"{self.client.name} read {found} of {shown(place)} behind {offset - 1}"
+                )
+            self.history.on_shown(place, found, value)
+            offset = found + 1
+        return offset
+
+
+class Reader(Seeing):
     async def run(self, place: Place, is_over: Callable[[], bool]) -> None:
         offset = 0
         while not is_over():
@@ -301,9 +319,7 @@ class Reader(Actor):
                 await asyncio.sleep(PAUSE_S)
                 continue
             self.history.on_watermarks(place, part.log_start_offset, part.high_watermark, known)
-            for offset_found, value in asking.records_of(part, offset):
-                self.history.on_shown(place, offset_found, value)
-                offset = offset_found + 1
+            offset = self.see(place, part, offset)
 
     async def _reset(self, place: Place, offset: int) -> int:
         """Where to go on: the log was cut below what was asked for."""
@@ -315,7 +331,7 @@ class Reader(Actor):
         return max(start, min(offset, end))
 
 
-class Rereader(Actor):
+class Rereader(Seeing):
     async def run(self, places: list[Place], is_over: Callable[[], bool]) -> None:
         while not is_over():
             place = places[self.rand.below(len(places))]
@@ -326,9 +342,7 @@ class Rereader(Actor):
                     part = await asking.fetch(self.client, place, offset, 0, 1 + self.rand.below(6_000))
                 except Unavailable:
                     break
-                for offset_found, value in asking.records_of(part, offset):
-                    self.history.on_shown(place, offset_found, value)
-                    offset = offset_found + 1
+                offset = self.see(place, part, offset)
             await self.pause(200)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from millrace.broker.controller_client import ControllerClient
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.quorum import follower
 from millrace.broker.quorum.failovers import Failovers
@@ -22,7 +23,8 @@ from millrace.broker.quorum.log_recovery import LogRecovery
 from millrace.kraft.commands import streams
 from millrace.kraft.commands.objects import RangePlan
 from millrace.kraft.peers.channel import QuorumChannel
-from millrace.kraft.tables.features import MILLRACE_VERSION_LEVEL, OWED_RANGES_LEVEL
+from millrace.kraft.tables.features import OWED_RANGES_LEVEL
+from millrace.s3stream.owed_reads import OwedReads
 from millrace.s3stream.recovery import close_in_catalog
 from millrace.s3stream.storage import Storage
 from millrace.wal.block import device
@@ -30,7 +32,7 @@ from millrace.wal.block.claim import CLAIM_BYTES, decode_claim
 from millrace.wal.block.fence import SETTLE_S, ClaimFence
 from millrace.wal.block.layout import BLOCK_BYTES, CLAIM_PLACE
 from tests.sim.bugs import in_place
-from tests.sim.cluster.run import CLAIMED, Outcome, Plan, drawn_plan, run_plan
+from tests.sim.cluster.run import BEFORE_OWED_RANGES, CLAIMED, SHARED, Outcome, Plan, drawn_plan, run_plan
 
 SEEDS_MAX = 40
 
@@ -64,9 +66,15 @@ def sealing(plan: Plan) -> Plan:
     return replace(plan, level=OWED_RANGES_LEVEL, troubles=plan.troubles + 3)
 
 
+def owing(plan: Plan) -> Plan:
+    """Logs that others reach, and that go on without the bucket, owe what has moved, and lose their
+    brokers."""
+    return replace(plan, wal=SHARED, level=OWED_RANGES_LEVEL, only_trouble="owed", troubles=8)
+
+
 def by_claims(plan: Plan) -> Plan:
     """Logs that claims alone fence."""
-    return Plan(plan.seed, wal=CLAIMED, troubles=5, is_for_claims=True)
+    return Plan(plan.seed, wal=CLAIMED, troubles=5, only_trouble="claims")
 
 
 def sees_its_own(old: Any) -> Any:
@@ -139,6 +147,21 @@ def passes_over_what_is_owed(old: Any) -> Any:
     return clipped
 
 
+def steps_over_what_is_owed(old: Any) -> Any:
+    async def read_owed(self: OwedReads, accumulator: Any, owed: Any) -> bool:
+        accumulator.skip_to(owed.end)
+        return False
+
+    return read_owed
+
+
+def recovers_what_is_open(old: Any) -> Any:
+    async def opening_streams(self: ControllerClient) -> Any:
+        return [one for one in await old(self) if one.sealed_end is None]
+
+    return opening_streams
+
+
 def waits_for_nothing(old: Any) -> Any:
     async def wait(*args: Any, **keys: Any) -> None:
         pass
@@ -187,7 +210,7 @@ BUGS = {
         "a partition that moves is closed before it is uploaded",
         ((Storage, "close_stream", closes_at_once),),
         "two-meanings",
-        lambda plan: replace(plan, level=MILLRACE_VERSION_LEVEL),
+        lambda plan: replace(plan, level=BEFORE_OWED_RANGES),
     ),
     "owes-nobody": Bug(
         "a partition that moves is sealed, and nothing is said to be owed",
@@ -200,6 +223,18 @@ BUGS = {
         ((RangePlan, "_clipped", passes_over_what_is_owed),),
         "not-settled",
         sealing,
+    ),
+    "steps-over": Bug(
+        "readers are not given what an earlier owner's log owes",
+        ((OwedReads, "_read_owed", steps_over_what_is_owed),),
+        "stepped-over",
+        owing,
+    ),
+    "recovers-no-owed": Bug(
+        "who recovers a log passes over what it owes",
+        ((ControllerClient, "opening_streams", recovers_what_is_open),),
+        "not-settled",
+        owing,
     ),
     "reaches-no-image": Bug(
         "a reply of the controller is not waited for in the image",

@@ -69,6 +69,7 @@ WALS = {
 }
 DRAWN = ("block", "object", "quick object", "shared block")
 SHARED, CLAIMED = "shared block", "claimed block"
+BEFORE_OWED_RANGES = OWED_RANGES_LEVEL - 1  # clusters of an earlier release that were not upgraded yet
 OWN_DISK = "block"  # the log that nobody but its node reaches
 TAKEN_OVER_S, LEFT_S = 40.0, 12.0  # a broker is away until others lead what it led; or nobody does
 
@@ -76,8 +77,8 @@ TAKEN_OVER_S, LEFT_S = 40.0, 12.0  # a broker is away until others lead what it 
 @dataclass(frozen=True)
 class Plan:
     """`is_combined`: each broker is a controller too; `controllers` says nothing then. `is_balanced`: the
-    balancer looks all the time. `level`: of millrace.version; at OWED_RANGES_LEVEL streams that move are
-    sealed. `is_for_claims`: no trouble but what logs with claims are there for."""
+    balancer looks all the time. `level`: of millrace.version; below OWED_RANGES_LEVEL streams that move are
+    uploaded first. `only_trouble`: kinds of trouble that stand in the place of the others."""
 
     seed: int
     controllers: int = 1
@@ -88,14 +89,15 @@ class Plan:
     is_combined: bool = False
     is_balanced: bool = False
     level: int = MILLRACE_VERSION_LEVEL
-    is_for_claims: bool = False
+    only_trouble: str = ""
 
     def __str__(self) -> str:
         controllers = "combined" if self.is_combined else self.controllers
+        only = f" only={self.only_trouble}" if self.only_trouble else ""
         return (
             f"{self.seed} controllers={controllers} brokers={self.brokers} "
             f"wal={self.wal.replace(' ', '-')} troubles={self.troubles} batches={self.batches}"
-            f"{' balanced' * self.is_balanced}{' for-claims' * self.is_for_claims} level={self.level}"
+            f"{' balanced' * self.is_balanced}{only} level={self.level}"
         )
 
 
@@ -105,7 +107,10 @@ def drawn_plan(seed: int) -> Plan:
     plan = Plan(seed, (1, 3)[seed % 2], 2 + seed // 2 % 3, DRAWN[seed // 6 % len(DRAWN)], 3 + seed % 9)
     if plan.wal == SHARED and Rand(f"fencing of {seed}".encode()).below(2):
         plan = replace(plan, wal=CLAIMED)
-    level = OWED_RANGES_LEVEL if seed % 3 == 0 else MILLRACE_VERSION_LEVEL
+    if plan.wal == SHARED and Rand(f"only trouble of {seed}".encode()).below(2):
+        plan = replace(plan, only_trouble="owed")
+    is_before = seed % 3 == 1 and not plan.only_trouble
+    level = BEFORE_OWED_RANGES if is_before else MILLRACE_VERSION_LEVEL
     plan = replace(plan, is_balanced=seed % 7 < 3, level=level)
     return replace(plan, brokers=3, is_combined=True) if seed % 5 == 0 else plan
 
@@ -273,7 +278,9 @@ class Run:
         places: list[Place] = [(topic_id, index) for index in range(PARTITIONS)]
         trouble = Trouble(self.world, self.controllers, self.brokers, admin, TOPIC, PARTITIONS)
         if self.plan.wal == CLAIMED:
-            trouble.add_of_claims(is_alone=self.plan.is_for_claims)
+            trouble.add_of_claims()
+        if self.plan.only_trouble:
+            trouble.keep_to(self.plan.only_trouble)
         troubled = asyncio.ensure_future(trouble.make(self.plan.troubles))
         working = [asyncio.ensure_future(work) for work in self._cast(places)]
         await troubled
@@ -355,7 +362,7 @@ class Run:
             reader = PatientReader(self.client(f"reader{number}", place), *args)
             yield reader.run(place, lambda: not self._is_stormy)
             yield self._write(number, place)
-        yield Rereader(self.client("rereader"), *args).run(places, lambda: not self._is_stormy)
+        yield GaplessRereader(self.client("rereader"), *args).run(places, lambda: not self._is_stormy)
         yield Plain(self.client("plain"), *args).run(places, FOR_EVER)
         for number in range(GROUPS):
             group, place = f"group{number}", places[number % len(places)]
@@ -384,7 +391,13 @@ class Run:
                 self.world.hits["ended, for it was replaced"] += is_fenced(error)
 
 
+class GaplessRereader(Rereader):
+    may_step_over = False
+
+
 class PatientReader(Reader):
+    may_step_over = False  # nothing is deleted
+
     async def _reset(self, place: Place, offset: int) -> int:
         """A leader that was replaced, and is cut off from who would tell it, knows no later offsets; this
         client checks no epochs. What is missing at the end is found there."""

@@ -13,7 +13,9 @@ SEEN_AT = {
     "claim-not-raised": 0,
     "passes-over": 8,
     "read-before-claimed": 0,
+    "recovers-no-owed": 1,
     "recovers-nobody": 2,
+    "steps-over": 5,
 }
 
 

@@ -76,11 +76,17 @@ class Trouble:
             self._kill, self._kill, self._cut, self._stop, self._halt, self._cut_off, self._move, self._move,
             self._weather, self._stop_all, self._cut_from_bucket,
         )  # fmt: skip
+        self._of_claims: tuple[Callable[[Machine], Awaitable[None]], ...] = (
+            self._slow_writes, self._slow_writes, self._replaced, self._replaced, self._replaced,
+        )  # fmt: skip
 
-    def add_of_claims(self, *, is_alone: bool) -> None:
-        """`is_alone`: in place of the others."""
-        of_claims = self._slow_writes, self._slow_writes, self._replaced, self._replaced, self._replaced
-        self._kinds = of_claims if is_alone else (*self._kinds, *of_claims)
+    def add_of_claims(self) -> None:
+        self._kinds += self._of_claims
+
+    def keep_to(self, kinds: str) -> None:
+        """No others: `claims`, what logs that are fenced by claims are there for; `owed`, brokers that are
+        killed while their logs owe what has just moved away."""
+        self._kinds = {"claims": self._of_claims, "owed": (self._owe,)}[kinds]
 
     async def make(self, count: int) -> None:
         """So many things, then all is healed."""
@@ -99,7 +105,7 @@ class Trouble:
         if not free:
             return
         machine = free[rand.below(len(free))]
-        if kind in (self._cut, self._kill, self._stop, self._halt, self._cut_off, self._replaced):
+        if kind in (self._cut, self._kill, self._stop, self._halt, self._cut_off, self._replaced, self._owe):
             gone = [one for one in self._busy if one in self._controllers]
             if machine in self._controllers and 2 * (len(gone) + 1) >= len(self._controllers):
                 return  # a majority stays
@@ -201,6 +207,24 @@ class Trouble:
                 await asyncio.sleep(self._further.below(150) / 1000)
                 await self._kill(machine)
             machine.set_faults(QUIET)
+
+    async def _owe(self, machine: Machine) -> None:
+        """It is given a partition while its store is away, leads it for a moment, and is killed soon after
+        another has taken it."""
+        if machine not in self._brokers:
+            return
+        index, others = (
+            self._rand.below(self._partitions),
+            [one for one in self._brokers if one is not machine],
+        )
+        await self._give(index, machine)
+        machine.set_faults(AWAY)
+        await asyncio.sleep((500 + self._rand.below(1_500)) / 1000)
+        await self._give(index, others[self._rand.below(len(others))])
+        await asyncio.sleep(self._rand.below(1_500) / 1000)
+        if self._rand.below(2):
+            await self._kill(machine)
+        machine.set_faults(QUIET)
 
     async def _give(self, index: int, target: Machine) -> None:
         asked = [ReassignableTopic(self._topic, [ReassignablePartition(index, [target.node_id])])]
