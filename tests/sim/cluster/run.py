@@ -16,7 +16,6 @@ the same trace.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterator
@@ -48,6 +47,7 @@ from tests.sim.history import History, Place, TopicStory
 from tests.sim.look import judge, look
 from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.node import DISK_LATENCY_S
+from tests.sim.run import steady_memory
 from tests.sim.settings import PORT, node_settings
 from tests.sim.workload import ANY_TIME, Batch, Committer, Idempotent, Plain, Reader, Rereader
 from tests.sim.world import World
@@ -165,16 +165,18 @@ class Images:
                 epochs = [image.brokers.by_id[gone.node_id].epoch for image in (before, after)]
                 self._hits["failover: the broker is back" if epochs[0] < epochs[1] else "failover: done"] += 1
         if before.objects is not after.objects:
-            writers = {order_id: node_id for node_id, order_id, _ in before.objects.sets}
-            merged = (one for one in after.objects.sets if one not in before.objects.sets)
+            known = dict.fromkeys(before.objects.sets)
+            merged = [one for one in after.objects.sets if one not in known]
+            writers = {order_id: node_id for node_id, order_id, _ in known} if merged else {}
             is_inherited = any(writers.get(order_id, node_id) != node_id for node_id, order_id, _ in merged)
             self._hits["sets of a broker that is gone were compacted"] += is_inherited
         if before.streams is after.streams:
             return
         self._follow_owed(before, after)
+        now = dict(after.streams.by_id.items())
         for stream_id, old in before.streams.by_id.items():
-            new = after.streams.get(stream_id)
-            if new is not None and (new.epoch < old.epoch or new.end < old.end):
+            new = now.get(stream_id, old)
+            if new is not old and (new.epoch < old.epoch or new.end < old.end):
                 self._history.find("stream-fell", f"{old} to {new}")
 
     def _follow_owed(self, before: MetadataImage, after: MetadataImage) -> None:
@@ -438,6 +440,11 @@ def at_level(level: int) -> Callable[[Any], Any]:
 
 def run_plan(plan: Plan) -> Outcome:
     """A run from beginning to end; what escapes is a finding."""
+    with steady_memory():
+        return _run_plan(plan)  # of which nothing is left when memory is looked through
+
+
+def _run_plan(plan: Plan) -> Outcome:
     logging.disable(logging.CRITICAL)
     made: list[Run] = []
 
@@ -474,7 +481,4 @@ def run_plan(plan: Plan) -> Outcome:
         outcome.looked_at[type(checker).__name__] += checker.count
     outcome.looked_at["images"] = run.images.count
     outcome.digest, outcome.lines = run.world.trace.digest(), list(run.world.trace.tail)
-    del run
-    made.clear()
-    gc.collect()
     return outcome
