@@ -168,7 +168,13 @@ class StreamRanges:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StreamRanges):
             return NotImplemented
-        return list(self._pieces(self._head, self._count)) == list(other._pieces(other._head, other._count))
+        if self._last != other._last or len(self) != len(other):
+            return False
+        mine, theirs = slice(self._head, self._count), slice(other._head, other._count)
+        if self._starts[mine] != other._starts[theirs]:
+            return False
+        mine, theirs = slice(self._head, self._count - 1), slice(other._head, other._count - 1)
+        return self._holders[mine] == other._holders[theirs]
 
     __hash__ = None  # type: ignore[assignment]
 

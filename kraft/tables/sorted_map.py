@@ -115,6 +115,16 @@ class SortedMap(_Chunks[K, V]):
     ) -> None:
         super().__init__(firsts or [], chunks or [], count)
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SortedMap) or self._firsts != other._firsts:
+            return super().__eq__(other)  # the same entries may lie in other chunks
+        return all(
+            a is b or (a.keys == b.keys and a.values == b.values)
+            for a, b in zip(self._chunks, other._chunks, strict=True)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
     @classmethod
     def of(cls, entries: dict[K, V]) -> SortedMap[K, V]:
         edit: SortedMapEdit[K, V] = SortedMap[K, V]().edit()

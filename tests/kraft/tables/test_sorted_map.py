@@ -36,6 +36,26 @@ def test_a_map_is_a_dict_in_key_order(changes: list[tuple[str, int]]) -> None:
         assert version == SortedMap.of(expected)
 
 
+@settings(max_examples=60, deadline=None)
+@given(CHANGES)
+def test_versions_are_equal_where_their_entries_are(changes: list[tuple[str, int]]) -> None:
+    """However they came about: by many small changes or at once, whatever chunks they share."""
+    model: dict[int, int] = {}
+    edit = SortedMap[int, int]().edit()
+    versions: list[tuple[SortedMap[int, int], dict[int, int]]] = []
+    for what, key in changes:
+        if what == "set":
+            edit[key] = model[key] = key % 3
+        elif what == "pop":
+            edit.pop(key, None)
+            model.pop(key, None)
+        else:
+            versions.append((edit.done(), dict(model)))
+    versions += [(edit.done(), model), (SortedMap.of(model), model)]
+    for one, entries in versions:
+        assert [one == other for other, _ in versions] == [entries == others for _, others in versions]
+
+
 def test_growing_keys_fill_chunks() -> None:
     """Ids that only grow make full chunks, and any part can be found."""
     whole = SortedMap.of({key: -key for key in range(10 * CHUNK_MAX)})
