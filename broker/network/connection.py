@@ -271,10 +271,10 @@ class Connection(asyncio.BufferedProtocol):
         began_s = now_s = share.now_s()
         is_any = is_left = False
         # Not behind those that are queued for their long turns.
-        may_begin = is_queued or (
-            self._turn_s < TURN_S if share.spent_s < ITERATION_S else self._may_begin_late()
-        )
+        is_late = not is_queued and share.spent_s >= ITERATION_S
+        may_begin = is_queued or (self._may_begin_late() if is_late else self._turn_s < TURN_S)
         left = FRAMES_PER_CHUNK if may_begin else int(is_turn)
+        turn_s = BRIEF_TURN_S if is_late else TURN_S
         while (
             frames
             and machine.state <= EXECUTING
@@ -293,7 +293,7 @@ class Connection(asyncio.BufferedProtocol):
                 if self._ready_bytes >= GATHERED_BYTES:
                     self._write()  # here, so that a slow reader is known before more is begun for it
             now_s = share.now_s()
-            if now_s - began_s >= TURN_S:
+            if now_s - began_s >= turn_s or (is_late and frames and len(frames[0]) > SMALL_TURN_BYTES):
                 left = 0
         if is_any:
             self._turn_s = took_s = now_s - began_s
@@ -313,9 +313,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _may_begin_late(self) -> bool:
         """Where others have taken this iteration of the loop: small requests alone of those whose last turn
-        was brief."""
+        was brief, while such turns are."""
         frames = self._frames
-        return 0 <= self._turn_s < BRIEF_TURN_S and bool(frames) and len(frames[0]) <= SMALL_TURN_BYTES
+        return (
+            0 <= self._turn_s < BRIEF_TURN_S
+            and self._parts.turns.share.may_begin_late
+            and bool(frames)
+            and len(frames[0]) <= SMALL_TURN_BYTES
+        )
 
     def _settle_arrival(self, is_turn: bool = False) -> None:
         """Charges what is here and not begun; without room for more the connection stands in line for it, and

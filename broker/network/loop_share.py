@@ -4,7 +4,8 @@ A frame's size says little of its work: 16 KB of a Fetch are half a millisecond 
 ends when it has taken TURN_S. One whose turn ended so goes on in a line with all such (frame_queue.py), one
 of them an iteration, until a turn of it is shorter again; the others are served as soon as they are read
 from, until all have taken ITERATION_S: then only frames up to SMALL_TURN_BYTES, of those whose last turn was
-brief. A thousand connections that each ask for a millisecond's work at once would take a second of one
+brief, in a turn that is to be brief again. Those that are not may take LATE_S together, behind which nobody
+is let in. A thousand connections that each ask for a millisecond's work at once would take a second of one
 iteration otherwise.
 """
 
@@ -16,6 +17,7 @@ from typing import Final
 TURN_S: Final = 0.004
 BRIEF_TURN_S: Final = 0.0002  # shorter turns of connections are not added up
 ITERATION_S: Final = 0.02
+LATE_S: Final = 0.01  # of late turns that were to be brief, and are not
 SMALL_TURN_BYTES: Final = 4 << 10
 
 
@@ -34,6 +36,11 @@ class LoopShare:
     def is_spent(self) -> bool:
         """This iteration of the loop has had all that it may have."""
         return self.spent_s >= ITERATION_S
+
+    @property
+    def may_begin_late(self) -> bool:
+        """Who was brief may still begin what is small."""
+        return self.spent_s < ITERATION_S + LATE_S
 
     def add(self, took_s: float) -> None:
         """So much was taken."""

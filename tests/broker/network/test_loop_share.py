@@ -7,7 +7,15 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from millrace.broker.network.loop_share import ITERATION_S, SMALL_TURN_BYTES, TURN_S, LoopShare
+import pytest
+
+from millrace.broker.network.loop_share import (
+    ITERATION_S,
+    LATE_S,
+    SMALL_TURN_BYTES,
+    TURN_S,
+    LoopShare,
+)
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tests.broker.shell import Shell
@@ -105,6 +113,38 @@ def test_many_connections_together_take_no_more_of_an_iteration() -> None:
                 await answers(client, 1)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("ahead", [[], ["quick"]])
+def test_short_turns_are_no_leave_for_long_ones(ahead: list[str]) -> None:
+    """Each of a hundred connections had a short turn, and sends a small request of a long one, at the head of
+    what it sends or behind a short one: few of them are begun in one iteration."""
+    slow = Slow()
+    rounds: list[int] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            rounds.append(slow.begun.count("slow"))
+            loop.call_soon(look)
+
+        async with Shell({HEARTBEAT: slow.handle}, step_clock=slow.clock) as shell:
+            clients = [await shell.client() for _ in range(100)]
+            for client in clients:
+                client.send(HEARTBEAT, 4, beat("quick"))
+                await answers(client, 1)
+            look()
+            for client in clients:
+                frames = [client.frame(HEARTBEAT, 4, beat(name)) for name in (*ahead, "slow")]
+                client.writer.write(b"".join(frames))
+            for client in clients:
+                await answers(client, 1 + len(ahead))
+
+    asyncio.run(run())
+    assert slow.begun.count("slow") == 100
+    most = (ITERATION_S + LATE_S) / (1.5 * TURN_S) + 3
+    assert max(after - before for before, after in pairwise(rounds)) <= most
 
 
 def test_short_turns_of_many_connections_fill_an_iteration_too() -> None:
