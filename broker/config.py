@@ -117,7 +117,8 @@ class BrokerSettings:
     metadata_dir: str
     request_timeout_ms: int
     listeners: ListenerSettings
-    server: ServerSettings
+    server: ServerSettings  # of clients' listeners
+    member_server: ServerSettings  # of a controller's listener
     memory: MemorySplit
     data: StoreAddress
     wal: StoreAddress
@@ -145,6 +146,11 @@ class BrokerSettings:
         """This process is broker and whole quorum in one, and no other node is of its cluster."""
         is_whole = self.is_broker and self.is_controller and len(self.quorum.voters) <= 1
         return is_whole and not self.quorum.is_dynamic
+
+    @property
+    def serves_both(self) -> bool:
+        """This process has listeners of both kinds: for clients, and for members of the quorum."""
+        return self.is_broker and self.is_controller and not self.is_alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +204,7 @@ def load(
         request_timeout_ms=values["request.timeout.ms"],
         listeners=listeners,
         server=server,
+        member_server=server,
         memory=memory,
         data=data,
         wal=wal,

@@ -20,6 +20,7 @@ from millrace.broker.cli import RunLoop
 from millrace.broker.cli.log_lines import LineFormatter
 from millrace.broker.config import BrokerSettings, Loaded, load
 from millrace.broker.errors import SettingsInvalid
+from millrace.broker.network.server import ServerSettings
 from millrace.broker.settings.addresses import Endpoint, join_host_port
 from millrace.broker.settings.log_levels import apply_levels
 from millrace.broker.settings.source import gather, is_text
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 DEFAULT_DATA_DIR = "./millrace-data"
 # twice the connections to a store, threads over a directory of objects, logs, the admin listener's
 OWN_FILES = 300
+# What a controller's listener has of the connections of a node that is a broker too.
+MEMBERS_PART = 4
 STOP_BROKEN_S = 60.0
 ABOUT = """\
 Run a node, broker and controller or one of the two, until a signal ends it (Ctrl-C or SIGTERM; a second one
@@ -206,13 +209,25 @@ def say_mistakes(error: SettingsInvalid) -> None:
 def within_files(settings: BrokerSettings, file_limit: int) -> BrokerSettings:
     """Connections leave files to logs, objects, the store and modules that are loaded late: without one of
     those the broker ends. And to connections that were made while others were: all that stand in line are
-    accepted before the first of them is refused."""
+    accepted before the first of them is refused. Clients leave some to the members of a quorum, too."""
     if file_limit <= 0:  # as some sandboxes say that there is none
         return settings
     kept = min(OWN_FILES + settings.server.backlog, file_limit * 2 // 3)
-    given, files_max = settings.server.connections, file_limit - kept
+    files_max = members_max = file_limit - kept
+    if settings.serves_both:
+        members_max = files_max // MEMBERS_PART
+        files_max -= members_max
+    return replace(
+        settings,
+        server=_within(settings.server, files_max),
+        member_server=_within(settings.member_server, members_max),
+    )
+
+
+def _within(server: ServerSettings, files_max: int) -> ServerSettings:
+    given = server.connections
     connections = replace(given, total_max=min(given.total_max, files_max), files_max=files_max)
-    return replace(settings, server=replace(settings.server, connections=connections))
+    return replace(server, connections=connections)
 
 
 async def serve(settings: BrokerSettings) -> int:

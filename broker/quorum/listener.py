@@ -118,4 +118,4 @@ def controller_server(
 ) -> Server:
     """What is served at the addresses that it is started at."""
     handlers = build_controller_handlers(node, transport, settings.request_timeout_ms)
-    return new_server(handlers, runtime, budget, settings.server)
+    return new_server(handlers, runtime, budget, settings.member_server)

@@ -111,7 +111,7 @@ CONNECTIONS = (
         INT,
         "2147483647",
         "One connection more is closed at once. What the process needs of its open files is kept back, so "
-        "that fewer may fit.",
+        "that fewer may fit; where a broker is a controller too, a quarter is the controller's listener's.",
         low=0,
     ),
     Key(

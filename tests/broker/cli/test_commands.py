@@ -194,6 +194,15 @@ def test_connections_fit_into_the_files(file_limit: int, given: int, left: int) 
     assert within_files(settings, file_limit).server.connections.total_max == left
 
 
+def test_members_of_a_quorum_have_a_part_of_the_connections() -> None:
+    """Of a node that serves clients, too: both together fit into the files."""
+    alone = load({}, data_dir="/d", machine_bytes=1 << 30).settings
+    both = within_files(replace(alone, quorum=replace(alone.quorum, is_dynamic=True)), 20_000)
+    clients, members = both.server.connections, both.member_server.connections
+    assert clients.total_max + members.total_max == within_files(alone, 20_000).server.connections.total_max
+    assert clients.files_max == clients.total_max == 3 * members.total_max
+
+
 def test_it_does_not_run_without_assertions() -> None:
     """-O and PYTHONOPTIMIZE are refused with code 2."""
     for found in (millrace("--version", flags=("-O",)), millrace("--version", env={"PYTHONOPTIMIZE": "1"})):
