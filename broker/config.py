@@ -172,8 +172,7 @@ def load(
     values = Values(all_keys(), given)
     fill_storage(values, data_dir)
     node_id = read_node_id(values)
-    is_broker, is_controller = read_roles(values)
-    metadata_dir = read_metadata_dir(values, data_dir)
+    (is_broker, is_controller), metadata_dir = read_roles(values), read_metadata_dir(values, data_dir)
     is_dynamic = is_controller and is_formatted(metadata_dir)
     quorum = read_quorum(
         values, node_id, is_broker=is_broker, is_controller=is_controller, is_formatted=is_dynamic

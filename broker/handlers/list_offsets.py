@@ -3,9 +3,9 @@
 Versions 1 to 11. Ignored: `replica_id`.
 
 What needs no reading of partitions that are open is answered at once; the rest is looked up side by side, a
-few at a time. More partitions than a chunk are answered in chunks: each is looked at at a time of its own,
-and what one says of another was never promised. Tiered storage does not exist as a tier here, so nothing was
-ever moved to one and nothing waits for it.
+few at a time, by as many tasks. More partitions than a chunk are answered in chunks: each is looked at at a
+time of its own, and what one says of another was never promised. Tiered storage does not exist as a tier
+here, so nothing was ever moved to one and nothing waits for it.
 
     -1 latest    the high watermark, or the last stable offset for readers of committed records
     -2 earliest  the log's start; -4 earliest local is the same
@@ -48,6 +48,7 @@ from millrace.protocol.messages.list_offsets import (
 )
 from millrace.runtime.scheduling.chunks import in_chunks
 from millrace.runtime.scheduling.semaphore import Semaphore
+from millrace.runtime.scheduling.yield_queue import yield_to_loop
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,6 @@ SLOW_AT_ONCE, SLOW_OF_ONE = 2, 1
 LOOKUP_S_MAX = 15.0  # of a request; clients wait for 30 s or longer
 PARTITIONS_PER_CHUNK = 500
 TOPICS_PER_CHUNK = 2_000  # that name no partition
-LOOKUPS_PER_CHUNK = 100  # each is a task
 VERSION_WITH_EPOCHS = 4
 
 Place = tuple[
@@ -164,12 +164,13 @@ class ListOffsets:
     ) -> ListOffsetsResponse:
         limit_s = min(LOOKUP_S_MAX, request.timeout_ms / 1000) if request.timeout_ms > 0 else LOOKUP_S_MAX
         due_s = asyncio.get_running_loop().time() + limit_s
-        async for part in in_chunks(slow, LOOKUPS_PER_CHUNK, context.work):
-            asking = (
-                self._look_up(place, isolation_of(request.isolation_level), context.connection, due_s)
-                for place in part
-            )
-            await asyncio.gather(*asking)
+        isolation, left = isolation_of(request.isolation_level), iter(slow)
+
+        async def look_up() -> None:
+            for place in left:
+                await self._look_up(place, isolation, context.connection, due_s)
+
+        await asyncio.gather(*(look_up() for _ in range(min(len(slow), LOOKUPS_OF_ONE))))
         return _for_version(response, context.api_version)
 
     async def _look_up(
@@ -216,7 +217,9 @@ class ListOffsets:
 
 
 class LookupPermit(Asker):
-    """That of a lookup, until the block is left: an ordinary one, and a slow one from where it takes long."""
+    """That of a lookup, until the block is left, and for the rest of that iteration of the loop: an ordinary
+    one, and a slow one from where it takes long. So an iteration ends no more lookups than there are permits,
+    however quick they are."""
 
     def __init__(self, permits: Semaphore, slow_permits: Semaphore, connection: ConnectionInfo) -> None:
         self._slow_permits = slow_permits
@@ -235,7 +238,11 @@ class LookupPermit(Asker):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._release()
+        try:
+            if error is None:
+                await yield_to_loop()
+        finally:
+            self._release()
 
     async def go_on(self) -> None:
         """Raises KafkaError when nobody is there any more who would hear the answer."""

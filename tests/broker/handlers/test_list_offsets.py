@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -299,6 +300,48 @@ def test_one_connections_lookups_leave_room_for_others() -> None:
         for task in attack:
             assert codes(await task) == {0}
         assert handler._permits.held_count == handler._slow_permits.held_count == 0
+
+    run(scenario())
+
+
+def test_lookups_are_few_tasks_and_few_an_iteration() -> None:
+    """Twenty connections ask for a time of two hundred partitions each, which are open and cached: there are
+    no more tasks than lookups of one connection for each, and an iteration of the loop ends few lookups."""
+    partitions = 200
+
+    async def scenario() -> None:
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", partitions)
+        await fixture.produce({("a", index): batch(1, timestamp=START_MS) for index in range(partitions)})
+        handler = ListOffsets(fixture.directory, fixture.unpacking)
+        loop, before = asyncio.get_running_loop(), len(asyncio.all_tasks())
+        ended, tasks = [0], [0]
+
+        def look() -> None:
+            found = (part for task in parts for part in task if part.offset >= 0)
+            ended.append(sum(1 for _ in found))
+            tasks.append(len(asyncio.all_tasks()) - before)
+            if ended[-1] < 20 * partitions:
+                loop.call_soon(look)
+
+        parts: list[list[Any]] = []
+        answer_slowly = handler._answer_slowly
+
+        def seen(context: Any, response: Any, slow: Any, request: Any) -> Any:
+            parts.append([answer for _, _, answer in slow])
+            return answer_slowly(context, response, slow, request)
+
+        handler._answer_slowly = seen  # type: ignore[method-assign]
+        request = ListOffsetsRequest(
+            -1, 0, [ListOffsetsTopic("a", [ListOffsetsPartition(n, -1, START_MS) for n in range(partitions)])]
+        )
+        asked = [begin(fixture, handler, request, number) for number in range(20)]
+        look()
+        for task in asked:
+            assert codes(await task) == {0}
+        assert max(tasks) <= 20 * (list_offsets.LOOKUPS_OF_ONE + 1) + 64  # and reads
+        most = max(after - before for before, after in pairwise(ended))
+        assert most <= list_offsets.LOOKUPS_AT_ONCE, most
 
     run(scenario())
 

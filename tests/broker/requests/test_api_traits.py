@@ -154,12 +154,15 @@ def test_the_rows_say_what_kafka_does() -> None:
 
 
 def test_traits_that_go_together() -> None:
-    """What is answered wide, or is kept by a group, waits for its turn; what changes something is no wide
-    answer; what only the controller can change is forwarded."""
+    """What is answered wide, or is kept by a group, waits for its turn, and so does what names things by the
+    thousand and is answered by more than a word of each; what changes something is no wide answer; what only
+    the controller can change is forwarded."""
     for traits in TRAITS.values():
         name = API[traits.key].name
         if traits.answer in (Answer.WIDE, Answer.SHARED) or traits.work is Work.KEPT:
             assert traits.order is Order.HEAD, name
+        if traits.work is Work.CHUNKED and traits.answer is not Answer.BRIEF:
+            assert traits.order is not Order.FREE, name
         if traits.quota is Quota.MUTATION:
             assert traits.order is Order.BARRIER, name
             assert traits.is_forwarded, name
