@@ -134,6 +134,10 @@ class Election:
             return f"Broker {holder} starts, or its partitions go to others in a moment: nothing is given up."
         if is_at_work(self._image, failover):
             return f"Broker {failover.by_node} recovers the write-ahead log of broker {holder}: wait for it."
+        for broker in self._image.brokers:
+            if broker.is_usable and broker.epoch not in failover.unable:
+                who = f"Broker {broker.broker_id} is asked next for the write-ahead log of broker {holder}"
+                return f"{who}: wait for it."
         return "" if self._load else "No broker is there to lead."
 
     def _lose(self, owed: OwedRange) -> str:

@@ -124,6 +124,16 @@ class Cluster(Machine):
         )
         return response
 
+    def elect(self, kind: int, indexes: list[int] | None) -> dict[int, tuple[ErrorCode, str]]:
+        asked = None if indexes is None else [TopicPartitions("t", indexes)]
+        response = self.do(ElectLeadersRequest(kind, asked))
+        check_image(self.image)
+        return {
+            one.partition_id: (ErrorCode(one.error_code), one.error_message or "")
+            for topic in response.replica_election_results
+            for one in topic.partition_result
+        }
+
     def failover(self, node_id: int) -> Failover | None:
         assert snapshot_of(self.image) == self.image
         return self.image.failovers.get(node_id)
@@ -368,16 +378,6 @@ class Elections(Cluster):
             self.end(broker_id, 3, "not here")
             self.settle()
 
-    def elect(self, kind: int, indexes: list[int] | None) -> dict[int, tuple[ErrorCode, str]]:
-        asked = None if indexes is None else [TopicPartitions("t", indexes)]
-        response = self.do(ElectLeadersRequest(kind, asked))
-        check_image(self.image)
-        return {
-            one.partition_id: (ErrorCode(one.error_code), one.error_message or "")
-            for topic in response.replica_election_results
-            for one in topic.partition_result
-        }
-
 
 def test_an_unclean_election_gives_up_a_log_that_nobody_can_recover() -> None:
     """Streams end where they are committed, in a new leader epoch; one that comes back has none open."""
@@ -426,6 +426,27 @@ def test_no_election_gives_up_a_log_that_is_recovered_or_may_be() -> None:
     assert told()[0] is ErrorCode.ELECTION_NOT_NEEDED, "it is back, and recovers its own log"
     assert len(list(cluster.image.streams.open_on(3))) == 2
     assert len(cluster.image.streams) == count
+
+
+def test_no_election_gives_up_a_log_that_somebody_is_about_to_be_asked_for() -> None:
+    """Who was asked said that it cannot, or is gone, or a broker has just come: who is asked next is decided
+    a moment later, and nobody else has looked at the log yet."""
+    unavailable = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    cluster = Cluster()
+    (first, *_) = cluster.led()[3]
+    cluster.fence(3)
+    cluster.settle()
+    assert cluster.end(1, 3, "not here") is NONE
+    told = unavailable, "Broker 2 is asked next for the write-ahead log of broker 3: wait for it."
+    assert cluster.elect(1, [first])[first] == told
+    cluster.settle()
+    cluster.fence(2)
+    cluster.register(1, 9)
+    told = unavailable, "Broker 1 is asked next for the write-ahead log of broker 3: wait for it."
+    assert cluster.elect(1, [first])[first] == told
+    cluster.settle()
+    assert cluster.end(1, 3, "not here") is NONE
+    assert cluster.elect(1, [first])[first][0] is NONE, "all that are there have looked"
 
 
 def test_a_partition_that_was_moved_and_not_closed_is_given_up_too() -> None:
