@@ -4,6 +4,7 @@
     nobody can, this broker neither     it looks again now and then, and begins when it can; not where the log
                                         waits for an operator's word
     metadata names it no more           it stops where it is
+    the broker ends                     it stops, and gives back what it was asked for
 
 A few at a time, others wait. Not here: the recovery (log_recovery.py), who is asked (kraft/commands/
 leaders.py).
@@ -29,11 +30,12 @@ from millrace.protocol.dataclass import dataclass
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.bundle import Runtime
-from millrace.runtime.errors import Fenced, Unavailable, in_words
+from millrace.runtime.errors import Fenced, MillraceError, Unavailable, in_words
 
 log = logging.getLogger(__name__)
 AT_ONCE: Final = 2
 AGAIN_S, AGAIN_MAX_S = 5.0, 15.0  # between looks at a log that nobody can recover, doubled with each
+GIVE_BACK_S: Final = 2.0  # for a controller to be told, by a broker that ends
 FENCED_S: Final = 0.5  # before a log is tried again that somebody else has, or had, doubled with each
 
 
@@ -92,12 +94,23 @@ class Failovers:
         self._image = image
 
     async def stop(self) -> None:
-        """What is under way is given up; another broker goes on from there."""
+        """What is under way is given up; another broker goes on from there, at once where a controller is
+        told."""
         self._is_stopped = True
         running = list(self._running.values())
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        failovers = () if self._image is None else self._image.failovers
+        asked = [failover.node_id for failover in failovers if failover.by_node == self._broker_id]
+        await asyncio.gather(*map(self._give_back, asked))
+
+    async def _give_back(self, node_id: int) -> None:
+        try:
+            async with asyncio.timeout(GIVE_BACK_S):
+                await self._end(node_id, f"broker {self._broker_id} ends")
+        except (TimeoutError, MillraceError, KafkaError) as error:
+            log.info("failover: of broker %d is left as it is: %s", node_id, in_words(error))
 
     def _follow(self, image: MetadataImage) -> None:
         self._image = image

@@ -76,6 +76,7 @@ def decide_end_failover(image: MetadataImage, request: EndFailoverRequest) -> De
 
 
 def is_at_work(image: MetadataImage, failover: Failover) -> bool:
-    """The broker that was asked to is there, as far as is known."""
+    """The broker that was asked to is there, as far as is known, and does not end: it recovers nothing any
+    more before it says so."""
     broker = image.brokers.get(failover.by_node)
-    return broker is not None and not broker.is_fenced
+    return broker is not None and broker.is_usable

@@ -13,7 +13,7 @@ from millrace.broker.quorum.failovers import AGAIN_MAX_S, AGAIN_S, Failovers
 from millrace.broker.quorum.log_recovery import LogRecovery, LogUnreachable
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
-from millrace.kraft.tables.failovers import NOBODY
+from millrace.kraft.tables.failovers import NOBODY, Failover
 from millrace.protocol.stream_records import EndFailoverRecord, FailoverRecord
 from tests.sim.loop import SimLoop, run_simulation
 
@@ -22,11 +22,12 @@ OWN, GONE, EPOCH = 1, 2, 77
 
 class Quorum:
     """What metadata says of one failover, and how often the log was tried. `failure`: of each recovery, once
-    the log was found."""
+    the log was found; a TimeoutError takes its time. `is_away`: no controller answers."""
 
     def __init__(self, failure: BaseException) -> None:
         self.failure: BaseException | None = failure
         self.tries: list[float] = []
+        self.is_away = False
         self.image: MetadataImage = EMPTY_IMAGE
         self.broker_epoch = EPOCH
         self.failovers = Failovers(OWN, cast(ControllerClient, self), lambda node_id: cast(LogRecovery, self))
@@ -37,9 +38,16 @@ class Quorum:
         self.image = delta.done(self.image.offset + 1, 1)
         self.failovers.on_image(delta, self.image)
 
+    def failover(self) -> Failover:
+        found = self.image.failovers.get(GONE)
+        assert found is not None
+        return found
+
     # As a client, and as a recovery.
 
     async def end_failover(self, node_id: int, failure: str) -> None:
+        if self.is_away:
+            await asyncio.sleep(1_000)
         self.say(FailoverRecord(GONE, NOBODY, [EPOCH], failure) if failure else EndFailoverRecord(GONE))
 
     async def find(self) -> Any:
@@ -54,6 +62,8 @@ class Quorum:
     async def run(self, found: Any) -> None:
         self.tries.append(asyncio.get_running_loop().time())
         self.say(FailoverRecord(GONE, OWN, [EPOCH], ""))  # it has begun
+        if isinstance(self.failure, TimeoutError):
+            await asyncio.sleep(1_000)
         if self.failure is not None:
             raise self.failure
 
@@ -100,3 +110,22 @@ def test_a_log_that_needs_a_word_is_tried_once() -> None:
         assert len(quorum.tries) == 2
 
     run(LogUnreachable("whose is it?", needs_word=True), check)
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_broker_that_ends_gives_back_what_it_was_asked_for(is_away: bool) -> None:
+    """At once, so that another recovers the log while this one hands over; it ends too where no controller
+    answers."""
+
+    async def check(quorum: Quorum) -> None:
+        await asyncio.sleep(1.0)
+        assert quorum.failover().by_node == OWN
+        quorum.is_away = is_away
+        began_s = asyncio.get_running_loop().time()
+        await quorum.failovers.stop()
+        assert asyncio.get_running_loop().time() - began_s < 5.0
+        assert quorum.failover() == Failover(
+            GONE, OWN if is_away else NOBODY, (EPOCH,), "" if is_away else f"broker {OWN} ends"
+        )
+
+    run(TimeoutError(), check)

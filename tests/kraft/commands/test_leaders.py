@@ -185,6 +185,22 @@ def test_who_fails_while_it_recovers_is_followed_by_another() -> None:
     assert cluster.end(1, 3) is REFUSED
 
 
+def test_who_ends_while_it_recovers_is_followed_by_another() -> None:
+    """It has given that up before it says so, and leads on for as long as it hands over; nor is it waited for
+    by the broker that comes back."""
+    cluster = Cluster()
+    cluster.fence(3)
+    cluster.settle()
+    first = cluster.begin(1, 3)
+    cluster.beat(1, want_shut_down=True)
+    cluster.settle()
+    assert cluster.failover(3) == Failover(3, 2, (), "")
+    assert cluster.begin(2, 3, incarnation=78).node_epoch > first.node_epoch
+    assert cluster.end(1, 3) is REFUSED
+    cluster.beat(2, want_shut_down=True)
+    assert cluster.register(3, incarnation=9) is NONE
+
+
 def test_who_cannot_reach_the_log_is_not_asked_again_before_it_starts_anew() -> None:
     cluster = Cluster()
     cluster.fence(3)
