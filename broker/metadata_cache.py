@@ -6,8 +6,6 @@ handler that takes it once sees one state.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from millrace.broker.requests.request import ConnectionInfo
 from millrace.broker.settings.addresses import AdvertisedAddresses
 from millrace.broker.settings.dynamic_values import BrokerValues
@@ -55,10 +53,6 @@ class MetadataCache:
                 host, port = endpoint.host, endpoint.port
             found.append(NodeAddress(broker.broker_id, host, port, broker.rack, broker.is_fenced))
         return found
-
-    def fenced_ids(self) -> Collection[int]:
-        """Of brokers that are registered, and that clients are not sent to."""
-        return [broker.broker_id for broker in self.image.brokers if broker.is_fenced]
 
     def node(self, node_id: int, connection: ConnectionInfo) -> NodeAddress | None:
         return next((node for node in self.nodes(connection) if node.node_id == node_id), None)

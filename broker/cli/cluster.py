@@ -271,24 +271,34 @@ async def lose(client: ClusterClient, view: ClusterView, given: argparse.Namespa
     if broker is None or not broker.is_fenced:
         serves = "serves" if broker is not None else "is none of this cluster"
         raise ValueError(f"broker {given.node_id} {serves}: nothing of it is given up")
-    waiting = [one for one in view.leaderless if view.waits_for.get(one) == given.node_id]
+    waiting = view.waiting_for(given.node_id)
     if not waiting:
         print(f"no partition waits for broker {given.node_id}")
         return 0
     count = counted(len(waiting), "partition")
     if not given.accept_loss:
         print(
-            f"millrace: {count} of broker {given.node_id} would go to others without acknowledged records "
-            f"that only its write-ahead log holds: {names_of(waiting)}. Start the broker, or see that "
-            "another one can reach its log. Where the log is lost for good, and the broker does not run: "
+            f"millrace: {count} of broker {given.node_id} would go on without acknowledged records that "
+            f"only its write-ahead log holds: {names_of(waiting)}. Start the broker, or see that another "
+            "one can reach its log. Where the log is lost for good, and the broker does not run: "
             "--accept-loss",
             file=sys.stderr,
         )
         return NOT_WELL
-    given_up = await give_up(client, waiting)
+    held_too = {one: [gone for gone in view.waits_for[one] if gone != given.node_id] for one in waiting}
+    for (topic, index), others in held_too.items():
+        if others:
+            print(
+                f"millrace: {topic}:{index} stays as it is: the write-ahead log of broker "
+                f"{', '.join(map(str, others))}, which is gone too, would be given up with it; "
+                "kafka-leader-election.sh --election-type unclean gives up both",
+                file=sys.stderr,
+            )
+    given_up = await give_up(client, [one for one, others in held_too.items() if not others])
     for one in given_up:
         print(f"{one.partition[0]}:{one.partition[1]}: {one.text}")
-    return 0 if all(one.is_done for one in given_up) else NOT_WELL
+    is_done = all(one.is_done for one in given_up) and not any(held_too.values())
+    return 0 if is_done else NOT_WELL
 
 
 async def forget(client: ClusterClient, view: ClusterView, node_id: int) -> int:
@@ -333,6 +343,7 @@ def as_values(view: ClusterView) -> dict[str, Any]:
         "nodes": nodes,
         "partitions": len(view.leaders),
         "without_leader": [f"{topic}:{index}" for topic, index in view.leaderless],
+        "waits_for": {f"{topic}:{index}": gone for (topic, index), gone in sorted(view.waits_for.items())},
     }
 
 
@@ -346,13 +357,15 @@ def status_lines(view: ClusterView) -> list[str]:
         )
     sizes = f"{counted(len(view.nodes), 'node')}, {counted(len(view.leaders), 'partition')}"
     lines = [f"cluster {view.cluster_id}: {sizes}", quorum, "", *node_lines(view.nodes)]
-    leaderless = view.leaderless
-    if leaderless:
-        count = counted(len(leaderless), "partition")
-        lines += ["", f"without a leader: {count}: {names_of(leaderless)}"]
-        for node_id in sorted({*view.waits_for.values()}):
-            waiting = [one for one in leaderless if view.waits_for.get(one) == node_id]
-            lines.append(f"  {len(waiting)} of them wait for broker {node_id}, or for its write-ahead log")
+    for what, partitions in (("a leader", view.leaderless), ("some of their records", view.lacking)):
+        if not partitions:
+            continue
+        count = counted(len(partitions), "partition")
+        lines += ["", f"without {what}: {count}: {names_of(partitions)}"]
+        gone = [view.waits_for.get(one, ()) for one in partitions]
+        for node_id in sorted({node_id for one in gone for node_id in one}):
+            waiting_count = sum(node_id in one for one in gone)
+            lines.append(f"  {waiting_count} of them wait for broker {node_id}, or for its write-ahead log")
     return lines
 
 

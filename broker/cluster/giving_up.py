@@ -28,6 +28,8 @@ class GivenUp:
 
 async def give_up(client: ClusterClient, partitions: Sequence[Partition]) -> list[GivenUp]:
     """Raises KafkaError where all is refused, Unavailable."""
+    if not partitions:
+        return []
     topics: dict[str, list[int]] = {}
     for topic, index in partitions:
         topics.setdefault(topic, []).append(index)

@@ -50,11 +50,21 @@ class ClusterView:
     high_watermark: int
     nodes: tuple[NodeView, ...]  # by id
     leaders: dict[Partition, int]  # -1: none
-    waits_for: dict[Partition, int]  # of those without a leader: the broker that led them last
+    # Of those that lack something: the brokers that are gone and led them, or whose write-ahead logs hold
+    # some of them.
+    waits_for: dict[Partition, tuple[int, ...]]
 
     @property
     def leaderless(self) -> list[Partition]:
         return sorted(partition for partition, leader in self.leaders.items() if leader < 0)
+
+    @property
+    def lacking(self) -> list[Partition]:
+        """That are led, and of which the log of a broker that is gone holds some."""
+        return sorted(partition for partition in self.waits_for if self.leaders[partition] >= 0)
+
+    def waiting_for(self, node_id: int) -> list[Partition]:
+        return sorted(partition for partition, gone in self.waits_for.items() if node_id in gone)
 
     @property
     def serving(self) -> list[int]:
@@ -105,10 +115,10 @@ def view_of(
         for one in topic.partitions
     }
     waits_for = {
-        (topic.name or "", one.partition_index): one.replica_nodes[0]
+        (topic.name or "", one.partition_index): tuple(one.offline_replicas or one.replica_nodes)
         for topic in metadata.topics
         for one in topic.partitions
-        if one.leader_id < 0 and one.replica_nodes
+        if one.offline_replicas or (one.leader_id < 0 and one.replica_nodes)
     }
     led: dict[int, int] = {}
     for leader in leaders.values():

@@ -9,7 +9,7 @@ Kafka. Many names are looked up in chunks, in one image.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from heapq import merge
 from itertools import groupby
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from millrace.broker.metadata_cache import INTERNAL_TOPICS, MetadataCache
 from millrace.broker.requests.operations import TOPIC_OPERATIONS
 from millrace.broker.requests.request import RequestContext
+from millrace.broker.told_replicas import ToldReplicas
 from millrace.kraft.commands.create_topics import name_fault
 from millrace.kraft.tables.topics import Topic, Topics
 from millrace.protocol.error_codes import ErrorCode
@@ -48,7 +49,7 @@ class DescribeTopicPartitions:
             return self._answer_many(context, request)
         topics = self._cache.image.topics
         names = sorted({asked.name for asked in request.topics}) or [topic.name for topic in topics]
-        page = _Page(topics, request, self._cache.fenced_ids())
+        page = _Page(topics, request, ToldReplicas(self._cache.image))
         page.add([name for name in names if page.is_on(name)])
         return page.response
 
@@ -58,7 +59,7 @@ class DescribeTopicPartitions:
         """By one image, whatever changes meanwhile."""
         await context.work.yield_now()
         topics = self._cache.image.topics
-        page = _Page(topics, request, self._cache.fenced_ids())
+        page = _Page(topics, request, ToldReplicas(self._cache.image))
         sound = await _in_order(request, context) if request.topics else (topic.name for topic in topics)
         async for names in in_chunks(sound, NAMES_PER_CHUNK, context.work):
             page.add([name for name in names if page.is_on(name)])
@@ -82,9 +83,7 @@ async def _in_order(request: DescribeTopicPartitionsRequest, context: RequestCon
 class _Page:
     """A page in the making. Raises KafkaError for a cursor that is nowhere."""
 
-    def __init__(
-        self, topics: Topics, request: DescribeTopicPartitionsRequest, fenced: Collection[int]
-    ) -> None:
+    def __init__(self, topics: Topics, request: DescribeTopicPartitionsRequest, told: ToldReplicas) -> None:
         cursor = request.cursor
         if cursor is not None:
             is_asked = not request.topics or any(asked.name == cursor.topic_name for asked in request.topics)
@@ -92,7 +91,7 @@ class _Page:
         self.response = DescribeTopicPartitionsResponse()
         self._topics = topics
         self._cursor = cursor
-        self._fenced = fenced
+        self._told = told
         self._left = min(max(request.response_partition_limit, 1), PARTITIONS_MAX)
 
     def is_on(self, name: str) -> bool:
@@ -115,7 +114,7 @@ class _Page:
         """Adds what fits of the topic; whether that is all of it."""
         cursor = self._cursor
         start = cursor.partition_index if cursor is not None and cursor.topic_name == topic.name else 0
-        described = _describe(topic, start, self._left, self._fenced)
+        described = _describe(topic, start, self._left, self._told)
         self.response.topics.append(described)
         self._left -= len(described.partitions)
         end = start + len(described.partitions)
@@ -142,24 +141,24 @@ def _check_cursor(cursor: Cursor, *, is_asked: bool) -> None:
 
 
 def _describe(
-    topic: Topic, start: int, count: int, fenced: Collection[int]
+    topic: Topic, start: int, count: int, told: ToldReplicas
 ) -> DescribeTopicPartitionsResponseTopic:
-    """As Kafka tells it, a leader that is fenced is none, and its replica is offline."""
-    gone = {-1, *fenced}
-    partitions = [
-        DescribeTopicPartitionsResponsePartition(
-            error_code=int(ErrorCode.LEADER_NOT_AVAILABLE if state.leader in gone else ErrorCode.NONE),
-            partition_index=index,
-            leader_id=-1 if state.leader in fenced else state.leader,
-            leader_epoch=state.leader_epoch,
-            replica_nodes=list(state.replicas),
-            isr_nodes=list(state.isr),
-            eligible_leader_replicas=[],
-            last_known_elr=[],
-            offline_replicas=[one for one in state.replicas if one in fenced],
+    partitions = []
+    for index, state in enumerate(topic.partitions[start : start + count], start):
+        leader, replicas, offline = told.of(topic.topic_id, index, state)
+        partitions.append(
+            DescribeTopicPartitionsResponsePartition(
+                error_code=int(ErrorCode.LEADER_NOT_AVAILABLE if leader < 0 else ErrorCode.NONE),
+                partition_index=index,
+                leader_id=leader,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=replicas,
+                isr_nodes=list(state.isr),
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=offline,
+            )
         )
-        for index, state in enumerate(topic.partitions[start : start + count], start)
-    ]
     is_internal = topic.name in INTERNAL_TOPICS
     return DescribeTopicPartitionsResponseTopic(
         0, topic.name, topic.topic_id, is_internal, partitions, TOPIC_OPERATIONS

@@ -11,7 +11,7 @@ that is named more than once is described once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Hashable, Iterable, Iterator
+from collections.abc import Coroutine, Hashable, Iterable, Iterator
 from typing import Any
 
 from millrace.broker.metadata_cache import INTERNAL_TOPICS, MetadataCache
@@ -19,6 +19,7 @@ from millrace.broker.requests.operations import CLUSTER_OPERATIONS, NO_OPERATION
 from millrace.broker.requests.repeated import unmet
 from millrace.broker.requests.request import Encoded, RequestContext
 from millrace.broker.requests.shared_replies import SharedReplies
+from millrace.broker.told_replicas import ToldReplicas
 from millrace.broker.topic_creation import CREATION_TIMEOUT_MS, TopicCreation
 from millrace.kraft.commands.create_topics import name_fault
 from millrace.kraft.tables.topics import PartitionState, Topic, Topics
@@ -101,7 +102,8 @@ class Metadata:
     def _source(self) -> tuple[object, ...]:
         """What such a reply is made from."""
         image = self._cache.image
-        return image.topics, image.brokers, self._cache.addresses
+        held = (image.failovers, image.streams) if len(image.failovers) else None
+        return image.topics, image.brokers, self._cache.addresses, held
 
     async def _answer_many(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
         missing: list[str] = []
@@ -129,15 +131,13 @@ class Metadata:
             self._add(response, context, request, topics, errors, is_brief=True)
             for _, topic in topics:
                 if topic is not None and len(topic.partitions) > PARTITIONS_PER_CHUNK:
-                    answer, fenced = (
-                        response.topics[-1],
-                        self._cache.fenced_ids(),
-                    )  # a wide one ends its chunk
+                    answer = response.topics[-1]  # a wide one ends its chunk
+                    told = ToldReplicas(self._cache.image)
                     async for states in in_chunks(
                         enumerate(topic.partitions), PARTITIONS_PER_CHUNK, context.work
                     ):
                         answer.partitions += [
-                            _described_partition(index, state, fenced) for index, state in states
+                            _described_partition(topic, index, state, told) for index, state in states
                         ]
         return response
 
@@ -180,10 +180,10 @@ class Metadata:
         is_brief: bool = False,
     ) -> None:
         """`is_brief`: without the partitions of wide topics."""
-        fenced = self._cache.fenced_ids()
+        told = ToldReplicas(self._cache.image)
         for asked, topic in found:
             if topic is not None:
-                answer = _described(topic, fenced, PARTITIONS_PER_CHUNK if is_brief else None)
+                answer = _described(topic, told, PARTITIONS_PER_CHUNK if is_brief else None)
             else:
                 assert asked is not None
                 answer = _missing(asked, context.api_version, creation_errors)
@@ -243,29 +243,28 @@ def _missing(
     return MetadataResponseTopic(int(code), name, is_internal=name in INTERNAL_TOPICS)
 
 
-def _described(topic: Topic, fenced: Collection[int], partitions_max: int | None) -> MetadataResponseTopic:
+def _described(topic: Topic, told: ToldReplicas, partitions_max: int | None) -> MetadataResponseTopic:
     """Without partitions where there are more than `partitions_max`."""
     partitions = []
     if partitions_max is None or len(topic.partitions) <= partitions_max:
         partitions = [
-            _described_partition(index, state, fenced) for index, state in enumerate(topic.partitions)
+            _described_partition(topic, index, state, told) for index, state in enumerate(topic.partitions)
         ]
     return MetadataResponseTopic(0, topic.name, topic.topic_id, topic.name in INTERNAL_TOPICS, partitions)
 
 
 def _described_partition(
-    index: int, state: PartitionState, fenced: Collection[int]
+    topic: Topic, index: int, state: PartitionState, told: ToldReplicas
 ) -> MetadataResponsePartition:
-    """As Kafka tells it, a leader that is fenced is none, and its replica is offline."""
-    is_gone = state.leader < 0 or state.leader in fenced
+    leader, replicas, offline = told.of(topic.topic_id, index, state)
     return MetadataResponsePartition(
-        int(ErrorCode.LEADER_NOT_AVAILABLE if is_gone else ErrorCode.NONE),
+        int(ErrorCode.LEADER_NOT_AVAILABLE if leader < 0 else ErrorCode.NONE),
         index,
-        -1 if is_gone else state.leader,
+        leader,
         state.leader_epoch,
-        list(state.replicas),
+        replicas,
         list(state.isr),
-        [one for one in state.replicas if one in fenced],
+        offline,
     )
 
 

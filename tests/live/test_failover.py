@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -213,6 +214,73 @@ def test_a_log_that_is_lost_for_good_is_given_up_by_name(cluster: LiveCluster, t
     cluster.brokers[SECOND] = gone.restart()
     send(cluster, values(240, 60))
     check_all(cluster, [*kept, *values(120, 180)])
+
+
+def ask(cluster: LiveCluster, *words: str) -> subprocess.CompletedProcess[str]:
+    """By `millrace cluster`."""
+    asked = ["-m", "millrace.broker", "cluster", *words, "--bootstrap-server", cluster.addresses[0]]
+    return warm.run(asked)
+
+
+def test_what_a_move_left_in_a_lost_log_waits_by_name_and_is_given_up(
+    cluster: LiveCluster, tmp_path: Path
+) -> None:
+    """A broker stands still, its partitions are moved to another, and it dies with its log: the next leader
+    cannot open what was never closed. `status` says what waits for whom, and `give-up` gives that up."""
+    send(cluster, values(0, 120))
+    moved = [index for index, leader in leaders(cluster.brokers[FIRST_BROKER]).items() if leader == SECOND]
+    gone = cluster.brokers.pop(SECOND)
+    os.kill(gone.pid, signal.SIGSTOP)
+    with Client(cluster.addresses[0]) as client:
+        client.move(TOPIC, moved, FIRST_BROKER)
+    gone.kill()
+    next((tmp_path / f"broker{SECOND}").rglob("wal")).rename(tmp_path / "away")
+    (controller,) = cluster.quorum.nodes.values()
+    until(lambda: controller.metrics()["millrace_failovers_waiting"] == 1, "nobody waits for it")
+
+    command = partial(ask, cluster)
+    status = command("status")
+    assert f"{len(moved)} of them wait for broker {SECOND}, or for its write-ahead log" in status.stdout
+    refused = command("unregister", str(SECOND))
+    assert (refused.returncode, "may be in its write-ahead log alone" in refused.stderr) == (1, True), refused
+    given_up = command("give-up", str(SECOND), "--accept-loss")
+    assert (given_up.returncode, len(given_up.stdout.splitlines())) == (0, len(moved)), given_up
+    send(cluster, values(120, 60))
+    kept = [value for value in values(0, 120) if int(value) % PARTITIONS not in moved]
+    check_all(cluster, [*kept, *values(120, 60)])
+    assert "wait for broker" not in command("status").stdout
+    assert command("unregister", str(SECOND)).returncode == 0
+
+
+def test_what_a_lost_log_owes_of_partitions_that_went_on_is_given_up_by_name(
+    cluster: LiveCluster, tmp_path: Path
+) -> None:
+    """A broker does not reach the bucket, its partitions are moved, and it dies with its log: the next leader
+    takes writes, and lacks what was owed. `status` says so, and after `give-up` readers step over that."""
+    victim, way = cluster.brokers[SECOND], tmp_path / "way"
+    way.symlink_to(cluster.quorum.bucket)
+    victim.override({"s3.data.buckets": f"0@file://{way}"})
+    victim.restart()
+    assert ask(cluster, "spread").returncode == 0
+    send(cluster, values(0, 120))
+    way.unlink()
+    moved = [index for index, leader in leaders(cluster.brokers[FIRST_BROKER]).items() if leader == SECOND]
+    with Client(cluster.addresses[0]) as client:
+        client.move(TOPIC, moved, FIRST_BROKER)
+    send(cluster, values(120, 60))
+    gone = cluster.brokers.pop(SECOND)
+    gone.kill()
+    next((tmp_path / f"broker{SECOND}").rglob("wal")).rename(tmp_path / "away")
+    (controller,) = cluster.quorum.nodes.values()
+    until(lambda: controller.metrics()["millrace_failovers_waiting"] == 1, "nobody waits for it")
+    status = ask(cluster, "status").stdout
+    assert f"without some of their records: {len(moved)} partitions" in status
+    assert f"{len(moved)} of them wait for broker {SECOND}, or for its write-ahead log" in status
+    given_up = ask(cluster, "give-up", str(SECOND), "--accept-loss")
+    assert (given_up.returncode, len(given_up.stdout.splitlines())) == (0, len(moved)), given_up
+    kept = [value for value in values(0, 120) if int(value) % PARTITIONS not in moved]
+    check_all(cluster, [*kept, *values(120, 60)])
+    assert "wait for broker" not in ask(cluster, "status").stdout
 
 
 @pytest.mark.parametrize("halted_s", [4.0, 7.0])

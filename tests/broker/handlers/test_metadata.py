@@ -14,6 +14,7 @@ from millrace.broker.handlers.metadata import Metadata
 from millrace.broker.requests.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from millrace.broker.requests.transaction_refusals import TransactionRefusals
 from millrace.broker.topic_creation import TopicCreation
+from millrace.kraft.tables.streams import StreamState, stream_record
 from millrace.protocol.apis import API
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
@@ -30,7 +31,9 @@ from millrace.protocol.metadata_records import (
     RecordEndpoint,
     RegisterBrokerRecord,
 )
+from millrace.protocol.stream_records import EndFailoverRecord, FailoverRecord, OwedRangeRecord
 from millrace.runtime.scheduling.yield_queue import YieldQueue
+from millrace.s3stream.ids import StreamId, StreamRole
 from tests.broker.broker_fixture import LISTENER, NODE, OTHER, BrokerFixture, topic_id
 from tests.broker.partitions.build import run
 
@@ -219,6 +222,55 @@ def test_operations_are_told_when_asked() -> None:
     run(scenario())
 
 
+def stream_of(topic: str, index: int, node_id: int, *, is_open: bool) -> StreamState:
+    """The data stream of the partition, of a number of its own, where 10 records are committed or owed."""
+    number = StreamId(100 + index)
+    return StreamState(number, topic_id(topic), index, StreamRole.DATA, 1, node_id, is_open, 0, 10)
+
+
+async def with_held() -> BrokerFixture:
+    """Of `theirs`, which another broker leads, the one that is fenced has the first partition open, its log
+    owes a range of the second, and the third is whole; its log is to be recovered."""
+    fixture = await a_fixture()
+    fixture.publish(
+        stream_record(stream_of("theirs", 0, FENCED, is_open=True)),
+        stream_record(stream_of("theirs", 1, OTHER, is_open=True)),
+        OwedRangeRecord(101, 4, 10, FENCED, 1, b"w" * 16),
+        stream_record(stream_of("theirs", 2, OTHER, is_open=True)),
+        FailoverRecord(FENCED, OTHER),
+    )
+    return fixture
+
+
+@pytest.mark.parametrize("version", range(5, NEWEST + 1))
+def test_who_is_gone_and_holds_some_of_a_partition_is_a_replica_that_is_offline(version: int) -> None:
+    """One that the new leader cannot open, for it is open there still, has no leader. In all topics, too,
+    which are told from one reply; once the log is recovered all is as it was."""
+
+    async def scenario() -> None:
+        fixture = await with_held()
+        handler = metadata(fixture)[0]
+
+        async def told() -> list[tuple[int, list[int], list[int]]]:
+            (topic,) = (
+                await fixture.ask(handler, 3, version, MetadataRequest(topics=named("theirs")))
+            ).topics
+            return [(one.leader_id, one.replica_nodes, one.offline_replicas) for one in topic.partitions]
+
+        whole = (OTHER, [OTHER], [])
+        assert await told() == [
+            (-1, [OTHER, FENCED], [FENCED]),
+            (OTHER, [OTHER, FENCED], [FENCED]),
+            whole,
+        ]
+        fixture.publish(stream_record(stream_of("theirs", 0, FENCED, is_open=False)))
+        assert (await told())[0] == whole
+        fixture.publish(EndFailoverRecord(FENCED))
+        assert await told() == [whole] * 3
+
+    run(scenario())
+
+
 # DescribeCluster
 
 
@@ -283,6 +335,20 @@ def test_pages_joined_are_everything_once(limit: int, names: list[str]) -> None:
         everything = [entry for page in found for entry in page]
         assert everything == [(name, 0, index) for name, size in sizes.items() for index in range(size)]
         assert [len(page) for page in found[:-1]] == [min(limit, PARTITIONS_MAX)] * (len(found) - 1)
+
+    run(scenario())
+
+
+def test_who_is_gone_and_holds_some_is_described_as_offline() -> None:
+    async def scenario() -> None:
+        fixture = await with_held()
+        request = DescribeTopicPartitionsRequest([TopicRequest("theirs")])
+        (topic,) = (await fixture.ask(DescribeTopicPartitions(fixture.cache), 75, 0, request)).topics
+        assert [(one.leader_id, one.replica_nodes, one.offline_replicas) for one in topic.partitions] == [
+            (-1, [OTHER, FENCED], [FENCED]),
+            (OTHER, [OTHER, FENCED], [FENCED]),
+            (OTHER, [OTHER], []),
+        ]
 
     run(scenario())
 

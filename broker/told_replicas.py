@@ -1,0 +1,46 @@
+"""Which leader and replicas clients are told of a partition while brokers are gone. Pure, of one image.
+
+    its leader is fenced                                 no leader, as Kafka tells it, and the replica is
+                                                         offline
+    who led it before is gone, and has it open still     no leader, for the next one cannot open it; who is
+                                                         gone is a replica beside that one, offline
+    the log of a broker that is gone owes some of it     its leader, and who is gone as a replica beside that
+                                                         one, offline
+
+So Kafka's tools and `millrace cluster` name what waits for a write-ahead log, and for whose. Not here: what
+becomes of such partitions (kraft/commands/leaders.py, partitions.py).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.tables.topics import PartitionState
+
+
+class Told(NamedTuple):
+    leader: int  # -1: none
+    replicas: list[int]
+    offline: list[int]  # of these
+
+
+class ToldReplicas:
+    def __init__(self, image: MetadataImage) -> None:
+        self._streams = image.streams
+        self._fenced = frozenset(broker.broker_id for broker in image.brokers if broker.is_fenced)
+        # Who is fenced and starts, or has nothing in its log, holds nobody up.
+        self._gone = frozenset(failover.node_id for failover in image.failovers)
+
+    def of(self, topic_id: bytes, index: int, state: PartitionState) -> Told:
+        leader = -1 if state.leader in self._fenced else state.leader
+        holders = dict.fromkeys(state.replicas)
+        if self._gone:
+            for stream in self._streams.of_partition(topic_id, index):
+                if stream.is_open and stream.node_id in self._gone:
+                    leader, holders[stream.node_id] = -1, None
+                for owed in self._streams.owed.of_stream(stream.stream_id):
+                    if owed.node_id in self._gone:
+                        holders[owed.node_id] = None
+        replicas = list(holders)
+        return Told(leader, replicas, [one for one in replicas if one in self._fenced])

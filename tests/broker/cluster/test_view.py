@@ -1,0 +1,49 @@
+"""What `millrace cluster` makes of the answers: who leads, what waits, and for whom."""
+
+from __future__ import annotations
+
+from millrace.broker.cli.cluster import status_lines
+from millrace.broker.cluster.view import ClusterView, view_of
+from millrace.protocol.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
+from millrace.protocol.messages.describe_quorum import DescribeQuorumResponsePartitionData
+from millrace.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+
+def a_view(*partitions: MetadataResponsePartition) -> ClusterView:
+    """Brokers 1 to 3, the third gone, of which nobody leads the quorum."""
+    brokers = [DescribeClusterBroker(one, f"host{one}", 9092, None, one == 3) for one in (1, 2, 3)]
+    topic = MetadataResponseTopic(0, "t", partitions=list(partitions))
+    nobody = DescribeQuorumResponsePartitionData(leader_id=-1, leader_epoch=-1, high_watermark=-1)
+    return view_of(DescribeClusterResponse(brokers=brokers), MetadataResponse(topics=[topic]), nobody)
+
+
+def partition(index: int, leader: int, replicas: list[int], offline: list[int]) -> MetadataResponsePartition:
+    return MetadataResponsePartition(
+        0, index, leader, replica_nodes=replicas, isr_nodes=[leader], offline_replicas=offline
+    )
+
+
+def test_what_waits_is_named_with_the_broker_it_waits_for() -> None:
+    """A partition of the one that is gone, one that was moved from it and is not closed, and one of which its
+    log owes some; another is whole."""
+    view = a_view(
+        partition(0, -1, [3], [3]),
+        partition(1, -1, [2, 3], [3]),
+        partition(2, 2, [2, 3], [3]),
+        partition(3, 1, [1], []),
+    )
+    assert (view.leaderless, view.lacking) == ([("t", 0), ("t", 1)], [("t", 2)])
+    assert view.waiting_for(3) == [("t", 0), ("t", 1), ("t", 2)]
+    assert view.waiting_for(2) == []
+    assert status_lines(view)[-6:] == [
+        "",
+        "without a leader: 2 partitions: t:0, t:1",
+        "  2 of them wait for broker 3, or for its write-ahead log",
+        "",
+        "without some of their records: 1 partition: t:2",
+        "  1 of them wait for broker 3, or for its write-ahead log",
+    ]
