@@ -165,9 +165,10 @@ async def ask(given: argparse.Namespace, bootstrap: Sequence[Address]) -> int:
                 return await forget(client, view, given.node_id)
             if given.command == "undrain":
                 return await let_in(client, view, given.node_id)
+            is_left = False
             if given.command == "drain":
-                view = await shut_out(client, view, given)
-            code = await move(client, moves_of(view, given), given)
+                view, is_left = await shut_out(client, view, given)
+            code = max(await move(client, moves_of(view, given), given), NOT_WELL if is_left else 0)
             return max(code, tell_waiting(view)) if given.command in ("drain", "spread") else code
         except ValueError as error:
             print(f"millrace: {error}", file=sys.stderr)
@@ -220,9 +221,12 @@ def broker_of(view: ClusterView, node_id: int) -> NodeView:
     return broker
 
 
-async def shut_out(client: ClusterClient, view: ClusterView, given: argparse.Namespace) -> ClusterView:
+async def shut_out(
+    client: ClusterClient, view: ClusterView, given: argparse.Namespace
+) -> tuple[ClusterView, bool]:
     """What there is once the broker is given nothing more: what it got until then is moved, too. One that is
-    gone is asked for nothing. Raises ValueError with a sentence, KafkaError, Unavailable."""
+    gone is asked for nothing, and is left as it is: true then. Raises ValueError with a sentence, KafkaError,
+    Unavailable."""
     from millrace.broker.cluster.draining import drained_of, set_drained
     from millrace.broker.cluster.view import look
 
@@ -231,12 +235,12 @@ async def shut_out(client: ClusterClient, view: ClusterView, given: argparse.Nam
     if all(one == node_id for one in view.takers):
         raise ValueError(f"no other broker serves that could take what broker {node_id} leads")
     if given.dry_run:
-        return view
+        return view, False
     if broker.is_fenced:
         print(
             f"millrace: broker {node_id} is gone, or starts: drain it again once it serves", file=sys.stderr
         )
-        return view
+        return view, True
     await set_drained(client, node_id, is_drained=True)
     print(
         f"millrace: broker {node_id} is given no partitions any more, also after a restart, until millrace "
@@ -244,7 +248,7 @@ async def shut_out(client: ClusterClient, view: ClusterView, given: argparse.Nam
         file=sys.stderr,
     )
     view = await look(client)
-    return view.with_drained(await drained_of(client, view.serving))
+    return view.with_drained(await drained_of(client, view.serving)), False
 
 
 async def let_in(client: ClusterClient, view: ClusterView, node_id: int) -> int:

@@ -134,6 +134,8 @@ def test_nodes_are_started_moved_between_killed_and_stopped(cluster: Started) ->
     os.kill(cluster.pid_of(3), signal.SIGKILL)
     until(lambda: bool(cluster.said("node 3: ended by signal 9; starts again")), "its end is not told")
     until(lambda: cluster.led()[3] == 0 and not cluster.status()["without_leader"], "nobody took over")
+    gone = cluster.ask("drain", "3")
+    assert (gone.returncode, "drain it again once it serves" in gone.stderr) == (1, True), gone
     until(lambda: len(cluster.said("node 3: ready")) == 2, "it was not started again")
     assert cluster.stop() == 0
     assert len(cluster.said(r"node \d: ended with code 0")) == NODES
