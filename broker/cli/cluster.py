@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from millrace.broker.cluster.client import Address, ClusterClient
     from millrace.broker.cluster.moves import Move
     from millrace.broker.cluster.view import ClusterView, NodeView, Partition
+    from millrace.protocol.errors import KafkaError
 
 NOT_WELL, CANNOT_ASK = 1, 2
 BOOTSTRAP = "127.0.0.1:9092"
 SHOWN_MAX = 10  # partitions in one line
+OF_VOTERS = ("add-voter", "remove-voter")
 ABOUT = """\
 A cluster of several nodes over one bucket: start one here, look at one anywhere, move its partitions.
 
@@ -151,7 +153,7 @@ async def ask(given: argparse.Namespace, bootstrap: Sequence[Address]) -> int:
 
     async with ClusterClient(LoopNet(), bootstrap) as client:
         try:
-            if given.command in ("add-voter", "remove-voter"):
+            if given.command in OF_VOTERS:
                 from millrace.broker.cli.cluster_voters import change_voters
 
                 return await change_voters(client, given)
@@ -184,8 +186,18 @@ async def ask(given: argparse.Namespace, bootstrap: Sequence[Address]) -> int:
             )
             return CANNOT_ASK
         except KafkaError as error:
-            print(f"millrace: refused: {error}", file=sys.stderr)
+            print(f"millrace: {outcome_of(error, given.command)}", file=sys.stderr)
             return NOT_WELL
+
+
+def outcome_of(error: KafkaError, command: str) -> str:
+    """A change of voters that takes too long is given up; any other may have been decided, its answer lost
+    with the controller."""
+    from millrace.protocol.error_codes import ErrorCode
+
+    if error.code == ErrorCode.REQUEST_TIMED_OUT and command not in OF_VOTERS:
+        return f"not known to be done, nor to be refused (look, and ask again): {error}"
+    return f"refused: {error}"
 
 
 def tell(view: ClusterView, given: argparse.Namespace) -> int:
