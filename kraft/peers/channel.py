@@ -12,7 +12,8 @@ leadership away first, and its word is on its way. It is waited for, for a momen
 Answers come in the order of asking. So a broker's registration and its heartbeats have a connection of their
 own, as in Kafka: a wide command, or the answer to one, would keep the controller from hearing of a broker
 that lives. So have changes of voters, which may take long. The answer to a heartbeat is given as it comes,
-however far behind this node's image is.
+however far behind this node's image is; one that does not come within half a session is not waited for, and
+the connection is closed: it may let nothing pass any more, and the broker says that it lives over another.
 
 Not here: how long a caller waits, whether it asks again (broker/controller_client.py). Kept true: a command
 that may have been decided, and changes something, is never sent again from here.
@@ -59,7 +60,7 @@ def lane_of(request: Any) -> str:
 
 class QuorumChannel:
     """`decide` asks the node's own controller, `connect` opens a connection to the controller listener of
-    another."""
+    another. `heartbeat_s`: for the answer to a heartbeat."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class QuorumChannel:
         news: QuorumNews,
         connect: Callable[[int], Awaitable[PeerConnection]],
         answer_s: float = ANSWER_S,
+        heartbeat_s: float = ANSWER_S,
         lane: str = COMMANDS,
     ) -> None:
         self._node_id = node_id
@@ -75,6 +77,7 @@ class QuorumChannel:
         self._news = news
         self._connect = connect
         self._answer_s = answer_s
+        self._heartbeat_s = heartbeat_s
         self._connecting = asyncio.Lock()
         self._connection: PeerConnection | None = None
         self._leader = -1  # whom the connection is to
@@ -126,8 +129,8 @@ class QuorumChannel:
         """Over another connection."""
         beside = self._beside.get(lane)
         if beside is None:
-            own = self._node_id, self._decide, self._news, self._connect, self._answer_s
-            beside = self._beside[lane] = QuorumChannel(*own, lane)
+            own = self._node_id, self._decide, self._news, self._connect
+            beside = self._beside[lane] = QuorumChannel(*own, self._answer_s, self._heartbeat_s, lane)
         return beside
 
     async def _forward(self, leader: int, request: Any) -> tuple[int, int, ForwardCommandResponse] | None:
@@ -143,7 +146,9 @@ class QuorumChannel:
         try:
             version = connection.version_of(api)
             data = encode_request(api, version, 0, None, request)[4:]
-            response = await connection.ask(ForwardCommandRequest(data), self._answer_s)
+            is_heartbeat = isinstance(request, BrokerHeartbeatRequest)
+            answer_s = self._heartbeat_s if is_heartbeat else self._answer_s
+            response = await connection.ask(ForwardCommandRequest(data), answer_s)
         except PeerLost as error:
             raise CommandLost(leader, error.why) from None
         except (WireError, ValueError) as error:

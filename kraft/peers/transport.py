@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from millrace.kraft.log.log_store import SnapshotId
 from millrace.kraft.node import ControllerNode
-from millrace.kraft.peers.channel import QuorumChannel
+from millrace.kraft.peers.channel import ANSWER_S, QuorumChannel
 from millrace.kraft.peers.commands import CommandService
 from millrace.kraft.peers.connection import PeerConnection
 from millrace.kraft.peers.lane import Lane
@@ -45,6 +45,7 @@ from millrace.runtime.net import Net
 from millrace.runtime.tasks import Tasks
 
 REQUEST_S: Final = 2.0  # controller.quorum.request.timeout.ms
+HEARD_WITHIN: Final = 0.5  # of a session: a heartbeat that is not answered by then is sent again
 Endpoints = Mapping[int, Place]  # by node id
 
 
@@ -104,8 +105,10 @@ class QuorumTransport:
     def new_channel(self) -> QuorumChannel:
         """A connection of its own, for what may wait long: answers come in the order of asking. Whoever asked
         closes it."""
-        node = self._node
-        return QuorumChannel(node.settings.node_id, self.commands.decide, node.driver.news, self._connect)
+        node, session_ms = self._node, self._node.settings.session_ms
+        own = node.settings.node_id, self.commands.decide, node.driver.news, self._connect
+        heartbeat_s = ANSWER_S if session_ms is None else session_ms / 1000 * HEARD_WITHIN
+        return QuorumChannel(*own, heartbeat_s=heartbeat_s)
 
     def send(self, message: Message) -> None:
         """What the core says: a request goes to its peer, an answer to who waits for it."""

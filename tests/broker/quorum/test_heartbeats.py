@@ -24,7 +24,7 @@ BROKER = 9
 SESSION_MS = 3000
 INTERVAL_S = 1.0
 SLOW_S = 6.0  # of one command: two sessions
-CREATE_TOPICS = 19
+CREATE_TOPICS, HEARTBEAT = 19, 63
 PATIENT = Ticks(20, election=500, fetch=1000)  # no election while a disk is slow
 Slow = Callable[[Member, Member], None]
 
@@ -99,6 +99,32 @@ def test_a_broker_beside_a_slow_command_is_not_fenced(slow: Slow) -> None:
             await asyncio.sleep(SESSION_MS / 1000)
             assert seen
             assert not any(seen), "it was fenced"
+
+    run_simulation(main)
+
+
+def test_a_broker_whose_heartbeat_is_not_answered_asks_again_within_its_session() -> None:
+    """Over another connection: the one that it had lets nothing pass any more, and nobody closes it."""
+
+    async def main(loop: SimLoop) -> None:
+        members = Members(loop, observers=(BROKER,))
+        await members.start(session_ms=SESSION_MS)
+        leader, stuck = await members.leader(), asyncio.Event()
+        seen: list[bool] = []
+        async with serving(members):
+            leader.node.publisher.subscribe(lambda delta, image: seen.append(is_fenced(leader)))
+            answer = leader.transport.commands.answer
+
+            async def answer_once_never(request: ForwardCommandRequest) -> Any:
+                if not stuck.is_set() and decode_request_header(request.command)[0].api_key == HEARTBEAT:
+                    stuck.set()
+                    await asyncio.Event().wait()
+                return await answer(request)
+
+            leader.transport.commands.answer = answer_once_never  # type: ignore[method-assign]
+            await stuck.wait()
+            await asyncio.sleep(2 * SESSION_MS / 1000)
+            assert True not in seen, "it was fenced"
 
     run_simulation(main)
 
