@@ -93,6 +93,10 @@ class BrokerWatch:
         then."""
         return None if self.sessions is None else self._on_heartbeat
 
+    def is_alive(self, broker_id: int) -> bool:
+        """It has a session, as of the last look."""
+        return self.sessions is not None and broker_id in self.sessions.alive()
+
     def on_leading(self, silent_id: int = -1, silent_s: float = 0.0) -> None:
         """`silent_id`: the node that led before, and has said nothing for so long; -1 where none went
         silent."""

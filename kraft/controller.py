@@ -506,6 +506,7 @@ class Controller:
             self._configs,
             self._describe_quorum,
             self.watch.hear,
+            self.watch.is_alive,
             self.watch.sessions is None,
             self._publisher.image,
         )

@@ -139,9 +139,12 @@ def decide_fence_brokers(
     ]
 
 
-def decide_unregister_broker(image: MetadataImage, request: UnregisterBrokerRequest) -> Decision:
+def decide_unregister_broker(
+    image: MetadataImage, request: UnregisterBrokerRequest, *, is_alive: bool = False
+) -> Decision:
     """One that lives is refused, where Kafka takes it: it would lead nothing any more and know nothing of it
-    until it is started again. So is one whose write-ahead log may hold what was acknowledged."""
+    until it is started again. So is one whose write-ahead log may hold what was acknowledged. `is_alive`: it
+    has a session, as it has while it starts; one that has ended in order may have one still."""
     broker = image.brokers.get(request.broker_id)
     if broker is None:
         raise KafkaError(
@@ -151,6 +154,9 @@ def decide_unregister_broker(image: MetadataImage, request: UnregisterBrokerRequ
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Broker {request.broker_id} is running: stop it, then unregister it"
         )
+    if is_alive and not broker.is_shutting_down:
+        text = f"Broker {request.broker_id} starts, or was there until now: stop it, then unregister it"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, text)
     open_count = len(image.streams.in_log_of(broker.broker_id))
     if open_count and image.features.has_failovers:
         text = (

@@ -72,6 +72,8 @@ class Context:
     # Told of a heartbeat: broker, epoch, and whether the broker is well; whether it has a session then. None
     # where brokers have no sessions.
     hear: Callable[[int, int, bool], bool] | None = None
+    # Whether a broker has a session, fenced or not; nobody has where brokers have none.
+    is_alive: Callable[[int], bool] = lambda broker_id: False
     is_alone: bool = False  # the quorum is one broker, and has no place for another
     committed: MetadataImage = EMPTY_IMAGE
 

@@ -98,6 +98,10 @@ def _beating(decide: Decider, context: Context, request: Any) -> Any:
     return decision
 
 
+def _living(decide: Decider, context: Context, request: Any) -> Any:
+    return decide(context.image, request, is_alive=context.is_alive(request.broker_id))
+
+
 ROWS: Final[dict[str, Row]] = {
     # Kafka's own.
     "AddRaftVoter": Row("voters.refuse_change", _plain),
@@ -119,7 +123,7 @@ ROWS: Final[dict[str, Row]] = {
     ),
     "ListPartitionReassignments": Row("partitions.decide_list_partition_reassignments", _plain),
     "RemoveRaftVoter": Row("voters.refuse_change", _plain),
-    "UnregisterBroker": Row("brokers.decide_unregister_broker", _plain),
+    "UnregisterBroker": Row("brokers.decide_unregister_broker", _living),
     "UpdateFeatures": Row("features.decide_update_features", _plain, is_growing=True),
     # Ours. A commit is bounded by what was prepared, so it passes when the disk is full.
     "AcceptWalLoss": Row("wals.decide_accept_wal_loss", _plain, is_growing=True),

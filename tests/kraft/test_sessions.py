@@ -10,6 +10,7 @@ from millrace.kraft.sessions import Sessions
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest
+from millrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from tests.kraft.build import create_topic
 from tests.kraft.peers.members import CLUSTER, Member, Members, name
 from tests.sim.loop import SimLoop, run_simulation
@@ -114,6 +115,30 @@ def test_a_broker_is_fenced_until_its_first_heartbeat_and_when_it_is_silent() ->
         assert (await heartbeat(broker, epoch, want_shut_down=True)).should_shut_down
         await members.agree()
         assert is_fenced(broker)
+
+    run_simulation(main)
+
+
+def test_a_broker_that_starts_is_not_unregistered() -> None:
+    """It is fenced as one that is gone is, and lives. One that has ended in order is forgotten at once, and
+    so is one that is silent, once its session is over."""
+
+    async def main(loop: SimLoop) -> None:
+        broker = (await started(loop))[1]
+
+        async def unregister() -> int:
+            return int((await broker.transport.channel.send(UnregisterBrokerRequest(BROKER))).error_code)
+
+        epoch = await register(broker)
+        assert await unregister() == ErrorCode.INVALID_REQUEST
+        assert (await heartbeat(broker, epoch, want_fence=True)).error_code == 0
+        await asyncio.sleep(2 * SESSION_MS / 1000)
+        assert await unregister() == 0
+        epoch = await register(broker, incarnation=2)
+        assert not (await heartbeat(broker, epoch)).is_fenced
+        assert await unregister() == ErrorCode.INVALID_REQUEST
+        assert (await heartbeat(broker, epoch, want_shut_down=True)).should_shut_down
+        assert await unregister() == 0
 
     run_simulation(main)
 
