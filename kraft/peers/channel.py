@@ -12,7 +12,7 @@ leadership away first, and its word is on its way. It is waited for, for a momen
 Answers come in the order of asking. So a broker's registration and its heartbeats have a connection of their
 own, as in Kafka: a wide command, or the answer to one, would keep the controller from hearing of a broker
 that lives. So have changes of voters, which may take long. The answer to a heartbeat is given as it comes,
-however far behind this node's image is; one that does not come within half a session is not waited for, and
+however far behind this node's image is; one that takes most of a session is not waited for, and
 the connection is closed: it may let nothing pass any more, and the broker says that it lives over another.
 
 Not here: how long a caller waits, whether it asks again (broker/controller_client.py). Kept true: a command

@@ -45,7 +45,9 @@ from millrace.runtime.net import Net
 from millrace.runtime.tasks import Tasks
 
 REQUEST_S: Final = 2.0  # controller.quorum.request.timeout.ms
-HEARD_WITHIN: Final = 0.5  # of a session: a heartbeat that is not answered by then is sent again
+# Of a session: a heartbeat that is not answered by then is sent again. With a third before it, between two
+# heartbeats, there is time left for another connection; a way of nearly two seconds is not taken for none.
+HEARD_WITHIN: Final = 0.6
 Endpoints = Mapping[int, Place]  # by node id
 
 

@@ -129,6 +129,23 @@ def test_a_broker_whose_heartbeat_is_not_answered_asks_again_within_its_session(
     run_simulation(main)
 
 
+def test_a_broker_whose_controller_is_far_away_is_not_fenced() -> None:
+    """Each answer takes more than half a session, and nothing is lost."""
+
+    async def main(loop: SimLoop) -> None:
+        members = Members(loop, observers=(BROKER,))
+        await members.start(session_ms=SESSION_MS, ticks=PATIENT)
+        leader = await members.leader()
+        seen: list[bool] = []
+        async with serving(members):
+            leader.node.publisher.subscribe(lambda delta, image: seen.append(is_fenced(leader)))
+            members.net.delay_us = 820_000, 850_000
+            await asyncio.sleep(10 * SESSION_MS / 1000)
+            assert True not in seen, "it was fenced"
+
+    run_simulation(main)
+
+
 def test_a_broker_that_serves_has_an_image_that_says_so() -> None:
     """The answer to a heartbeat runs ahead of the images; `begin` returns when one has what it says."""
 
