@@ -31,6 +31,7 @@ from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.damaged_reads import DamagedReads
 from millrace.s3stream.errors import StreamFenced, StreamMissing
 from millrace.s3stream.ids import OpenedStream, StreamId, StreamRange
+from millrace.s3stream.kept_room import KeptRoom
 from millrace.s3stream.left_open import LeftOpen
 from millrace.s3stream.log_cache import CacheBlock, LogCache, SealBounds
 from millrace.s3stream.metadata import ObjectCatalog, StreamCatalog
@@ -65,37 +66,6 @@ PENDING_OVERHEAD_BYTES = 512
 # Streams that close at about the same time share one forced upload.
 FORCE_DELAY_S = 0.01
 NOTHING = memoryview(b"")
-
-
-class KeptRoom:
-    """The engine's room as small states, or coordinators, see it: the same verbs, a line of their own, before
-    that of data.
-
-    `kept_bytes` of the engine's room are left to the lines before this one."""
-
-    def __init__(
-        self, storage: Storage, before: tuple[RoomQueue, ...], on_released: Callable[[], None]
-    ) -> None:
-        self._storage = storage
-        self.queue = RoomQueue(on_released)
-        self._before = before
-        self.kept_bytes = 0
-
-    @property
-    def room_bytes(self) -> int:
-        if self.queue or any(self._before):
-            return 0
-        return self._storage.room_beside(self.kept_bytes)
-
-    @property
-    def entry_bytes_max(self) -> int:
-        return self._storage.entry_bytes_max
-
-    def has_room(self, needed_bytes: int) -> bool:
-        return needed_bytes <= self.room_bytes
-
-    def wait_for_room(self, needed_bytes: int) -> asyncio.Future[None]:
-        return self._storage.ask_room(self.queue, needed_bytes)
 
 
 class Storage:
