@@ -32,8 +32,9 @@ from millrace.s3stream.ids import NO_WAL, StreamRole
 
 
 def decide_seal_streams(image: MetadataImage, request: SealStreamsRequest, now_ms: int) -> Decision:
-    """A stream that the same owner has sealed, or closed, before stays as it is: no error. Raises KafkaError
-    UNSUPPORTED_VERSION below the level at which nodes know owed ranges."""
+    """A stream that the same owner has sealed, or closed, before stays as it is: no error; nor, as long as
+    something of it is owed, where another has it open by now. Raises KafkaError UNSUPPORTED_VERSION below the
+    level at which nodes know owed ranges."""
     check_broker(image, request.node_id, request.broker_epoch)
     if not image.features.has_owed_ranges:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "streams are sealed from millrace.version 3 on")
@@ -46,8 +47,16 @@ def decide_seal_streams(image: MetadataImage, request: SealStreamsRequest, now_m
         if stream is not None and not code and stream.is_open:
             code = _refusal_of_seal(image, stream, asked)
             decision.records += [] if code else sealed_records(stream, asked, wal_id, now_ms)
+        elif code and _was_sealed(image, asked, request.node_id):
+            code = 0
         decision.response.streams.append(SealedStream(asked.stream_id, code))
     return decision
+
+
+def _was_sealed(image: MetadataImage, asked: StreamSeal, node_id: int) -> bool:
+    """By this very seal, whose answer did not arrive; the next owner may have opened the stream since."""
+    owed = image.streams.owed.by(asked.stream_id, node_id)
+    return owed is not None and (owed.epoch, owed.end) == (asked.epoch, asked.end_offset)
 
 
 def _refusal_of_seal(image: MetadataImage, stream: StreamState, asked: StreamSeal) -> int:

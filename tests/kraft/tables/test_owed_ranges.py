@@ -165,6 +165,24 @@ def test_a_stream_is_sealed_at_its_true_end() -> None:
     machine.checked()
 
 
+def test_a_seal_whose_answer_was_lost_is_answered_again() -> None:
+    """Though the next owner has the stream by now, or the one after: what was owed is owed, and who owes it
+    learns that. Another end, or another epoch, is none of its seals."""
+    machine = moved_twice()
+    before = machine.image
+    assert machine.seal(20, node_id=1, epoch=1) is ErrorCode.NONE
+    assert machine.seal(25, node_id=2, epoch=2) is ErrorCode.NONE
+    assert machine.seal(19, node_id=1, epoch=1) is ErrorCode.FENCED_LEADER_EPOCH
+    assert machine.seal(20, node_id=1, epoch=2) is ErrorCode.FENCED_LEADER_EPOCH
+    assert machine.upload(1, (10, 13))[0] is ErrorCode.NONE
+    assert machine.seal(20, node_id=1, epoch=1) is ErrorCode.NONE
+    assert machine.owed == [(1, 13, 20), (2, 20, 25)]
+    assert machine.upload(1, (13, 20))[0] is ErrorCode.NONE
+    assert machine.seal(20, node_id=1, epoch=1) is ErrorCode.FENCED_LEADER_EPOCH, "nothing of it is owed"
+    assert before.streams.by_id == machine.image.streams.by_id
+    machine.checked()
+
+
 def test_a_stream_with_nothing_owed_is_closed() -> None:
     """Sealed at its committed end it is as after a close."""
     machine = Movers()
