@@ -29,7 +29,7 @@ from millrace.runtime.errors import Closed, MillraceError, in_words
 from millrace.s3stream.block_cache import BlockCache
 from millrace.s3stream.config import StreamSettings
 from millrace.s3stream.damaged_reads import DamagedReads
-from millrace.s3stream.errors import StreamFenced, StreamMissing
+from millrace.s3stream.errors import OffsetTrimmed, StreamFenced, StreamMissing
 from millrace.s3stream.ids import OpenedStream, StreamId, StreamRange
 from millrace.s3stream.kept_room import KeptRoom
 from millrace.s3stream.left_open import LeftOpen
@@ -282,15 +282,23 @@ class Storage:
             is_sealed = await self._catalog.seal(
                 stream.stream_id, stream.epoch, stream.start, stream.next_offset
             )
-        except (StreamMissing, StreamFenced) as error:
+        except StreamMissing:
             self._streams.pop(stream.stream_id, None)
-            if isinstance(error, StreamFenced):
-                raise
             log.info("stream %d was deleted before it was sealed", stream.stream_id)
             return
-        if not is_sealed:
+        except StreamFenced:
+            # Or it was sealed, the answer lost, and nothing of it is owed by now; what is here is on its way.
+            self._owe(stream)
+            raise
+        if is_sealed:
+            self._owe(stream)
+        else:
             await self.close_stream(stream)
-        elif self._streams.pop(stream.stream_id, None) is stream:
+
+    def _owe(self, stream: Stream) -> None:
+        """It is the next owner's."""
+        if self._streams.get(stream.stream_id) is stream:
+            del self._streams[stream.stream_id]
             self.sealed.add(stream)
             self._late_trims.pop(stream.stream_id, None)  # they are the next owner's
             if stream.stream_id in self.log_cache.active.runs:
@@ -305,9 +313,17 @@ class Storage:
 
     async def read_sealed(self, stream_id: StreamId, epoch: int, start: int, max_bytes: int) -> list[Entry]:
         """Entries of what the WAL owes of a stream, for its next owner, as Stream.fetch gives them; from
-        memory, where all is that is not uploaded. Raises StreamFenced where it owes nothing of it."""
-        stream = self.sealed.at_epoch(stream_id, epoch)
-        return await stream.fetch(start, stream.confirmed_end, max_bytes)
+        memory, where all is that is not uploaded. So is what is being sealed: the next owner may know of it
+        before this one. Raises StreamFenced where it owes nothing of it, OffsetTrimmed for what is
+        uploaded."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.epoch != epoch or not stream.is_closed:
+            stream = self.sealed.at_epoch(stream_id, epoch)
+        end = stream.bounded(start, stream.confirmed_end)
+        entries = self.log_cache.read(stream_id, start, end, max_bytes) if start < end else []
+        if entries is None:
+            raise OffsetTrimmed(stream_id, start, stream.committed_end)
+        return entries
 
     async def drop_streams(self, stream_ids: Iterable[StreamId]) -> None:
         """Handles are void, caches forget them. Only once metadata has deleted them: what was not uploaded is

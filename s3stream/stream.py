@@ -169,14 +169,14 @@ class Stream:
 
     def read_cached(self, start: int, end: int, max_bytes: int) -> list[Entry] | None:
         """As `fetch`, from memory and at once; None when the log cache does not hold the beginning."""
-        end = self._bounded(start, end)
+        end = self.bounded(start, end)
         return self._storage.read_cached(self.stream_id, start, end, max_bytes) if start < end else []
 
     async def fetch(self, start: int, end: int, max_bytes: int) -> list[Entry]:
         """Entries from the one that holds `start` to the last that begins before `end` (or before what is
         confirmed): the first whole, further ones while they fit `max_bytes`; at least one if there is any,
         possibly fewer than would fit. Cancelling loses nothing."""
-        end = self._bounded(start, end)
+        end = self.bounded(start, end)
         if start >= end:
             return []
         damaged = self._storage.damaged
@@ -184,7 +184,7 @@ class Stream:
             entries = await self._storage.fetch(self.stream_id, start, end, max_bytes)
         except Corrupt as error:
             # Trimmed, or deleted, while it was read: no damage then.
-            self._bounded(start, end)
+            self.bounded(start, end)
             damaged.note_failed(self.stream_id, start, error, asyncio.get_running_loop().time())
             raise
         if damaged and entries:
@@ -215,8 +215,9 @@ class Stream:
         it, the write-ahead log owes."""
         await self._storage.seal_stream(self)
 
-    def _bounded(self, start: int, end: int) -> int:
-        """The end of what may be read; raises when `start` is not in the stream."""
+    def bounded(self, start: int, end: int) -> int:
+        """The end of what may be read. Raises StreamFenced; OffsetTrimmed, OffsetBeyondEnd where `start` is
+        not in the stream."""
         if self.is_fenced:
             raise StreamFenced(self.stream_id, self.epoch)
         if start < self.start:

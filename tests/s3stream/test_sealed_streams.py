@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millrace.s3stream.errors import OffsetGap, RangeOwed, StreamFenced
+from millrace.s3stream.errors import OffsetGap, OffsetTrimmed, RangeOwed, StreamFenced
 from millrace.s3stream.ids import (
     OWED_RANGE,
     ObjectHint,
@@ -410,6 +410,101 @@ def test_a_deleted_stream_is_owed_no_more() -> None:
         await old.until_uploaded([STREAM])
         pair.back()
         assert await old.upload_all(1000)
+        await old.close(1000)
+
+    run(scenario())
+
+
+def test_what_is_being_sealed_is_read_too() -> None:
+    """The next owner may know of the seal before the one that asked for it."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old, new = await pair.old.started(), await pair.new.started()
+        stream = opened(pair.old, old)
+        await write(stream, 10)
+        answer = asyncio.Event()
+        seal = pair.old.catalog.seal
+
+        async def slowly(*asked: Any) -> bool:
+            is_sealed = await seal(*asked)
+            await answer.wait()
+            return is_sealed
+
+        catalog: Any = pair.old.catalog
+        catalog.seal = slowly
+        pair.away()
+        with pytest.raises(StreamFenced):
+            await old.read_sealed(STREAM, 0, 4, 1 << 20)
+        sealing = asyncio.ensure_future(stream.seal())
+        await asyncio.sleep(0.01)
+        following = opened(pair.new, new)
+        new.owed_reads.reader = Asked(pair, old)
+        assert await texts(following, 0, 10) == numbered(0, 10)
+        answer.set()
+        await sealing
+        assert await texts(following, 0, 10) == numbered(0, 10)
+        pair.back()
+        for engine in (old, new):
+            await engine.close(1000)
+
+    run(scenario())
+
+
+def test_a_seal_that_came_to_nothing_is_waited_for() -> None:
+    """Its answer was lost, and metadata says when it is asked again that another has the stream: what is here
+    is uploaded, or passed over, before the stream is opened here again."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old = await pair.old.started()
+        stream = opened(pair.old, old)
+        await write(stream, 10)
+        seal = pair.old.catalog.seal
+
+        async def unheard(*asked: Any) -> bool:
+            await seal(*asked)
+            raise StreamFenced(STREAM, 0)
+
+        catalog: Any = pair.old.catalog
+        catalog.seal = unheard
+        pair.away()
+        with pytest.raises(StreamFenced):
+            await stream.seal()
+        assert [bytes(one.data) for one in await old.read_sealed(STREAM, 0, 4, 1)] == numbered(4, 5)
+        coming = asyncio.ensure_future(old.until_uploaded([STREAM]))
+        await asyncio.sleep(0.01)
+        assert not coming.done()
+        pair.back()
+        await coming
+        again = opened(pair.old, old)
+        assert (again.next_offset, again.epoch) == (10, 1)
+        await old.close(1000)
+
+    run(scenario())
+
+
+def test_what_is_uploaded_is_not_asked_of_itself() -> None:
+    """A read of what an owner has uploaded meanwhile is refused at once, whatever its own copy of metadata
+    says: it looks neither there nor into the store."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old = await pair.old.started()
+        stream = opened(pair.old, old)
+        await write(stream, 4)
+        assert await old.upload_all(1000)
+        await write(stream, 6)
+        pair.away()
+        await stream.seal()
+        old.drop_caches()
+        reader = old.owed_reads.reader = Asked(pair, old)
+        gets_count = pair.old.store.count("get")
+        with pytest.raises(OffsetTrimmed):
+            await old.read_sealed(STREAM, 0, 2, 1 << 20)
+        assert (reader.asked, pair.old.store.count("get")) == ([], gets_count)
+        assert [bytes(one.data) for one in await old.read_sealed(STREAM, 0, 4, 1)] == numbered(4, 5)
+        pair.back()
         await old.close(1000)
 
     run(scenario())
