@@ -6,10 +6,10 @@
         it does not answer              it is asked again, with growing pauses, for a few seconds
     metadata names nobody any more      who reads looks at metadata anew
 
-Whoever waits is woken by the image. Bounded: so many reads at a time over all streams, each of a megabyte or
+Whoever waits is woken by the image. Bounded: so many reads at a time of each broker, each of a megabyte or
 one entry. Not here: what is read is kept nowhere (s3stream/owed_reads.py). Kept true: nothing is given that
-its owner did not append under the epoch that metadata names; a read ends within
-`patience_s`, but for an answer that is on its way.
+its owner did not append under the epoch that metadata names; a read ends within `patience_s`, however many
+there are; none waits for a broker that it does not ask.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
@@ -33,7 +33,7 @@ from millrace.s3stream.ids import StreamId, StreamRange
 from millrace.s3stream.objects.format import Entry, decode_entry
 
 log = logging.getLogger(__name__)
-READS_AT_ONCE: Final = 16
+READS_AT_ONCE: Final = 16  # of one broker
 READ_BYTES_MAX: Final = 1 << 20
 ANSWER_S: Final = 2.0
 PATIENCE_S: Final = 8.0  # less than a Fetch waits for the store
@@ -57,8 +57,8 @@ class OwedRangeReader:
         self._net = net
         self._client_id = f"broker {node_id}"
         self._connections: dict[int, PeerConnection] = {}
-        self._connecting: dict[int, asyncio.Lock] = {}
-        self._reads = asyncio.Semaphore(READS_AT_ONCE)
+        self._opening: dict[int, asyncio.Task[PeerConnection]] = {}
+        self._turns: dict[int, asyncio.Semaphore] = {}
         self._changed: dict[StreamId, asyncio.Future[None]] = {}  # of those that somebody reads
         self._is_closed = False
 
@@ -74,19 +74,27 @@ class OwedRangeReader:
         loop = asyncio.get_running_loop()
         deadline, pause_s = loop.time() + self._patience_s, AGAIN_S
         while True:
-            owed = self._image().streams.owed.at(wanted.stream_id, wanted.start)
+            owed = self._owed(wanted)
             if owed is None:
                 return []
-            changed = self._changed.setdefault(wanted.stream_id, loop.create_future())
+            asking = loop.create_task(
+                self._ask_in_turn(owed, wanted, max_bytes), name="read of an owed range"
+            )
             try:
-                async with self._reads:
-                    return await self._ask(owed, wanted, max_bytes)
+                await self._while_owed(asking, wanted, deadline)
+                if asking.done():
+                    return asking.result()
+                why = f"broker {owed.node_id} has not answered"
             except (Unavailable, WireError, ObjectCorrupt) as error:
                 why = in_words(error)
+            finally:
+                asking.cancel()
+            if self._owed(wanted) is None:
+                continue
             left_s = deadline - loop.time()
             if left_s <= 0 or self._is_closed:
                 raise RangeOwed(wanted.stream_id, owed.start, owed.end, why)
-            await asyncio.wait([changed], timeout=min(pause_s, left_s))
+            await asyncio.wait([self._change_of(wanted.stream_id)], timeout=min(pause_s, left_s))
             pause_s = min(2 * pause_s, AGAIN_MAX_S)
 
     async def close(self) -> None:
@@ -98,6 +106,29 @@ class OwedRangeReader:
         changed, self._changed = self._changed, {}
         for one in changed.values():
             one.set_result(None)
+
+    def _owed(self, wanted: StreamRange) -> OwedRange | None:
+        return self._image().streams.owed.at(wanted.stream_id, wanted.start)
+
+    def _change_of(self, stream_id: StreamId) -> asyncio.Future[None]:
+        """Done with the next image in which the stream is another."""
+        return self._changed.setdefault(stream_id, asyncio.get_running_loop().create_future())
+
+    async def _while_owed(
+        self, asking: asyncio.Task[list[Entry]], wanted: StreamRange, until_s: float
+    ) -> None:
+        """Returns when it is done, or has no point any more: it is late, nothing is owed there, or this
+        closes."""
+        while not asking.done() and not self._is_closed and self._owed(wanted) is not None:
+            left_s = until_s - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                return
+            either: list[asyncio.Future[Any]] = [asking, self._change_of(wanted.stream_id)]
+            await asyncio.wait(either, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _ask_in_turn(self, owed: OwedRange, wanted: StreamRange, max_bytes: int) -> list[Entry]:
+        async with self._turns.setdefault(owed.node_id, asyncio.Semaphore(READS_AT_ONCE)):
+            return await self._ask(owed, wanted, max_bytes)
 
     async def _ask(self, owed: OwedRange, wanted: StreamRange, max_bytes: int) -> list[Entry]:
         """Raises Unavailable, WireError, and ObjectCorrupt for entries that are not what was asked for; its
@@ -118,23 +149,36 @@ class OwedRangeReader:
             raise
 
     async def _connected(self, node_id: int) -> PeerConnection:
-        """One connection a broker, made when it is needed. Raises Unavailable, WireError."""
-        async with self._connecting.setdefault(node_id, asyncio.Lock()):
-            known = self._connections.get(node_id)
-            if known is not None and known.is_open:
-                return known
-            broker = self._image().brokers.get(node_id)
-            if broker is None or broker.is_fenced or not broker.endpoints:
-                raise Unavailable(f"broker {node_id} is not there")
-            place = broker.endpoint(LISTENER) or broker.endpoints[0]
-            made = await PeerConnection.open(
-                self._net, place.host, place.port, self._client_id, assumed=ASSUMED
+        """One connection a broker, made when it is needed; who comes while it is made shares the outcome.
+        Raises Unavailable, WireError."""
+        known = self._connections.get(node_id)
+        if known is not None and known.is_open:
+            return known
+        opening = self._opening.get(node_id)
+        if opening is None:
+            opening = asyncio.get_running_loop().create_task(
+                self._open(node_id), name=f"way to broker {node_id}"
             )
-            if self._is_closed:
-                made.close()
-                raise Unavailable("the broker is closing")
-            self._connections[node_id] = made
-            return made
+            self._opening[node_id] = opening
+            opening.add_done_callback(lambda done: self._opened(node_id, done))
+        return await asyncio.shield(opening)
+
+    def _opened(self, node_id: int, done: asyncio.Task[PeerConnection]) -> None:
+        del self._opening[node_id]
+        if not done.cancelled():
+            done.exception()  # where nobody waits any more
+
+    async def _open(self, node_id: int) -> PeerConnection:
+        broker = self._image().brokers.get(node_id)
+        if broker is None or broker.is_fenced or not broker.endpoints:
+            raise Unavailable(f"broker {node_id} is not there")
+        place = broker.endpoint(LISTENER) or broker.endpoints[0]
+        made = await PeerConnection.open(self._net, place.host, place.port, self._client_id, assumed=ASSUMED)
+        if self._is_closed:
+            made.close()
+            raise Unavailable("the broker is closing")
+        self._connections[node_id] = made
+        return made
 
 
 def checked_entries(data: memoryview, owed: OwedRange, wanted: StreamRange) -> list[Entry]:

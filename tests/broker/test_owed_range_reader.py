@@ -23,7 +23,7 @@ from millrace.s3stream.ids import StreamId, StreamRange
 from millrace.s3stream.objects.format import encode_entry_header
 from millrace.s3stream.storage import Storage
 from tests.broker.shell import Shell
-from tests.kraft.tables.test_owed_ranges import Movers
+from tests.kraft.tables.test_owed_ranges import DATA, Movers
 from tests.kraft.test_replay import CLUSTER
 from tests.patience import PATIENCE_S
 from tests.s3stream.build import CatalogStream
@@ -177,6 +177,72 @@ def test_a_reader_that_closes_leaves_nobody_waiting() -> None:
         with pytest.raises(RangeOwed):
             await reading
         owner.shell = await Shell({}).__aenter__()
+
+    run(scenario)
+
+
+async def silent_owner(owner: Owner) -> asyncio.Server:
+    """Broker 2 owes [10, 20) of the stream, and stands still: connections are accepted, nothing is
+    answered."""
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    server = await asyncio.start_server(hold, "127.0.0.1", 0)
+    place = Listener("PLAINTEXT", "127.0.0.1", server.sockets[0].getsockname()[1], 0)
+    machine = owner.machine
+    request = BrokerRegistrationRequest(2, CLUSTER, b"2" * 16, listeners=[place])
+    machine.epochs[2] = machine.do(request).broker_epoch
+    machine.roles = [DATA]
+    assert (machine.move(2), machine.seal(20)) == (0, 0)
+    assert machine.owed == [(1, 0, 10), (2, 10, 20)]
+    return server
+
+
+def test_an_owner_that_stands_still_is_in_nobodys_way() -> None:
+    """However many read what it owes: what another owes is given at once."""
+
+    async def scenario(owner: Owner) -> None:
+        async with await silent_owner(owner):
+            owner.reader._patience_s = 60.0
+            waiting = [asyncio.ensure_future(owner.read(10, 20)) for _ in range(64)]
+            await asyncio.sleep(0.1)
+            async with asyncio.timeout(1):
+                assert await owner.read(0) == numbered(0, 10)
+            await owner.reader.close()
+            assert all(
+                isinstance(one, RangeOwed) for one in await asyncio.gather(*waiting, return_exceptions=True)
+            )
+
+    run(scenario)
+
+
+def test_reads_end_in_time_however_many_there_are() -> None:
+    """None of them waits for those before it longer than for an answer."""
+
+    async def scenario(owner: Owner) -> None:
+        async with await silent_owner(owner):
+            async with asyncio.timeout(1.5):
+                reads = (owner.read(10, 20) for _ in range(64))
+                found = await asyncio.gather(*reads, return_exceptions=True)
+            assert all(isinstance(one, RangeOwed) for one in found)
+
+    run(scenario)
+
+
+def test_who_waits_for_an_answer_is_woken_too() -> None:
+    """The owner stands still, and another has recovered its log: that is seen without waiting for it."""
+
+    async def scenario(owner: Owner) -> None:
+        async with await silent_owner(owner):
+            owner.reader._patience_s = 60.0
+            reading = asyncio.ensure_future(owner.read(10, 20))
+            await asyncio.sleep(0.1)
+            machine, before = owner.machine, owner.machine.image
+            assert machine.upload(2, (10, 20))[0] == 0
+            owner.reader.on_image(delta_between(before, machine.image), machine.image)
+            async with asyncio.timeout(0.3):
+                assert await reading == []
 
     run(scenario)
 
