@@ -425,10 +425,10 @@ class Partition:
 
     # -- life
 
-    async def save(self) -> None:
+    async def save(self, *, may_wait: bool = True) -> None:
         """Writes a checkpoint of everything appended by now; durable on return. Nothing is written when
-        nothing changed, nor when it could never fit: then the next opening reads the log's headers from the
-        checkpoint before."""
+        nothing changed, nor when it could never fit, or not without waiting for room where it may not: then
+        the next opening reads the log's headers from the checkpoint before."""
         async with self._save_lock:
             state = self.state
             if state.is_saved:
@@ -437,6 +437,9 @@ class Partition:
             if needed_bytes > self._room.entry_bytes_max:
                 state.forget_times()
                 needed_bytes = state.checkpoint_bytes
+            if not may_wait and needed_bytes > self._room.room_bytes:
+                log.info("%r: no checkpoint, as there is no room in the WAL now", self)
+                return
             if not await self._has_room(needed_bytes):
                 self._save_at_bytes = state.unsaved_bytes + CHECKPOINT_BYTES
                 log.info("%r: the WAL is too small for a checkpoint of %d bytes", self, needed_bytes)
@@ -491,14 +494,14 @@ class Partition:
     async def close(self, *, is_sealing: bool = False) -> None:
         """Resigns, leaves a checkpoint at the log's end and gives the streams up to their next owner; with
         `is_sealing` at once, and what is not uploaded is owed. Its small states, producers' among them, are
-        what that one has to read then."""
+        what that one has to read then, and the end of the log where no room is left for a checkpoint."""
         self.resign()
         try:
             while self.log_start_offset < self._asked_log_start:
                 self._start_moved = asyncio.get_running_loop().create_future()
                 await self._start_moved
             await self._trim()
-            await self.save()
+            await self.save(may_wait=not is_sealing)
             if is_sealing:
                 await self.meta.gather()
                 await asyncio.gather(self.data.seal(), self.time.seal(), self.meta.stream.seal())

@@ -26,6 +26,7 @@ from tests.s3stream.test_sealed_streams import NodeCatalog, Pair
 # Not run cold, and why.
 HOT_ONLY = {
     "test_it_goes_on_without_the_store": "the store gives nothing",
+    "test_it_goes_while_producers_wait_for_room": "the store gives nothing",
     "test_streams_are_sealed_where_another_broker_leads": "looks at the catalog alone",
 }
 PRODUCER = 7
@@ -94,6 +95,32 @@ def test_it_goes_on_without_the_store() -> None:
         pair.back()
         await old.engine.until_uploaded([StreamId(0), StreamId(1), StreamId(2)])
         assert [BatchHeader(one).base_offset for one in await read(following, 2)] == list(range(2, 13))
+
+    run(scenario())
+
+
+def test_it_goes_while_producers_wait_for_room() -> None:
+    """The log is full and the store takes nothing: nobody waits for a checkpoint. What it would have told is
+    read from the records."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old, new = await Fixture(pair.old).start(), await Fixture(pair.new).start()
+        partition = await old.open()
+        for sequence in range(5):
+            await append(old, partition, sequence)
+        pair.away()
+        waiting = old.engine.wait_for_room(old.engine.room_bytes + 1)
+        await old.settle()
+        assert not waiting.done()
+        async with asyncio.timeout(10):
+            await partition.close(is_sealing=True)
+            assert all(not one.is_open for one in pair.old.catalog.streams.values())
+            new.engine.owed_reads.reader = FromOwner(pair, old.engine)
+            following = await new.open(leader_epoch=1)
+            assert await append(new, following, 4) == 4, "it is there already"
+            assert await append(new, following, 5) == 5
+        pair.back()
 
     run(scenario())
 
