@@ -296,21 +296,31 @@ class PartitionDirectory:
         opening.future.set_result(partition)
 
     async def _until_closed_elsewhere(self, key: Key) -> None:
-        """Who led the partition before closes its streams, or they are recovered from its log: until then
-        nobody else can open them. Raises KafkaError where the partition is led here no more."""
+        """Who led the partition before closes its streams, or they are recovered from its log; until then
+        nobody else can open them, or read what opening takes. Raises KafkaError where the partition is led
+        here no more."""
         while self._is_open_elsewhere(key):
             changed = self._streams_changed.setdefault(key, asyncio.get_running_loop().create_future())
             await asyncio.wait([changed])
             self._check_led(key)
 
     def _is_open_elsewhere(self, key: Key) -> bool:
-        """Or this node owes some of it still: what it has of a stream continues."""
+        """Or this node owes some of it still: what it has of a stream continues. Or small states, which are
+        read to open it, are owed by a broker that is gone."""
         streams = self._image.streams
         return any(
             (stream.is_open and stream.node_id != self.node_id)
             or streams.owed.by(stream.stream_id, self.node_id) is not None
+            or (stream.role is StreamRole.META and self._is_owed_by_gone(stream.stream_id))
             for stream in streams.of_partition(*key)
         )
+
+    def _is_owed_by_gone(self, stream_id: StreamId) -> bool:
+        """Whoever asks a broker that is gone for what it owes waits in vain, and in the place of others."""
+        owners = (
+            self._image.brokers.get(owed.node_id) for owed in self._image.streams.owed.of_stream(stream_id)
+        )
+        return any(owner is None or owner.is_fenced for owner in owners)
 
     def _wake(self, delta: MetadataDelta) -> None:
         """Those who wait for streams to be closed elsewhere, where that or the partition has changed. Of the
@@ -324,6 +334,8 @@ class PartitionDirectory:
             ]
         else:
             moved = []
+        if delta.brokers_changed:  # one may be back that owes
+            keys |= dict.fromkeys(waiting)
         ready = [key for key in keys if key in waiting and not self._is_open_elsewhere(key)]
         for key in dict.fromkeys((*moved, *ready)):
             waiting.pop(key).set_result(None)

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 
 import pytest
 
+from millrace.broker.partitions.directory import OPENS_IN_FLIGHT
 from millrace.broker.partitions.partition import Partition
 from millrace.kraft.tables.features import OWED_RANGES_LEVEL
 from millrace.protocol.batches import BatchHeader
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
-from millrace.protocol.metadata_records import PartitionChangeRecord
-from millrace.s3stream.ids import StreamId, StreamRange
+from millrace.protocol.metadata_records import BrokerRegistrationChangeRecord, PartitionChangeRecord
+from millrace.protocol.stream_records import LoseOwedRangeRecord, OwedRangeRecord, StreamRecord
+from millrace.s3stream.ids import StreamId, StreamRange, StreamRole
 from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.storage import Storage
 from tests.broker.broker_fixture import OTHER, BrokerFixture, topic_id
@@ -27,6 +29,7 @@ from tests.s3stream.test_sealed_streams import NodeCatalog, Pair
 HOT_ONLY = {
     "test_it_goes_on_without_the_store": "the store gives nothing",
     "test_it_goes_while_producers_wait_for_room": "the store gives nothing",
+    "test_a_broker_that_is_gone_is_waited_for_in_nobodys_place": "reads nothing",
     "test_streams_are_sealed_where_another_broker_leads": "looks at the catalog alone",
 }
 PRODUCER = 7
@@ -138,5 +141,36 @@ def test_streams_are_sealed_where_another_broker_leads(level: int) -> None:
         fixture.publish(PartitionChangeRecord(0, topic_id("a"), leader=OTHER, isr=[OTHER], replicas=[OTHER]))
         await eventually(lambda: not any(one.is_open for one in catalog.streams.values()))
         assert bool(catalog.seals) == (level >= OWED_RANGES_LEVEL)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_a_broker_that_is_gone_is_waited_for_in_nobodys_place(is_back: bool) -> None:
+    """It owes the small states that an opening reads: until it is back, or that is owed no more, its
+    partitions keep no others from opening."""
+
+    async def scenario() -> None:
+        fixture = await BrokerFixture(level=OWED_RANGES_LEVEL).start()
+        count = OPENS_IN_FLIGHT
+        owed, other = fixture.make_topic("owed", count), fixture.make_topic("other")
+        for number in range(count):
+            fixture.publish(
+                StreamRecord(number, owed, number, StreamRole.META, 0, OTHER, 0, 0, 0),
+                OwedRangeRecord(number, 0, 5, OTHER, 0, bytes(16)),
+            )
+        fixture.publish(BrokerRegistrationChangeRecord(OTHER, OTHER, fenced=1))
+        opening = [fixture.directory.get(owed, number) for number in range(count)]
+        await eventually(lambda: len(fixture.directory._streams_changed) == count)
+        async with asyncio.timeout(10):
+            await fixture.partition("other")
+        assert fixture.opener.opened == [(other, 0, 0)]
+        if is_back:
+            fixture.publish(BrokerRegistrationChangeRecord(OTHER, OTHER, fenced=-1))
+        else:
+            fixture.publish(*(LoseOwedRangeRecord(number, OTHER) for number in range(count)))
+        for one in opening:
+            assert isinstance(one, asyncio.Future)
+            await asyncio.shield(one)
 
     run(scenario())
