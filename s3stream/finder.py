@@ -76,6 +76,11 @@ class ObjectFinder:
                     return FoundBlocks(hint.object_id, reader, refs)
         return await self._find_in_all(hints, stream_id, start, end, max_bytes)
 
+    def is_owed(self, stream_id: int, offset: int) -> bool:
+        """Whether `find` would raise RangeOwed."""
+        hints = self._objects.candidates(StreamId(stream_id), offset, 1)
+        return bool(hints) and hints[0].object_id == OWED_RANGE
+
     async def warm(self, stream_id: int, offset: int, limit: int) -> None:
         """Loads, at one time, the indexes of about `limit` objects that hold what follows `offset`: who reads
         on finds it in them without asking the store. What cannot be loaded is met by who needs it."""

@@ -605,6 +605,10 @@ class Storage:
             accumulator.is_full |= history.is_full and history.next_offset < history_end
         return accumulator.entries
 
+    def is_owed(self, stream_id: int, offset: int) -> bool:
+        """For Stream."""
+        return self.block_cache.finder.is_owed(stream_id, offset)
+
     async def resume_after(self, stream_id: int, offset: int) -> int:
         """For who reads past damage (ObjectFinder.resume_after)."""
         return await self.block_cache.finder.resume_after(stream_id, offset)

@@ -72,6 +72,8 @@ class StreamHome(Protocol):
 
     async def fetch(self, stream_id: int, start: int, end: int, max_bytes: int) -> list[Entry]: ...
 
+    def is_owed(self, stream_id: int, offset: int) -> bool: ...
+
     async def resume_after(self, stream_id: int, offset: int) -> int: ...
 
     async def trim_catalog(self, stream: Stream) -> None: ...
@@ -190,6 +192,10 @@ class Stream:
         if damaged and entries:
             damaged.note_read(self.stream_id, start, entries[-1].end, asyncio.get_running_loop().time())
         return entries
+
+    def is_owed(self, offset: int) -> bool:
+        """Whether an earlier owner's log alone has what lies there: it is asked, whatever the store does."""
+        return self._storage.is_owed(self.stream_id, offset)
 
     async def resume_after(self, offset: int) -> int:
         """A read of `offset` failed for damage: where what is stored elsewhere begins, above it and not above

@@ -293,7 +293,8 @@ class ReadPass:
 
     async def read_remote(self, gate: Semaphore) -> None:
         """Several partitions at once, in order, as far as the budget goes; those behind it have their turn
-        next time. `gate` bounds the reads of all requests. A store that does not answer in time fails what
+        next time. `gate` bounds the reads of all requests, but for what another broker is asked for
+        (owed_range_reader.py has bounds of its own). A store that does not answer in time fails what
         was asked of it, unless there is something to tell."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (REMOTE_READ_BESIDE_RECORDS_S if self._has_records() else REMOTE_READ_S)
@@ -352,10 +353,12 @@ class ReadPass:
     ) -> list[Entry] | MillraceError | TimeoutError:
         try:
             async with asyncio.timeout_at(deadline):
-                asker = self._connection.owner
+                asker, wanted = self._connection.owner, (item.fetch_offset, end, max(1, share))
+                if partition.data.is_owed(item.fetch_offset):
+                    return await partition.data.fetch(*wanted)  # its owner may stand still
                 await gate.acquire(asker)
                 try:
-                    return await partition.data.fetch(item.fetch_offset, end, max(1, share))
+                    return await partition.data.fetch(*wanted)
                 finally:
                     gate.release(asker)
         except (MillraceError, TimeoutError) as error:
