@@ -165,7 +165,9 @@ class FollowingBroker(Broker):
         return bound_cluster
 
     async def _serve(self, node: ControllerNode, parts: Parts) -> None:
+        reader = self._read_from_owners(node, parts)  # before it is given partitions
         await super()._serve(node, parts)
+        self._endings.add("reads of owed ranges", reader.close)  # once it leads none
         self._watch.enter("waiting for the controllers to unfence this broker")
         heartbeats = self._heartbeats
         node.publisher.subscribe(heartbeats.on_image)
@@ -178,10 +180,12 @@ class FollowingBroker(Broker):
 
         self._endings.add("leadership of partitions", leave)
         self._start_failovers(node, parts)
+
+    def _read_from_owners(self, node: ControllerNode, parts: Parts) -> OwedRangeReader:
         reader = OwedRangeReader(lambda: parts.cache.image, self._runtime.net, self._settings.node_id)
         node.publisher.subscribe(reader.on_image)
         parts.storage.owed_reads.reader = reader
-        self._endings.add("reads of owed ranges", reader.close)
+        return reader
 
     async def _upload_first(self, parts: Parts) -> None:
         """While this broker leads all that it leads still: what is then closed for others has little left to

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from millrace.broker import app
+from millrace.broker.owed_range_reader import OwedRangeReader
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.quorum import follower
 from millrace.broker.quorum.heartbeats import Heartbeats
@@ -57,6 +58,31 @@ def test_a_broker_that_is_stopped_uploads_before_it_says_so(is_away: bool) -> No
         ((said_s, left_count),) = said
         assert bool(left_count) == is_away
         assert said_s - began_s <= follower.UPLOAD_FIRST_S + 0.1
+
+    cut(scenario)
+
+
+def test_a_broker_that_is_stopped_reads_what_others_owe_until_then() -> None:
+    """It leads its partitions until they are handed over, and serves all of them."""
+    said: list[bool] = []
+
+    async def scenario(cluster: Cut) -> None:
+        machine = cluster.run.brokers[0]
+        process = machine.process
+        assert isinstance(process, follower.FollowingBroker)
+        assert process._engine is not None
+        found = process._engine.owed_reads.reader
+        assert isinstance(found, OwedRangeReader)
+        reader: OwedRangeReader = found
+
+        class Noted(Heartbeats):
+            async def leave(self) -> None:
+                said.append(reader._is_closed)
+
+        process._heartbeats.__class__ = Noted
+        await asyncio.wait_for(machine.stop(), 120)
+        assert said == [False]
+        assert reader._is_closed
 
     cut(scenario)
 
