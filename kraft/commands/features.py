@@ -1,8 +1,10 @@
 """Decides UpdateFeatures: a level that is not supported here is refused, and with it the whole request.
-Pure. Not here: kraft.version of a quorum that others can join (kraft/peers/voter_changes.py)."""
+Pure. Not here: kraft.version of a quorum that others can join, and asking controllers what they support
+(kraft/peers/voter_changes.py)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from millrace.kraft.commands.decision import Decision
@@ -48,6 +50,29 @@ def check_brokers(image: MetadataImage, feature: str, level: int, prefix: str) -
         if not low <= level <= high:
             text = f"{prefix} Broker {broker.broker_id} supports versions {low}-{high}: upgrade it first."
             raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, text)
+
+
+def raised_level(image: MetadataImage, updates: Sequence[FeatureUpdateKey]) -> int | None:
+    """To which millrace.version is raised; None where it is not."""
+    asked = [one.max_version_level for one in updates if one.feature == MILLRACE_VERSION]
+    return next((level for level in asked if level > image.features.level(MILLRACE_VERSION)), None)
+
+
+def check_controllers(said: Mapping[int, tuple[int, int] | str], level: int) -> None:
+    """`said`: of each controller that is no broker the levels of millrace.version that it runs at, or why it
+    does not say; brokers said so when they registered. Raises KafkaError INVALID_UPDATE_VERSION for the first
+    that could not read what is written at this level."""
+    prefix = f"Invalid update version {level} for feature {MILLRACE_VERSION}."
+    for node_id, levels in said.items():
+        if isinstance(levels, str):
+            text = f"{prefix} Controller {node_id} does not say what it supports: {levels}."
+        elif not levels[0] <= level <= levels[1]:
+            text = (
+                f"{prefix} Controller {node_id} supports versions {levels[0]}-{levels[1]}: upgrade it first."
+            )
+        else:
+            continue
+        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, text)
 
 
 def check(image: MetadataImage, update: FeatureUpdateKey) -> None:

@@ -1,5 +1,5 @@
 """VoterChanges: AddRaftVoter, RemoveRaftVoter, UpdateRaftVoter and raising kraft.version, at the node that
-leads (KIP-853).
+leads (KIP-853); and raising millrace.version, which voters are asked about.
 
     add       level, id and listener judged, the node asked what it supports, caught up, appended, committed
     remove    judged, appended, committed; a leader that removes itself resigns with the commit
@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from millrace.kraft.commands import voters as judge
-from millrace.kraft.commands.features import check_brokers
+from millrace.kraft.commands.features import check_brokers, check_controllers, raised_level
 from millrace.kraft.driver import Driver
 from millrace.kraft.errors import NotLeader
 from millrace.kraft.image.publisher import MetadataPublisher
@@ -41,7 +41,7 @@ from millrace.kraft.raft.voters import (
     VotersChange,
     VoterSet,
 )
-from millrace.kraft.tables.features import KRAFT_VERSION
+from millrace.kraft.tables.features import KRAFT_VERSION, MILLRACE_VERSION
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError, WireError
@@ -80,7 +80,7 @@ class OwnNode:
 def is_of_voters(request: Any) -> bool:
     """What is decided here, and may take long."""
     if isinstance(request, UpdateFeaturesRequest):
-        return any(update.feature == KRAFT_VERSION for update in request.feature_updates)
+        return any(one.feature in (KRAFT_VERSION, MILLRACE_VERSION) for one in request.feature_updates)
     return isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest | UpdateRaftVoterRequest)
 
 
@@ -210,7 +210,9 @@ class VoterChanges:
         try:
             if len(own) > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Feature {KRAFT_VERSION} is named twice.")
-            await self._in_turn(self._upgrade(own[0], is_asked_only=request.validate_only))
+            await self._check_controllers(others)
+            if own:
+                await self._in_turn(self._upgrade(own[0], is_asked_only=request.validate_only))
         except KafkaError as error:
             return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
         if others and not request.validate_only:
@@ -220,6 +222,26 @@ class VoterChanges:
             done = UpdatableFeatureResult(KRAFT_VERSION, 0, None)
             response.results = [named.get(update.feature, done) for update in request.feature_updates]
         return response
+
+    async def _check_controllers(self, updates: Sequence[FeatureUpdateKey]) -> None:
+        """Voters that are no brokers are asked whether they know the level that millrace.version is raised
+        to. Raises KafkaError INVALID_UPDATE_VERSION."""
+        image, known = self._publisher.image, self._driver.raft.voter_set
+        level = raised_level(image, updates)
+        others = [one for one in known.ids if one != self._own.node_id and image.brokers.get(one) is None]
+        if level is not None:
+            said = await asyncio.gather(*(self._said_by(node_id) for node_id in others))
+            check_controllers(dict(zip(others, said, strict=True)), level)
+
+    async def _said_by(self, node_id: int) -> tuple[int, int] | str:
+        """The levels of millrace.version, or why it does not say."""
+        place = self._places.of(node_id)
+        if place is None:
+            return "its address is not known"
+        try:
+            return await self._levels_of(place, MILLRACE_VERSION)
+        except KafkaError as error:
+            return error.message
 
     def _upgrade(self, update: FeatureUpdateKey, *, is_asked_only: bool) -> Work:
         async def work(stage: _Stage) -> None:
@@ -275,8 +297,8 @@ class VoterChanges:
             await self._driver.news.told()
         return raft.voter_set
 
-    async def _levels_of(self, place: Place) -> tuple[int, int]:
-        """The levels of kraft.version that the node there runs at. Raises KafkaError REQUEST_TIMED_OUT where
+    async def _levels_of(self, place: Place, feature: str = KRAFT_VERSION) -> tuple[int, int]:
+        """The levels of the feature that the node there runs at. Raises KafkaError REQUEST_TIMED_OUT where
         it does not say."""
         try:
             connection = await self._connect(place)
@@ -288,7 +310,7 @@ class VoterChanges:
             text = f"{place[0]}:{place[1]} does not say what it supports: {in_words(error)}"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from None
         named = {one.name: (one.min_version, one.max_version) for one in answer.supported_features}
-        return named.get(KRAFT_VERSION, (STATIC, STATIC))
+        return named.get(feature, (0, 0))
 
     async def _caught_up(self, key: Replica, stage: _Stage) -> None:
         """Returns when the observer has fetched, within half of the time after which a leader is given up,

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from millrace.kraft import controller
 from millrace.kraft.commands.voters import NO_CHANGES
 from millrace.kraft.config import Ticks
 from millrace.kraft.raft.voters import DYNAMIC, NO_DIRECTORY, STATIC, Endpoint
-from millrace.kraft.tables.features import KRAFT_VERSION
+from millrace.kraft.tables.features import KRAFT_VERSION, MILLRACE_VERSION, bootstrap_records
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.ids import uuid_bytes
 from millrace.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
@@ -388,6 +390,48 @@ def test_a_voter_that_is_away_keeps_the_level() -> None:
         assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
         assert f"voter {away.node_id}" in (response.error_message or "")
         assert leader.node.driver.raft.voter_set.kraft_version == STATIC
+
+    run_simulation(of_a_list(work))
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_controller_that_could_not_read_it_keeps_the_level(
+    monkeypatch: pytest.MonkeyPatch, is_old: bool
+) -> None:
+    """It runs an earlier release, or is away, and is no broker, whose registration tells: our own level stays
+    where it is, and so does all else that was asked for with it."""
+    at_2 = [
+        replace(one, feature_level=2) if one.name == MILLRACE_VERSION else one for one in bootstrap_records()
+    ]
+    monkeypatch.setattr(controller, "bootstrap_records", lambda: at_2)
+
+    async def work(members: Members) -> None:
+        leader = await members.leader()
+        other = next(one for one in members.all.values() if one is not leader and one.node_id < 4)
+        await members.stop(other.node_id)
+        if is_old:
+            members.versions = served()
+            for one in members.versions.supported_features:
+                one.max_version = 2 if one.name == MILLRACE_VERSION else one.max_version
+            await members.start(other.node_id)
+            await members.agree()
+        channel = leader.transport.channel
+        request = UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(MILLRACE_VERSION, 3)])
+        response = await channel.send(request)
+        assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        why = "supports versions 0-2" if is_old else "does not say what it supports"
+        assert f"Controller {other.node_id} {why}" in (response.error_message or "")
+        both = upgrade()
+        both.feature_updates += request.feature_updates
+        assert (await channel.send(both)).error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert leader.node.driver.raft.voter_set.kraft_version == STATIC
+        assert leader.node.publisher.image.features.level(MILLRACE_VERSION) == 2
+        if is_old:
+            await members.stop(other.node_id)
+            members.versions = None
+        await members.start(other.node_id)
+        assert (await channel.send(request)).error_code == 0
+        assert leader.node.publisher.image.features.level(MILLRACE_VERSION) == 3
 
     run_simulation(of_a_list(work))
 
