@@ -36,19 +36,25 @@ def others_of(image: MetadataImage, own: int) -> list[NodeWal]:
 
 def log_text(image: MetadataImage, wal: NodeWal, seen: SeenLog) -> str:
     """What becomes of it, in a sentence."""
-    count = sum(1 for _ in image.streams.open_on(wal.node_id))
-    held = f"{count} streams are open in it" if count else "no stream is open in it"
+    open_count = sum(1 for _ in image.streams.open_on(wal.node_id))
+    owed_count = sum(1 for _ in image.streams.owed.of_node(wal.node_id))
+    held = f"{open_count} streams are open in it" if open_count else "no stream is open in it"
+    if owed_count:
+        held += f", and it owes some of {owed_count} streams that others went on with"
     words = f"node {wal.node_id}: the {wal.kind} log {wal.wal_id.hex()} at {wal.address}: {held}"
-    if not seen.reason and count:
+    is_needed = bool(open_count or owed_count)
+    if not seen.reason and is_needed:
         return f"{words}; it is there, and is recovered by node {wal.node_id}, or by another that reaches it"
     if not seen.reason:
         return f"{words}; it is there"
-    if count:
-        return (
-            f"{words}; it is not seen from here ({seen.reason}): node {wal.node_id}, or another that reaches "
-            f"it, has to recover it; where it is lost: millrace cluster give-up {wal.node_id} --accept-loss"
-        )
-    return f"{words}; it is not seen from here ({seen.reason})"
+    if not is_needed:
+        return f"{words}; it is not seen from here ({seen.reason})"
+    remedies = [f"millrace cluster give-up {wal.node_id} --accept-loss"] if open_count else []
+    remedies += ["an unclean election of the partitions that wait for it"] if owed_count else []
+    return (
+        f"{words}; it is not seen from here ({seen.reason}): node {wal.node_id}, or another that reaches "
+        f"it, has to recover it; where it is lost: {' and '.join(remedies)}"
+    )
 
 
 def unnamed_text(node_id: int) -> str:
