@@ -72,7 +72,7 @@ class OwedRangeReader:
     async def read(self, wanted: StreamRange, max_bytes: int) -> Sequence[Entry]:
         """As OwedReader. Raises RangeOwed."""
         loop = asyncio.get_running_loop()
-        deadline, pause_s = loop.time() + self._patience_s, AGAIN_S
+        deadline, pause_s, why = loop.time() + self._patience_s, AGAIN_S, ""
         while True:
             owed = self._owed(wanted)
             if owed is None:
@@ -84,7 +84,7 @@ class OwedRangeReader:
                 await self._while_owed(asking, wanted, deadline)
                 if asking.done():
                     return asking.result()
-                why = f"broker {owed.node_id} has not answered"
+                why = why or f"broker {owed.node_id} has not answered"
             except (Unavailable, WireError, ObjectCorrupt) as error:
                 why = in_words(error)
             finally:
@@ -134,9 +134,8 @@ class OwedRangeReader:
         """Raises Unavailable, WireError, and ObjectCorrupt for entries that are not what was asked for; its
         connection is closed then."""
         connection = await self._connected(owed.node_id)
-        request = ReadOwedRangeRequest(
-            owed.stream_id, owed.epoch, wanted.start, max(1, min(max_bytes, READ_BYTES_MAX))
-        )
+        wanted_bytes = max(1, min(max_bytes, READ_BYTES_MAX))
+        request = ReadOwedRangeRequest(owed.stream_id, owed.epoch, owed.wal_id, wanted.start, wanted_bytes)
         response: ReadOwedRangeResponse = await connection.ask(request, ANSWER_S)
         if response.error_code:
             code = ErrorCode(response.error_code).name

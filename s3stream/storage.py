@@ -616,6 +616,10 @@ class Storage:
     # -- state
 
     @property
+    def wal_id(self) -> bytes:
+        return self._wal.wal_id
+
+    @property
     def upload_blocked_reason(self) -> str:
         """Why uploads wait, or "" when they do not: the store is away, full, or refuses."""
         return self.uploader.blocked_reason

@@ -15,7 +15,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.read_owed_range import ReadOwedRangeRequest, ReadOwedRangeResponse
 from millrace.runtime.disk import Buffer
 from millrace.runtime.errors import Fenced, MillraceError, in_words
-from millrace.s3stream.ids import StreamId
+from millrace.s3stream.ids import NO_WAL, StreamId
 from millrace.s3stream.objects.format import encode_entry_header
 from millrace.s3stream.storage import Storage
 
@@ -38,6 +38,9 @@ class ReadOwedRange:
     async def _answer(self, request: ReadOwedRangeRequest) -> ReadOwedRangeResponse:
         stream_id = StreamId(request.stream_id)
         wanted_bytes = max(1, min(request.max_bytes, ANSWER_BYTES_MAX))
+        if request.wal_id not in (NO_WAL, self._storage.wal_id):
+            text = "what is asked for is owed by another write-ahead log"
+            return ReadOwedRangeResponse(int(ErrorCode.FENCED_LEADER_EPOCH), text)
         try:
             entries = await self._storage.read_sealed(stream_id, request.epoch, request.offset, wanted_bytes)
         except Fenced as error:

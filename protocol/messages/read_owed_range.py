@@ -5,7 +5,7 @@ on."""
 from __future__ import annotations
 
 from millrace.protocol.dataclass import dataclass
-from millrace.protocol.declare import Int16, Int32, Int64, Versions
+from millrace.protocol.declare import NO_UUID, Int16, Int32, Int64, Uuid, Versions
 
 
 @dataclass(slots=True)
@@ -14,6 +14,9 @@ class ReadOwedRangeRequest:
 
     stream_id: Int64 = 0
     epoch: Int64 = 0  # of the stream, under which the broker appended what it owes
+    # Of its log, where metadata knows it: another process at its address, or it with another log, owes
+    # nothing.
+    wal_id: Uuid = NO_UUID
     offset: Int64 = 0
     max_bytes: Int32 = 0  # the first entry is given whole, further ones while they fit
 
@@ -22,7 +25,7 @@ class ReadOwedRangeRequest:
 class ReadOwedRangeResponse:
     VERSIONS = Versions(0, 0, flexible=0)
 
-    # FENCED_LEADER_EPOCH: nothing of it is owed here under that epoch, look at the metadata;
+    # FENCED_LEADER_EPOCH: nothing of it is owed here under that epoch, or by that log: look at the metadata;
     # OFFSET_OUT_OF_RANGE: what is owed does not hold the offset
     error_code: Int16 = 0
     error_message: str | None = None

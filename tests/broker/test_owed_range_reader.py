@@ -17,6 +17,7 @@ from millrace.kraft.tables.owed_ranges import OwedRange
 from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest, Listener
 from millrace.protocol.messages.commit_upload import CommitUploadRequest, UploadedRange
 from millrace.protocol.messages.read_owed_range import ReadOwedRangeRequest, ReadOwedRangeResponse
+from millrace.protocol.messages.register_node_wal import RegisterNodeWalRequest
 from millrace.runtime.net import LoopNet
 from millrace.s3stream.errors import ObjectCorrupt, RangeOwed
 from millrace.s3stream.ids import StreamId, StreamRange
@@ -28,6 +29,8 @@ from tests.kraft.test_replay import CLUSTER
 from tests.patience import PATIENCE_S
 from tests.s3stream.build import CatalogStream
 from tests.s3stream.test_sealed_streams import STREAM, Pair, numbered, opened, write
+
+WAL_ID = b"the owner's log."
 
 
 class Owner:
@@ -55,6 +58,8 @@ class Owner:
         place = Listener("PLAINTEXT", "127.0.0.1", self.shell.port, 0)
         request = BrokerRegistrationRequest(1, CLUSTER, bytes(16), listeners=[place])
         self.machine.epochs[1] = self.machine.do(request).broker_epoch
+        self.pair.old.wal.wal_id = WAL_ID
+        self.machine.do(RegisterNodeWalRequest(1, self.machine.epochs[1], WAL_ID, "block", "file", 0))
         self.machine.seal(10)
         self.machine.move(2)
         assert self.machine.owed == [(1, 0, 10)]
@@ -165,6 +170,19 @@ def test_what_is_not_the_owners_is_refused() -> None:
         run(scenario, lambda context, request, told=entries: ReadOwedRangeResponse(entries=told))
 
 
+def test_another_process_at_the_owners_address_owes_nothing() -> None:
+    """A broker of another cluster, say, which owes the same offsets of a stream of the same id under the same
+    epoch: it has another log, and nothing of it is given."""
+
+    async def scenario(owner: Owner) -> None:
+        owner.pair.old.wal.wal_id = b"another log's id"
+        with pytest.raises(RangeOwed) as refused:
+            await owner.read(0)
+        assert "another write-ahead log" in refused.value.why
+
+    run(scenario)
+
+
 def test_a_reader_that_closes_leaves_nobody_waiting() -> None:
     """Reads that wait are given up with it."""
 
@@ -254,7 +272,7 @@ def test_nobody_is_shown_the_api() -> None:
         client = await owner.shell.client()
         versions = await client.ask(18, 2)
         assert [one.api_key for one in versions.api_keys] == [18]
-        answer = await client.ask(530, 0, ReadOwedRangeRequest(STREAM, 0, 0, 100))
+        answer = await client.ask(530, 0, ReadOwedRangeRequest(STREAM, 0, bytes(16), 0, 100))
         assert answer.error_code == 74, "FENCED_LEADER_EPOCH: another epoch"
 
     run(scenario)
