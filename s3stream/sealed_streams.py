@@ -36,7 +36,7 @@ class SealedStreams:
             del self._by_id[stream_id]
 
     def drop(self, stream_id: StreamId) -> Stream | None:
-        """Metadata has deleted it."""
+        """Metadata has deleted it, or opened it here again."""
         return self._by_id.pop(stream_id, None)
 
     def at_epoch(self, stream_id: int, epoch: int) -> Stream:

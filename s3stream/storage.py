@@ -304,12 +304,12 @@ class Storage:
             if stream.stream_id in self.log_cache.active.runs:
                 self._force_soon()
 
-    async def until_uploaded(self, stream_ids: Iterable[StreamId]) -> None:
-        """Returns once the WAL owes none of these: before one of them is opened again. Raises Closed when the
-        engine has failed."""
-        waiting = list(stream_ids)
-        while any(stream_id in self.sealed for stream_id in waiting):
-            await self._wait_for(self._uploaded)
+    def take_back(self, stream_ids: Iterable[StreamId]) -> None:
+        """Metadata has opened these here anew, and opens none that this WAL owes: what is left of them here
+        is in objects, or nobody's any more (trimmed, or given up), and no upload of it is waited for."""
+        for stream_id in stream_ids:
+            if self.sealed.drop(stream_id) is not None:
+                self.log_cache.drop(stream_id)
 
     async def read_sealed(self, stream_id: StreamId, epoch: int, start: int, max_bytes: int) -> list[Entry]:
         """Entries of what the WAL owes of a stream, for its next owner, as Stream.fetch gives them; from

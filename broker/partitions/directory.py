@@ -360,7 +360,7 @@ class PartitionDirectory:
     async def _open_streams(self, led: LedTopic, index: int) -> Partition:
         state = self._check_led((led.topic_id, index))
         opened = await self._take_streams(led, index, state.leader_epoch)
-        await self._storage.until_uploaded(one.stream_id for one in opened.values())
+        self._storage.take_back(one.stream_id for one in opened.values())
         streams = {role: self._storage.open_stream(opened[role]) for role in ROLES}
         leadership = Leadership(led.topic_id, led.name, index, state.leader_epoch)
         try:

@@ -28,7 +28,7 @@ from tests.kraft.tables.test_owed_ranges import DATA, Movers
 from tests.kraft.test_replay import CLUSTER
 from tests.patience import PATIENCE_S
 from tests.s3stream.build import CatalogStream
-from tests.s3stream.test_sealed_streams import STREAM, Pair, numbered, opened, write
+from tests.s3stream.test_sealed_streams import STREAM, Pair, numbered, opened, until_uploaded, write
 
 WAL_ID = b"the owner's log."
 
@@ -126,7 +126,7 @@ def test_who_waits_is_woken_by_the_image() -> None:
 
     async def scenario(owner: Owner) -> None:
         owner.pair.back()
-        await owner.engine.until_uploaded([STREAM])
+        await until_uploaded(owner.engine, STREAM)
         owner.reader._patience_s = 60.0
         reading = asyncio.ensure_future(owner.read(0))
         await asyncio.sleep(0.9)  # its pauses are a second by then

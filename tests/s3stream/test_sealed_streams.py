@@ -101,17 +101,17 @@ class NodeCatalog(MemoryCatalog):
             owed = stream.owed.get(self.node)
             if owed is not None:
                 assert (span.start, span.end <= owed[1]) == (owed[0], True), (span, owed)
-            else:
+            elif span.end > stream.end:  # else it is passed over
                 assert stream.is_open
                 assert (stream.node, span.start) == (self.node, stream.end), (span, vars(stream))
 
     def _advance(self, span: StreamRange, object_id: ObjectId, kind: ObjectKind, size_bytes: int) -> None:
         stream = self.streams.get(span.stream_id)
-        if stream is None:
+        owed = None if stream is None else stream.owed.pop(self.node, None)
+        if stream is None or (owed is None and span.end <= stream.end):
             return
         stream.objects.append(ObjectHint(object_id, kind, size_bytes, span.start, span.end))
         stream.objects.sort(key=lambda hint: hint.start)
-        owed = stream.owed.pop(self.node, None)
         if owed is None:
             stream.end = span.end
         elif span.end < owed[1]:
@@ -185,6 +185,12 @@ async def texts(stream: Stream, start: int, end: int) -> list[bytes]:
     return found
 
 
+async def until_uploaded(engine: Storage, *stream_ids: int) -> None:
+    """Returns once the engine has uploaded all that it sealed of these."""
+    while any(stream_id in engine.sealed for stream_id in stream_ids):
+        await engine._wait_for(engine._uploaded)
+
+
 def numbered(start: int, end: int) -> list[bytes]:
     return [b"%03d" % offset for offset in range(start, end)]
 
@@ -209,7 +215,7 @@ def test_the_next_owner_writes_before_the_upload() -> None:
         ranges, _ = old.not_uploaded()
         assert ranges == [StreamRange(STREAM, 0, 10)]
         pair.back()
-        await old.until_uploaded([STREAM])
+        await until_uploaded(old, STREAM)
         assert (pair.stream.owed, len(old.sealed)) == ({}, 0)
         assert await new.upload_all(1000)
         new.drop_caches()
@@ -351,12 +357,12 @@ def test_it_moves_on_before_it_is_uploaded() -> None:
         await write(following, 5)
         await following.seal()
         assert pair.stream.owed == {"old": (0, 10, 0), "new": (10, 15, 1)}
-        coming = asyncio.ensure_future(old.until_uploaded([STREAM]))
+        coming = asyncio.ensure_future(until_uploaded(old, STREAM))
         await asyncio.sleep(0.01)
         assert not coming.done()
         pair.back()
         await coming
-        await new.until_uploaded([STREAM])
+        await until_uploaded(new, STREAM)
         again = opened(pair.old, old)
         await write(again, 2)
         assert await old.upload_all(1000)
@@ -387,7 +393,7 @@ def test_what_is_owed_is_read_from_its_node() -> None:
         with pytest.raises(StreamFenced):
             await old.read_sealed(StreamId(2), 0, 4, 100)
         pair.back()
-        await old.until_uploaded([STREAM])
+        await until_uploaded(old, STREAM)
         with pytest.raises(StreamFenced):
             await old.read_sealed(STREAM, 0, 4, 100)
         await old.close(1000)
@@ -407,7 +413,7 @@ def test_a_deleted_stream_is_owed_no_more() -> None:
         await stream.seal()
         pair.old.catalog.delete(STREAM)
         await old.drop_streams([STREAM])
-        await old.until_uploaded([STREAM])
+        await until_uploaded(old, STREAM)
         pair.back()
         assert await old.upload_all(1000)
         await old.close(1000)
@@ -472,7 +478,7 @@ def test_a_seal_that_came_to_nothing_is_waited_for() -> None:
         with pytest.raises(StreamFenced):
             await stream.seal()
         assert [bytes(one.data) for one in await old.read_sealed(STREAM, 0, 4, 1)] == numbered(4, 5)
-        coming = asyncio.ensure_future(old.until_uploaded([STREAM]))
+        coming = asyncio.ensure_future(until_uploaded(old, STREAM))
         await asyncio.sleep(0.01)
         assert not coming.done()
         pair.back()
@@ -510,6 +516,52 @@ def test_what_is_uploaded_is_not_asked_of_itself() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("is_lost", [False, True], ids=["trimmed", "given up"])
+@pytest.mark.parametrize("is_written", [False, True], ids=["as it was", "written by another"])
+def test_what_is_owed_no_more_is_not_waited_for(is_lost: bool, is_written: bool) -> None:
+    """The next owner has trimmed it, or it was given up: the stream comes back while the store takes nothing,
+    and of what is left of it here nothing is read. Its upload counts for nothing."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old, new = await pair.old.started(), await pair.new.started()
+        stream = opened(pair.old, old)
+        await write(stream, 10)
+        pair.away()
+        await stream.seal()
+        await asyncio.sleep(0.05)  # its upload waits
+        assert pair.stream.owed
+        catalog: Any = pair.old.catalog
+        end = 10
+        if is_written:
+            following = opened(pair.new, new)
+            await write(following, 5)
+            pair.is_away, end = False, 15
+            await following.close()
+            pair.is_away = True
+        if is_lost:
+            catalog.lose()
+        else:
+            pair.stream.owed.clear()
+            pair.stream.start = 10
+        assert STREAM in old.sealed
+        taken = pair.old.catalog.open(STREAM)
+        old.take_back([STREAM])
+        again = old.open_stream(taken)
+        assert (again.next_offset, again.committed_end) == (end, end)
+        await write(again, 3)
+        if not is_written:
+            assert await again.fetch(5 if is_lost else 10, end, 1 << 20) == []
+        pair.back()
+        assert await old.upload_all(1000)
+        old.drop_caches()
+        assert await texts(again, 5 if is_lost else 10, end + 3) == numbered(10, end + 3)
+        for engine in (old, new):
+            await engine.close(1000)
+
+    run(scenario())
+
+
 async def sealed_and_gone_on(pair: Pair) -> tuple[Storage, Storage, Stream]:
     """[0, 4) is in objects, [4, 10) owed, [10, 15) in the next owner's log."""
     old, new = await pair.old.started(), await pair.new.started()
@@ -539,7 +591,7 @@ def test_the_next_owner_reads_what_is_owed() -> None:
         (only,) = await following.fetch(6, 15, 1)
         assert bytes(only.data) == b"006"
         pair.back()
-        await old.until_uploaded([STREAM])
+        await until_uploaded(old, STREAM)
         asked.asked.clear()
         assert await texts(following, 0, 15) == numbered(0, 15)
         assert asked.asked == []
@@ -584,7 +636,7 @@ def test_what_was_uploaded_meanwhile_is_looked_up_anew() -> None:
         class Late(Asked):
             async def read(self, wanted: StreamRange, max_bytes: int) -> Sequence[Entry]:
                 pair.back()
-                await old.until_uploaded([STREAM])
+                await until_uploaded(old, STREAM)
                 return await reader.read(wanted, max_bytes)
 
         new.owed_reads.reader = Late(pair, old)

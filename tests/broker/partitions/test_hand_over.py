@@ -19,17 +19,18 @@ from millrace.protocol.stream_records import LoseOwedRangeRecord, OwedRangeRecor
 from millrace.s3stream.ids import StreamId, StreamRange, StreamRole
 from millrace.s3stream.objects.format import Entry
 from millrace.s3stream.storage import Storage
-from tests.broker.broker_fixture import OTHER, BrokerFixture, topic_id
+from tests.broker.broker_fixture import NODE, OTHER, BrokerFixture, topic_id
 from tests.broker.partitions.build import START_MS, Fixture, batch, read, run
 from tests.patience import PATIENCE_S, eventually
 from tests.s3stream.build import World
-from tests.s3stream.test_sealed_streams import NodeCatalog, Pair
+from tests.s3stream.test_sealed_streams import NodeCatalog, Pair, until_uploaded
 
 # Not run cold, and why.
 HOT_ONLY = {
     "test_it_goes_on_without_the_store": "the store gives nothing",
     "test_it_goes_while_producers_wait_for_room": "the store gives nothing",
     "test_a_broker_that_is_gone_is_waited_for_in_nobodys_place": "reads nothing",
+    "test_it_comes_back_while_the_store_takes_nothing": "the store gives nothing",
     "test_streams_are_sealed_where_another_broker_leads": "looks at the catalog alone",
 }
 PRODUCER = 7
@@ -96,7 +97,7 @@ def test_it_goes_on_without_the_store() -> None:
         assert meta.start >= pair.new.catalog.streams[0].end - 1, "what the earlier leader has is not needed"
         assert meta.start == pair.new.catalog.streams[0].start
         pair.back()
-        await old.engine.until_uploaded([StreamId(0), StreamId(1), StreamId(2)])
+        await until_uploaded(old.engine, StreamId(0), StreamId(1), StreamId(2))
         assert [BatchHeader(one).base_offset for one in await read(following, 2)] == list(range(2, 13))
 
     run(scenario())
@@ -172,5 +173,39 @@ def test_a_broker_that_is_gone_is_waited_for_in_nobodys_place(is_back: bool) -> 
         for one in opening:
             assert isinstance(one, asyncio.Future)
             await asyncio.shield(one)
+
+    run(scenario())
+
+
+def test_it_comes_back_while_the_store_takes_nothing() -> None:
+    """Where nothing of it is owed any more, since the next leader has written its small states anew and its
+    records were deleted: the upload of what is left here is not waited for."""
+
+    async def scenario() -> None:
+        world = World()
+        world.catalog = catalog = NodeCatalog("old")
+        fixture = await BrokerFixture(world, level=OWED_RANGES_LEVEL).start()
+        fixture.make_topic("a")
+        await Fixture.produce(fixture, await fixture.partition("a"), batch(1))
+        back = asyncio.Event()
+
+        async def wait() -> None:
+            await back.wait()
+
+        world.store.fault = lambda operation, key: wait()
+        fixture.move("a", 0, OTHER)
+        await eventually(lambda: not any(one.is_open for one in catalog.streams.values()))
+        await eventually(lambda: bool(fixture.engine.sealed))
+        for stream in catalog.streams.values():
+            stream.owed.clear()
+            stream.start = stream.end
+        fixture.move("a", 0, NODE)
+        async with asyncio.timeout(10):
+            partition = await fixture.partition("a")
+        assert (partition.log_start_offset, partition.high_watermark) == (1, 1)
+        await Fixture.produce(fixture, partition, batch(1))
+        back.set()
+        assert await fixture.engine.upload_all(60_000)
+        assert len(await read(partition)) == 1
 
     run(scenario())
