@@ -2,7 +2,8 @@
 
 A partition has one replica, its leader; so the preferred leader always leads. An unclean election (KIP-460)
 gives a partition to another broker whose leader is gone and whose write-ahead log nobody can recover: what
-only that log holds is given up; so is what the log of an earlier owner that is gone owes of it. A
+only that log holds is given up. Of one that has its leader it gives up what logs of earlier owners that are
+gone owe of it, which keeps nobody from leading. A
 reassignment names the next leader: it is that at once, and opens the partition when the one before has closed
 it, so that none is ever under way. Not here: what becomes of partitions of brokers that are gone
 (leaders.py).
@@ -103,7 +104,7 @@ class Election:
         owed = [
             one
             for one in owed_of_partition(self._image, topic_id, index)
-            if self._is_unclean and not self._is_there(one.node_id)
+            if self._is_unclean and not self._is_there(one.node_id) and (is_led or one.node_id == holder)
         ]
         if (is_led and not owed) or (topic_id, index) in self._elected:
             text = "Leader election not needed for topic partition."

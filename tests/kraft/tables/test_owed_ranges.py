@@ -427,6 +427,35 @@ def test_what_is_owed_is_given_up_by_an_unclean_election() -> None:
     machine.checked()
 
 
+def test_who_needs_a_leader_gives_up_no_more_than_its_log() -> None:
+    """The log of the one that led is lost, and an earlier owner's is away: the partition gets another leader,
+    and what that one owes is owed still. Asked for once more, an election gives it up."""
+    machine = moved_twice()
+    asked = ElectLeadersRequest(1, [TopicPartitions("t", [0])])
+
+    def elect() -> Any:
+        (result,) = machine.do(asked).replica_election_results[0].partition_result
+        return result
+
+    for gone in (1, 3):
+        machine.fence(gone)
+    machine.settle(1, 3)
+    for gone in (1, 3):
+        machine.do(EndFailoverRequest(2, machine.epochs[2], gone, is_recovered=False, reason="away"))
+    machine.settle(1, 3)
+    done = elect()
+    assert (done.error_code, machine.state.leader) == (0, 2)
+    assert "broker 3" in done.error_message
+    assert "broker 1" not in done.error_message
+    assert machine.owed == [(1, 10, 20), (2, 20, 25)]
+    machine.checked()
+    done = elect()
+    assert (done.error_code, machine.state.leader) == (0, 2)
+    assert "offset 10 to 19" in done.error_message
+    assert machine.owed == [(2, 20, 25)]
+    machine.checked()
+
+
 def test_an_accepted_loss_gives_up_what_is_owed() -> None:
     """A node whose log is lost says so at its start: of what it owes both ends are told."""
     machine = moved_twice()
