@@ -37,12 +37,12 @@ def others_of(image: MetadataImage, own: int) -> list[NodeWal]:
 def log_text(image: MetadataImage, wal: NodeWal, seen: SeenLog) -> str:
     """What becomes of it, in a sentence."""
     open_count = sum(1 for _ in image.streams.open_on(wal.node_id))
-    owed_count = sum(1 for _ in image.streams.owed.of_node(wal.node_id))
+    owes_count = sum(1 for _ in image.streams.owed.of_node(wal.node_id))
     held = f"{open_count} streams are open in it" if open_count else "no stream is open in it"
-    if owed_count:
-        held += f", and it owes some of {owed_count} streams that others went on with"
+    if owes_count:
+        held += f", and it owes some of {owes_count} streams that others went on with"
     words = f"node {wal.node_id}: the {wal.kind} log {wal.wal_id.hex()} at {wal.address}: {held}"
-    is_needed = bool(open_count or owed_count)
+    is_needed = bool(open_count or owes_count)
     if not seen.reason and is_needed:
         return f"{words}; it is there, and is recovered by node {wal.node_id}, or by another that reaches it"
     if not seen.reason:
@@ -50,7 +50,7 @@ def log_text(image: MetadataImage, wal: NodeWal, seen: SeenLog) -> str:
     if not is_needed:
         return f"{words}; it is not seen from here ({seen.reason})"
     remedies = [f"millrace cluster give-up {wal.node_id} --accept-loss"] if open_count else []
-    remedies += ["an unclean election of the partitions that wait for it"] if owed_count else []
+    remedies += ["an unclean election of the partitions that wait for it"] if owes_count else []
     return (
         f"{words}; it is not seen from here ({seen.reason}): node {wal.node_id}, or another that reaches "
         f"it, has to recover it; where it is lost: {' and '.join(remedies)}"
