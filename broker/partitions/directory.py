@@ -158,6 +158,7 @@ class PartitionDirectory:
         self._opening: dict[Key, _Opening] = {}
         self._closing: dict[Key, asyncio.Task[None]] = {}
         self._streams_changed: dict[Key, asyncio.Future[None]] = {}  # openings that wait for another node
+        self._told_gone: dict[int, None] = {}  # brokers that are gone, and whose logs openings wait for
         self._failed: dict[Key, tuple[float, KafkaError]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._closes = asyncio.Semaphore(CLOSES_IN_FLIGHT)
@@ -300,6 +301,7 @@ class PartitionDirectory:
         nobody else can open them, or read what opening takes. Raises KafkaError where the partition is led
         here no more."""
         while self._is_open_elsewhere(key):
+            self._say_waiting(key)
             changed = self._streams_changed.setdefault(key, asyncio.get_running_loop().create_future())
             await asyncio.wait([changed])
             self._check_led(key)
@@ -311,16 +313,30 @@ class PartitionDirectory:
         return any(
             (stream.is_open and stream.node_id != self.node_id)
             or streams.owed.by(stream.stream_id, self.node_id) is not None
-            or (stream.role is StreamRole.META and self._is_owed_by_gone(stream.stream_id))
             for stream in streams.of_partition(*key)
-        )
+        ) or bool(self._gone_owners(key))
 
-    def _is_owed_by_gone(self, stream_id: StreamId) -> bool:
+    def _gone_owners(self, key: Key) -> list[int]:
         """Whoever asks a broker that is gone for what it owes waits in vain, and in the place of others."""
-        owners = (
-            self._image.brokers.get(owed.node_id) for owed in self._image.streams.owed.of_stream(stream_id)
-        )
-        return any(owner is None or owner.is_fenced for owner in owners)
+        meta = self._image.streams.of_role(*key, StreamRole.META)
+        owed = () if meta is None else self._image.streams.owed.of_stream(meta.stream_id)
+        found = [(one.node_id, self._image.brokers.get(one.node_id)) for one in owed]
+        return [node_id for node_id, broker in found if broker is None or broker.is_fenced]
+
+    def _say_waiting(self, key: Key) -> None:
+        """Of each broker that is gone once, however many partitions wait for its log."""
+        topic = self._image.topics.by_id(key[0])
+        for node_id in self._gone_owners(key):
+            if node_id not in self._told_gone and topic is not None:
+                self._told_gone[node_id] = None
+                log.warning(
+                    "partitions, %s-%d the first, wait for the write-ahead log of broker %d, which is gone: "
+                    "it owes small states of theirs. Start the broker, or see that another one can reach its "
+                    "log",
+                    topic.name,
+                    key[1],
+                    node_id,
+                )
 
     def _wake(self, delta: MetadataDelta) -> None:
         """Those who wait for streams to be closed elsewhere, where that or the partition has changed. Of the
@@ -336,6 +352,7 @@ class PartitionDirectory:
             moved = []
         if delta.brokers_changed:  # one may be back that owes
             keys |= dict.fromkeys(waiting)
+            self._told_gone.clear()
         ready = [key for key in keys if key in waiting and not self._is_open_elsewhere(key)]
         for key in dict.fromkeys((*moved, *ready)):
             waiting.pop(key).set_result(None)

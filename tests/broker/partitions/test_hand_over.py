@@ -147,9 +147,11 @@ def test_streams_are_sealed_where_another_broker_leads(level: int) -> None:
 
 
 @pytest.mark.parametrize("is_back", [True, False])
-def test_a_broker_that_is_gone_is_waited_for_in_nobodys_place(is_back: bool) -> None:
+def test_a_broker_that_is_gone_is_waited_for_in_nobodys_place(
+    caplog: pytest.LogCaptureFixture, is_back: bool
+) -> None:
     """It owes the small states that an opening reads: until it is back, or that is owed no more, its
-    partitions keep no others from opening."""
+    partitions keep no others from opening. The log says once what they wait for."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture(level=OWED_RANGES_LEVEL).start()
@@ -166,6 +168,8 @@ def test_a_broker_that_is_gone_is_waited_for_in_nobodys_place(is_back: bool) -> 
         async with asyncio.timeout(10):
             await fixture.partition("other")
         assert fixture.opener.opened == [(other, 0, 0)]
+        (told,) = [one.getMessage() for one in caplog.records if "wait for the write-ahead" in one.message]
+        assert f"log of broker {OTHER}" in told
         if is_back:
             fixture.publish(BrokerRegistrationChangeRecord(OTHER, OTHER, fenced=-1))
         else:
