@@ -28,6 +28,7 @@ from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.news import QuorumNews
 from millrace.kraft.tables.owed_ranges import OwedRanges
+from millrace.kraft.tables.streams import Streams
 from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
 from millrace.runtime.errors import MillraceError, in_words
 
@@ -69,6 +70,7 @@ class Heartbeats:
         self._is_seen = asyncio.Event()  # an image came in which it is not fenced
         self._closed_s = 0.0  # when a stream of its was closed last, or what it owes committed
         self._owed: OwedRanges | None = None  # as it was then
+        self._streams: Streams | None = None  # as they are now, of all brokers
 
     async def begin(self, image: MetadataImage) -> None:
         """`image`: as it is here now. An answer runs ahead of the images; on return one of them has it, where
@@ -91,6 +93,7 @@ class Heartbeats:
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self._look(image)
+        self._streams = image.streams
         if not delta.streams_changed:
             return
         if self._word is Word.ENDS and self._has_closed(delta, image):
@@ -129,7 +132,12 @@ class Heartbeats:
                         async with asyncio.timeout(self._interval_s):
                             await self._all_closed.wait()
         except (TimeoutError, MillraceError) as error:
-            log.warning("heartbeats: the broker ends before others lead what it led: %s", in_words(error))
+            log.warning("heartbeats: the broker ends %s: %s", self._what_is_left(), in_words(error))
+
+    def _what_is_left(self) -> str:
+        """To whoever recovers its log."""
+        is_open = self._streams is None or any(self._streams.open_on(self._broker_id))
+        return "before others lead what it led" if is_open else "while its log owes some of what others lead"
 
     async def _may_end(self) -> bool:
         self._all_closed.clear()

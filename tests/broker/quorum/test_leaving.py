@@ -13,7 +13,7 @@ from millrace.kraft.image.image import EMPTY_IMAGE
 from millrace.kraft.news import QuorumNews
 from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
 from millrace.protocol.metadata_records import PartitionRecord, TopicRecord
-from millrace.protocol.stream_records import StreamRecord
+from millrace.protocol.stream_records import OwedRangeRecord, StreamRecord
 from tests.sim.loop import SimLoop, run_simulation
 
 BROKER, OTHER = 1, 2
@@ -22,7 +22,8 @@ STREAMS = 12
 
 
 class Controller:
-    """Lets the broker end once it has no stream open. `image`: with one partition and stream a number."""
+    """Lets the broker end once it has no stream open, and owes nothing. `image`: with one partition and
+    stream a number."""
 
     def __init__(self) -> None:
         records: list[Any] = [TopicRecord("t", TOPIC_ID)]
@@ -32,7 +33,7 @@ class Controller:
         self.heartbeats = Heartbeats(BROKER, self, QuorumNews(0), 1.0)  # type: ignore[arg-type]
 
     async def heartbeat(self, **words: bool) -> BrokerHeartbeatResponse:
-        may_end = words["want_shut_down"] and not any(self.image.streams.open_on(BROKER))
+        may_end = words["want_shut_down"] and not self.image.streams.are_in_log_of(BROKER)
         return BrokerHeartbeatResponse(should_shut_down=may_end)
 
     def put(self, stream_id: int, node_id: int, *, is_open: bool) -> None:
@@ -73,3 +74,19 @@ def test_it_ends_where_nothing_is_handed_over(caplog: pytest.LogCaptureFixture, 
 
     run_simulation(main)
     assert "before others lead" in caplog.text
+
+
+def test_it_says_that_its_log_owes_what_others_lead(caplog: pytest.LogCaptureFixture) -> None:
+    """All was handed over, and the store takes nothing: that is another thing than partitions that wait."""
+
+    async def main(loop: SimLoop) -> None:
+        controller = Controller()
+        for stream_id in range(STREAMS):
+            controller.put(stream_id, BROKER, is_open=False)
+        owed = OwedRangeRecord(0, 0, 5, BROKER, 0, bytes(16))
+        delta, controller.image = apply_records(controller.image, [owed], controller.image.offset + 1, 1)
+        controller.heartbeats.on_image(delta, controller.image)
+        await controller.heartbeats.leave()
+
+    run_simulation(main)
+    assert "the broker ends while its log owes some of what others lead" in caplog.text
