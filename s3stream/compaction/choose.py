@@ -27,15 +27,18 @@ T = TypeVar("T")
 RUN_COUNT_MIN = 4
 # A run grows by an object that is no larger than so many times its largest.
 GROWTH = 2
-# Objects below this count as this: a few requests, whatever they hold.
-SIZE_FLOOR_BYTES = MIB
 
 
 def choose_run(
-    sizes: Sequence[int], count_max: int, bytes_max: int, count_min: int = RUN_COUNT_MIN
+    sizes: Sequence[int],
+    count_max: int,
+    bytes_max: int,
+    count_min: int = RUN_COUNT_MIN,
+    floor_bytes: int = MIB,
 ) -> slice | None:
     """The run to merge among neighbours from the oldest to the newest, or None; of a run that is too long the
-    older part."""
+    older part. Sizes below `floor_bytes` count as that."""
+    sizes = [max(floor_bytes, size_bytes) for size_bytes in sizes]
     for last in range(len(sizes) - 1, count_min - 2, -1):
         first = _grown(sizes, last)
         end = _within(sizes, first, last + 1, count_max, bytes_max)
@@ -46,7 +49,7 @@ def choose_run(
 
 def _grown(sizes: Sequence[int], last: int) -> int:
     """Where the run begins that ends at `last`."""
-    largest = max(SIZE_FLOOR_BYTES, sizes[last])
+    largest = sizes[last]
     first = last
     while first > 0 and sizes[first - 1] <= GROWTH * largest:
         first -= 1
@@ -58,7 +61,7 @@ def _within(sizes: Sequence[int], first: int, end: int, count_max: int, bytes_ma
     """How far the run goes that begins at `first`."""
     total_bytes = 0
     for place in range(first, min(end, first + count_max)):
-        total_bytes += max(SIZE_FLOOR_BYTES, sizes[place])
+        total_bytes += sizes[place]
         if total_bytes > bytes_max:
             return place
     return min(end, first + count_max)
@@ -72,7 +75,8 @@ def choose_sets(
     """Stream-set objects to merge into one; none when nothing is worth it. `objects`: newest data last."""
     for span in reversed(_parted(objects, is_quarantined)):
         sizes = [one.size_bytes for one in span]
-        found = choose_run(sizes, settings.sources_max, settings.merge_bytes_max, settings.run_count)
+        bounds = settings.sources_max, settings.merge_bytes_max, settings.run_count
+        found = choose_run(sizes, *bounds, settings.size_floor_bytes)
         if found is not None:
             return _within_memory(span[found], settings)
     return ()
@@ -95,7 +99,7 @@ def choose_aged(
     ):
         due = next((place for place, one in enumerate(span) if one.data_time_ms <= due_ms), None)
         if due is not None:
-            sizes = [one.size_bytes for one in span]
+            sizes = [max(settings.size_floor_bytes, one.size_bytes) for one in span]
             end = _within(sizes, due, len(span), settings.sources_max, settings.merge_bytes_max)
             return _held_at_once(span[due : max(due + 1, end)], settings)
     return ()

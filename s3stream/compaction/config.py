@@ -32,6 +32,8 @@ class CompactionSettings:
     # Stream-set objects of about one size that are merged, at least: with fewer each byte is written more
     # often.
     run_count_min: int = 8
+    # Objects below this count as this where runs of a size are chosen: a few requests, whatever they hold.
+    size_floor_bytes: int = MIB
     # Stream-set objects that one compaction reads, and streams that its new one may hold.
     sources_max: int = 500
     streams_per_set_max: int = 20_000

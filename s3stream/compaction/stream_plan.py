@@ -103,7 +103,9 @@ def _merges(small: Sequence[StreamObjectInfo], settings: CompactionSettings) -> 
         if len(group) > 1 and (total_bytes >= settings.small_bytes or len(group) >= settings.sources_max):
             yield tuple(group)
             group, total_bytes = [], 0
-    run = choose_run([one.size_bytes for one in group], settings.sources_max, settings.object_bytes_max)
+    sizes = [one.size_bytes for one in group]
+    bounds = settings.sources_max, settings.object_bytes_max
+    run = choose_run(sizes, *bounds, floor_bytes=settings.size_floor_bytes)
     if run is not None:
         yield tuple(group[run])
 

@@ -36,6 +36,7 @@ MUST_HIT = (
     "failover: done",
     "failover: waits",
     "failover: the broker is back",
+    "sets of about one size were merged",
     "sets of a broker that is gone were compacted",
     "ended, for it was replaced",
     "absence: taken over",

@@ -59,6 +59,7 @@ TOPIC, PARTITIONS, GROUPS = "first", 4, 3
 LIMIT_S = 400.0
 SETTLE_S = 60.0  # for all to be up once nothing is wrong
 IMAGES_KEPT = 400
+SIZE_FLOOR_BYTES = 1 << 10  # objects of some kilobytes have sizes, and are merged with their equals
 FOR_EVER = 1_000_000  # until all shall come to an end
 WALS = {
     "block": "0@file:///data/wal?capacity=512KiB",
@@ -167,6 +168,8 @@ class Images:
         if before.objects is not after.objects:
             known = dict.fromkeys(before.objects.sets)
             merged = [one for one in after.objects.sets if one not in known]
+            gone_count = len(known) + len(merged) - len(after.objects.sets)
+            self._hits["sets of about one size were merged"] += bool(merged) and gone_count > 1
             writers = {order_id: node_id for node_id, order_id, _ in known} if merged else {}
             is_inherited = any(writers.get(order_id, node_id) != node_id for node_id, order_id, _ in merged)
             self._hits["sets of a broker that is gone were compacted"] += is_inherited
@@ -259,6 +262,8 @@ class Run:
     def _machine(self, node_id: int, host: str, **keys: str) -> Machine:
         eager = EAGER if self.plan.is_balanced else {}
         settings = node_settings(node_id, host, **eager, **keys)
+        compaction = replace(settings.compaction, size_floor_bytes=SIZE_FLOOR_BYTES)
+        settings = replace(settings, compaction=compaction)
         machine = Machine(self.world, settings, host, self._shared)
         machine.on_image = self.images.meet
         return machine

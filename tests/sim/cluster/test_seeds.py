@@ -66,10 +66,11 @@ def test_no_broker_of_a_cluster_sweeps_uploads(monkeypatch: pytest.MonkeyPatch, 
     assert not made
 
 
-def test_failovers_are_met() -> None:
+def test_failovers_and_compaction_are_met() -> None:
     """Else the seeds above show little."""
     outcome = run_plan(drawn_plan(8))
     assert outcome.hits["failover: done"] >= 1
+    assert outcome.hits["sets of about one size were merged"] >= 1
 
 
 def test_nothing_is_acknowledged_before_the_bucket_knows_its_stream() -> None:
