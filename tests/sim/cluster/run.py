@@ -40,6 +40,7 @@ from tests.sim.checkers import (
     TopicsHold,
 )
 from tests.sim.cluster.client import ClusterClient
+from tests.sim.cluster.images import Images
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.shared_disk import SharedDisk
 from tests.sim.cluster.trouble import Trouble
@@ -58,7 +59,6 @@ FIRST_BROKER = 101
 TOPIC, PARTITIONS, GROUPS = "first", 4, 3
 LIMIT_S = 400.0
 SETTLE_S = 60.0  # for all to be up once nothing is wrong
-IMAGES_KEPT = 400
 SIZE_FLOOR_BYTES = 1 << 10  # objects of some kilobytes have sizes, and are merged with their equals
 FOR_EVER = 1_000_000  # until all shall come to an end
 WALS = {
@@ -132,79 +132,6 @@ EAGER = {  # partitions are balanced all the time
     "autobalancer_controller_network_in_usage_distribution_detect_threshold": "500",
     "autobalancer_controller_network_out_usage_distribution_detect_threshold": "500",
 }
-
-
-class Images:
-    """Equal offset, equal image; and what one image says of streams follows from the one before it."""
-
-    def __init__(self, history: History, hits: Counter[str]) -> None:
-        self._history = history
-        self._hits = hits
-        self._seen: dict[int, MetadataImage] = {}
-        self._newest: MetadataImage | None = None
-        self.count = 0
-
-    def meet(self, machine: Machine, image: MetadataImage) -> None:
-        self.count += 1
-        seen = self._seen.setdefault(image.offset, image)
-        if seen is not image and seen != image:
-            self._history.find("unequal-image", f"{machine.name} at offset {image.offset}")
-        if self._newest is None or image.offset > self._newest.offset:
-            if self._newest is not None:
-                self._follow(self._newest, image)
-            self._newest = image
-        if len(self._seen) > IMAGES_KEPT:
-            del self._seen[next(iter(self._seen))]
-
-    def _follow(self, before: MetadataImage, after: MetadataImage) -> None:
-        for failover in after.failovers:
-            was = before.failovers.get(failover.node_id)
-            if was is None or was.by_node != failover.by_node:
-                self._hits["failover: given to a broker" if failover.by_node >= 0 else "failover: waits"] += 1
-        for gone in before.failovers:
-            if after.failovers.get(gone.node_id) is None:
-                epochs = [image.brokers.by_id[gone.node_id].epoch for image in (before, after)]
-                self._hits["failover: the broker is back" if epochs[0] < epochs[1] else "failover: done"] += 1
-        if before.objects is not after.objects:
-            known = dict.fromkeys(before.objects.sets)
-            merged = [one for one in after.objects.sets if one not in known]
-            gone_count = len(known) + len(merged) - len(after.objects.sets)
-            self._hits["sets of about one size were merged"] += bool(merged) and gone_count > 1
-            writers = {order_id: node_id for node_id, order_id, _ in known} if merged else {}
-            is_inherited = any(writers.get(order_id, node_id) != node_id for node_id, order_id, _ in merged)
-            self._hits["sets of a broker that is gone were compacted"] += is_inherited
-        if before.streams is after.streams:
-            return
-        self._follow_owed(before, after)
-        now = dict(after.streams.by_id.items())
-        for stream_id, old in before.streams.by_id.items():
-            new = now.get(stream_id, old)
-            if new is not old and (new.epoch < old.epoch or new.end < old.end):
-                self._history.find("stream-fell", f"{old} to {new}")
-
-    def _follow_owed(self, before: MetadataImage, after: MetadataImage) -> None:
-        """What is owed stays owed by the same log, from its start on, until an object has it; or it is
-        trimmed, or its stream deleted. No operator gives anything up here."""
-        for owed in after.streams.owed:
-            if before.streams.owed.by(owed.stream_id, owed.node_id) is None:
-                self._hits["owed: by an earlier owner"] += 1
-                self._hits["owed: by several"] += len(after.streams.owed.of_stream(owed.stream_id)) > 1
-        for owed in before.streams.owed:
-            stream, now = (
-                after.streams.get(owed.stream_id),
-                after.streams.owed.by(owed.stream_id, owed.node_id),
-            )
-            if now is not None:
-                if now._replace(start=owed.start) != owed or now.start < owed.start:
-                    self._history.find("owed-changed", f"{owed} to {now}")
-                continue
-            if stream is None or stream.start >= owed.end:
-                self._hits["owed: trimmed, or deleted"] += 1
-                continue
-            self._hits["owed: uploaded"] += 1
-            held = after.objects.candidates(stream, max(owed.start, stream.start), 1)
-            if not held or held[0].object_id < 0:
-                self._history.find("owed-lost", f"{owed}, of {stream}")
 
 
 class Run:
