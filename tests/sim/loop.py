@@ -118,6 +118,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
+        self.get_debug = bool  # type: ignore[method-assign]  # False: each future asks for it
         self.now_us = START_US
         self.problems: list[str] = []
         self._turns_now = 0  # without time passing
@@ -142,9 +143,9 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> SimHandle:
-        due_us = round(when * 1e6)
+        due_us, now_us = round(when * 1e6), self.now_us
         # Who looks at the clock then must not find that it is not yet time, for ever.
-        if due_us / 1e6 < when - 1e-9 or (due_us == self.now_us and when > self.now_us / 1e6):
+        if due_us / 1e6 < when - 1e-9 or (due_us == now_us and when > now_us / 1e6):
             due_us += 1
         if context is None:
             context = copy_context()
@@ -190,36 +191,46 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.call_soon(callback, *args, context=context)
 
     def _run_once(self) -> None:
-        """One turn: what is due, in order. Where nothing is ready, time jumps to the next timer."""
+        """Turns, until the loop is to stop. In one all that is due, in order; where nothing is ready, time
+        jumps to the next timer."""
         ready, scheduled = self._ready, self._scheduled
-        self._forget_cancelled()
-        if ready or self._stopping:
-            self._turns_now += 1
-        elif not scheduled:
-            raise SimStalled("nothing is scheduled")
-        else:
-            due_us = scheduled[0][0]
-            self._turns_now = 0 if due_us > self.now_us else self._turns_now + 1
-            self.now_us = max(self.now_us, due_us)
-        if self._turns_now > TURNS_MAX:
-            raise SimStalled(f"{TURNS_MAX} turns at {self.now_us} us")
-        now_us = self.now_us
-        while scheduled and scheduled[0][0] <= now_us:
-            timer = heapq.heappop(scheduled)[2]
-            timer.loop = None
-            if timer.is_cancelled:
-                self.cancelled_count -= 1
+        while True:
+            if self.cancelled_count:
+                self._forget_cancelled()
+            if ready or self._stopping:
+                self._turns_now += 1
+            elif not scheduled:
+                raise SimStalled("nothing is scheduled")
+            elif (due_us := scheduled[0][0]) > self.now_us:
+                self._turns_now, self.now_us = 0, due_us
             else:
-                ready.append(timer)
-        for _ in range(len(ready)):
-            handle = ready.popleft()
+                self._turns_now += 1
+            if self._turns_now > TURNS_MAX:
+                raise SimStalled(f"{TURNS_MAX} turns at {self.now_us} us")
+            now_us = self.now_us
+            while scheduled and scheduled[0][0] <= now_us:
+                timer = heapq.heappop(scheduled)[2]
+                timer.loop = None
+                if timer.is_cancelled:
+                    self.cancelled_count -= 1
+                else:
+                    ready.append(timer)
+            self._run_ready(len(ready))
+            if self._stopping:
+                return
+
+    def _run_ready(self, count: int) -> None:
+        popleft = self._ready.popleft
+        for _ in range(count):
+            handle = popleft()
             if handle.is_cancelled:
                 continue
-            if self._frozen is not None and handle.context.get(LIFE) is self._frozen:
+            context = handle.context
+            if self._frozen is not None and context.get(LIFE) is self._frozen:
                 self._held.append(handle)
                 continue
             try:
-                handle.context.run(handle.callback, *handle.args)
+                context.run(handle.callback, *handle.args)
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as error:
@@ -228,7 +239,8 @@ class SimLoop(asyncio.BaseEventLoop):
                 )
 
     def _forget_cancelled(self) -> None:
-        """Timers that were cancelled: those at the head, and all when they are most."""
+        """Timers that were cancelled, of which there are some: those at the head, and all when they are
+        most."""
         scheduled = self._scheduled
         if len(scheduled) > 100 and self.cancelled_count * 2 > len(scheduled):
             scheduled[:] = [timer for timer in scheduled if not timer[2].is_cancelled]

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 Note = Callable[..., None]
+HASHED_AT_ONCE = 500  # lines
 
 
 class Trace:
@@ -22,16 +23,29 @@ class Trace:
         self.tail: deque[str] = deque(maxlen=kept_count)
         self._now_us = now_us
         self._hash = hashlib.sha256()
+        self._unhashed: list[str] = []
 
     def note(self, actor: str, *words: object) -> None:
-        line = f"{self._now_us()} {actor} {' '.join(map(str, words))}"
-        self.count += 1
-        self.tail.append(line)
-        self._hash.update(line.encode() + b"\n")
+        self._add(f"{self._now_us()} {actor} {' '.join(map(str, words))}")
 
     def of(self, actor: str) -> Note:
         """A way to note that already knows whose line it is."""
-        return lambda *words: self.note(actor, *words)
+        now_us, add = self._now_us, self._add
+        return lambda *words: add(f"{now_us()} {actor} {' '.join(map(str, words))}")
+
+    def _add(self, line: str) -> None:
+        self.count += 1
+        self.tail.append(line)
+        self._unhashed.append(line)
+        if len(self._unhashed) >= HASHED_AT_ONCE:
+            self._hash_all()
+
+    def _hash_all(self) -> None:
+        self._unhashed.append("")  # each line ends
+        self._hash.update("\n".join(self._unhashed).encode())
+        self._unhashed.clear()
 
     def digest(self) -> str:
+        if self._unhashed:
+            self._hash_all()
         return self._hash.hexdigest()
