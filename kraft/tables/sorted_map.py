@@ -123,7 +123,7 @@ class SortedMap(_Chunks[K, V]):
             for a, b in zip(self._chunks, other._chunks, strict=True)
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     @classmethod
     def of(cls, entries: dict[K, V]) -> SortedMap[K, V]:
