@@ -1,7 +1,7 @@
 """ClusterClient: as SimClient, of a cluster: each request goes to whom it is for, as its metadata says now.
 
-A partition's leader, a group's coordinator, any broker for the rest. Nothing is remembered: what a client
-of Kafka's would learn from an error is asked anew each time.
+A partition's leader, a group's coordinator, any broker for the rest. Who that is, is remembered as Kafka's
+clients do: until an answer tells of an error, or none comes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from millrace.protocol.apis import API
+from millrace.protocol.error_scan import ErrorScan, error_scan
 from millrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from millrace.runtime.errors import Unavailable
@@ -22,6 +23,24 @@ from tests.sim.world import World
 
 LOOK_S = 2.0  # for an answer of metadata
 TRIES = 40  # for somebody to lead
+Subject = tuple[Any, ...]  # topic (its id or name) and partition, or a group; (): any broker
+
+
+def subject_of(key: int, request: Any) -> Subject:
+    """What a request is about: whoever leads or coordinates it is asked."""
+    name = API[key].name
+    if name == "Produce":
+        topic = request.topic_data[0]
+        return topic.topic_id, topic.partition_data[0].index
+    if name == "Fetch":
+        topic = request.topics[0]
+        return topic.topic_id, topic.partitions[0].partition
+    if name in ("ListOffsets", "DeleteRecords"):
+        topic = request.topics[0]
+        return topic.name, topic.partitions[0].partition_index
+    if name == "OffsetFetch":
+        return (request.groups[0].group_id,)
+    return (request.group_id,) if hasattr(request, "group_id") else ()
 
 
 class ClusterClient(SimClient):
@@ -36,6 +55,9 @@ class ClusterClient(SimClient):
         self._of = {node_id: SimClient(host, address, name) for node_id, address in addresses.items()}
         self._order = list(self._of)
         self._rand = world.rand.split(f"routes of {name}")
+        # By topic and partition, or group. `wire` does not look here: whoever has it judges answers itself.
+        self._known: dict[Subject, int] = {}
+        self._scans: dict[int, ErrorScan | None] = {}  # by API
 
     @property
     def connections_count(self) -> int:  # type: ignore[override]
@@ -44,33 +66,47 @@ class ClusterClient(SimClient):
     async def ask(
         self, key: int, request: Any, *, version: int | None = None, timeout_s: float = 30.0
     ) -> Any:
-        target = await self._target(key, request)
-        return await self._of[target].ask(key, request, version=version, timeout_s=timeout_s)
+        subject = subject_of(key, request)
+        target = await self._target(subject)
+        try:
+            answer = await self._of[target].ask(key, request, version=version, timeout_s=timeout_s)
+        except Unavailable:
+            self._known.pop(subject, None)
+            raise
+        if self._has_error(key, answer):
+            self._known.pop(subject, None)
+        return answer
+
+    def _has_error(self, key: int, answer: Any) -> bool:
+        if key not in self._scans:
+            self._scans[key] = error_scan(API[key].response_type)
+        scan, found = self._scans[key], list[int]()
+        if scan is not None:
+            scan(answer, found)
+        return bool(found)
 
     async def wire(self) -> Any:
         assert self.place is not None
         return await self._of[await self._leader(topic_id=self.place[0], index=self.place[1])].wire()
 
     def drop(self) -> None:
+        self._known.clear()
         for client in self._of.values():
             client.drop()
 
-    async def _target(self, key: int, request: Any) -> int:
-        name = API[key].name
-        if name == "Produce":
-            topic = request.topic_data[0]
-            return await self._leader(topic_id=topic.topic_id, index=topic.partition_data[0].index)
-        if name == "Fetch":
-            topic = request.topics[0]
-            return await self._leader(topic_id=topic.topic_id, index=topic.partitions[0].partition)
-        if name in ("ListOffsets", "DeleteRecords"):
-            topic = request.topics[0]
-            return await self._leader(name=topic.name, index=topic.partitions[0].partition_index)
-        if name == "OffsetFetch":
-            return await self._coordinator(request.groups[0].group_id)
-        if hasattr(request, "group_id"):
-            return await self._coordinator(request.group_id)
-        return self._any()
+    async def _target(self, subject: Subject) -> int:
+        if not subject:
+            return self._any()
+        if subject not in self._known:
+            self._known[subject] = (
+                await self._coordinator(subject[0]) if len(subject) == 1 else await self._leader_of(*subject)
+            )
+        return self._known[subject]
+
+    async def _leader_of(self, topic: bytes | str, index: int) -> int:
+        if isinstance(topic, str):
+            return await self._leader(name=topic, index=index)
+        return await self._leader(topic_id=topic, index=index)
 
     def _any(self) -> int:
         return self._order[self._rand.below(len(self._order))]
