@@ -195,7 +195,8 @@ class SimLoop(asyncio.BaseEventLoop):
         jumps to the next timer."""
         ready, scheduled = self._ready, self._scheduled
         while True:
-            if self.cancelled_count:
+            cancelled_count = self.cancelled_count
+            if cancelled_count and (scheduled[0][2].is_cancelled or 2 * cancelled_count > len(scheduled)):
                 self._forget_cancelled()
             if ready or self._stopping:
                 self._turns_now += 1
