@@ -24,8 +24,7 @@ Not here: what a request means (dispatch.py and the handlers), who may connect a
   * A frame is charged to the budget before it is begun; what is here of one that is not, or waits, is charged
     too (arrival.py). Without room the connection joins the line of that part of the budget and stops reading.
     At most FRAMES_PER_CHUNK frames are begun at once, or as many as take TURN_S (loop_share.py); with what is
-    left the connection is queued with all such (frame_queue.py), of which one goes on each iteration of the
-    loop, addresses by turns.
+    left the connection stands in line with all such (frame_queue.py), addresses by turns.
 """
 
 from __future__ import annotations
@@ -62,6 +61,7 @@ from millrace.broker.network.connection_machine import (
     ConnectionEvent,
     ConnectionMachine,
 )
+from millrace.broker.network.frame_queue import Standing
 from millrace.broker.network.loop_share import BRIEF_TURN_S, ITERATION_S, SMALL_TURN_BYTES, TURN_S
 from millrace.broker.network.loop_turns import LoopTurns
 from millrace.broker.network.memory import (
@@ -270,9 +270,9 @@ class Connection(asyncio.BufferedProtocol):
         share = self._parts.turns.share
         began_s = now_s = share.now_s()
         is_any = is_left = False
-        # Not behind those that are queued for their long turns.
+        # Not ahead of those that stand in line, but where that costs them next to nothing.
         is_late = not is_queued and share.spent_s >= ITERATION_S
-        may_begin = is_queued or (self._may_begin_late() if is_late else self._turn_s < TURN_S)
+        may_begin = is_queued or (self._may_begin_late() if is_late else self._may_begin_now())
         left = FRAMES_PER_CHUNK if may_begin else int(is_turn)
         turn_s = BRIEF_TURN_S if is_late else TURN_S
         while (
@@ -310,6 +310,16 @@ class Connection(asyncio.BufferedProtocol):
             self.end(self._splitter.fault)
         self._send()
         self._steer()
+
+    @property
+    def _standing(self) -> Standing:
+        if self._turn_s < 0:
+            return Standing.NEW
+        return Standing.SHORT if self._turn_s < TURN_S else Standing.LONG
+
+    def _may_begin_now(self) -> bool:
+        turn_s = self._turn_s
+        return turn_s < TURN_S and (0 <= turn_s < BRIEF_TURN_S or self._parts.turns.queue.is_empty)
 
     def _may_begin_late(self) -> bool:
         """Where others have taken this iteration of the loop: small requests alone of those whose last turn
@@ -449,8 +459,7 @@ class Connection(asyncio.BufferedProtocol):
             self._advance(is_turn=event is ROOM, is_queued=event is YIELDED)
             return
         if effect is YIELD or effect is PAUSE_AND_YIELD:
-            is_short = self._turn_s < TURN_S
-            self._parts.turns.queue.call_soon(self._on_yielded, self.info.peer_host, is_short=is_short)
+            self._parts.turns.queue.call_soon(self, self._on_yielded, self.info.peer_host, self._standing)
         if effect is NOTHING or effect is YIELD or self._transport.is_closing():
             return
         if effect is RESUME:
@@ -615,6 +624,7 @@ class Connection(asyncio.BufferedProtocol):
     def _take_no_more(self, event: ConnectionEvent) -> None:
         """It ends, or closes: what was not begun is dropped, and its memory given back."""
         self._take(event)
+        self._parts.turns.queue.forget(self)
         self._frames.clear()
         self._budget.forget(self)
         self._kept_bytes = 0

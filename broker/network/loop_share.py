@@ -1,12 +1,12 @@
 """How much connections may begin in one iteration of the loop.
 
 A frame's size says little of its work: 16 KB of a Fetch are half a millisecond or two. So a connection's turn
-ends when it has taken TURN_S. One whose turn ended so goes on in a line with all such (frame_queue.py), one
-of them an iteration, until a turn of it is shorter again; the others are served as soon as they are read
-from, until all have taken ITERATION_S: then only frames up to SMALL_TURN_BYTES, of those whose last turn was
-brief, in a turn that is to be brief again. Those that are not may take LATE_S together, behind which nobody
-is let in. A thousand connections that each ask for a millisecond's work at once would take a second of one
-iteration otherwise.
+ends when it has taken TURN_S. One whose turn ended so goes on in a line (frame_queue.py), until a turn of it
+is shorter again. The others are served as soon as they are read from, those whose last turn was not brief
+while nobody stands in that line, until all have taken ITERATION_S: then only frames up to SMALL_TURN_BYTES,
+of those whose last turn was brief, in a turn that is to be brief again. Those that are not may take LATE_S
+together, behind which nobody is let in. A thousand connections that each ask for a millisecond's work at once
+would take a second of one iteration otherwise.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A task's first step does what its handler does before it has to wait, in the iteration after the one in which
 its connection began it: three hundred connections that each begin one task take next to nothing of the first
 iteration, and all of the second. So a task begins while that has time left (loop_share.py), and otherwise
-takes its turn with the connections whose turns are long (frame_queue.py). Its later steps are counted, and
-not held back: what it waited for may be what others wait for.
+takes its turn among those that stand in line (frame_queue.py). Its later steps are counted, and not held
+back: what it waited for may be what others wait for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable
 from functools import partial
 from typing import Any, TypeVar
 
-from millrace.broker.network.frame_queue import FrameQueue
+from millrace.broker.network.frame_queue import FrameQueue, Standing
 from millrace.broker.network.loop_share import LoopShare
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ class LoopTurns:
     def __init__(self, now_s: Callable[[], float], defer: Callable[[Callable[[], None]], object]) -> None:
         """As LoopShare."""
         self.share = LoopShare(now_s, defer)
-        self.queue = FrameQueue()
+        self.queue = FrameQueue(now_s)
 
     def begin(self, steps: Coroutine[Any, Any, T], address: Hashable) -> Awaitable[T]:
         """What `steps` come to: the first is taken when there is time, each is counted. Cancelled before, it
@@ -47,10 +47,11 @@ class _InTurns(Awaitable[T]):
         share = turns.share
         if share.is_spent:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            turns.queue.call_soon(partial(_wake, turn), self._address, is_short=False)
+            turns.queue.call_soon(turn, partial(_wake, turn), self._address, Standing.TASK)
             try:
                 yield from turn
             except BaseException:
+                turns.queue.forget(turn)
                 steps.close()
                 raise
         error: BaseException | None = None
