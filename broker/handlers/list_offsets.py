@@ -231,8 +231,8 @@ class ListOffsets:
 
 class LookupPermit(Asker):
     """That of a few lookups, until the block is left, and for the rest of that iteration of the loop: an
-    ordinary one, and a slow one from where one takes long. So an iteration ends no more lookups than there are
-    permits for, however quick they are."""
+    ordinary one, and a slow one from where one takes long. So an iteration ends no more lookups than there
+    are permits for, however quick they are."""
 
     def __init__(self, permits: Semaphore, slow_permits: Semaphore, connection: ConnectionInfo) -> None:
         self._slow_permits = slow_permits
