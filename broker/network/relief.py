@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from millrace.broker.network.connection import Connection
@@ -30,6 +30,8 @@ from millrace.broker.network.pace import (
 
 FORCE_COMPLETE_S = 0.2
 LOOK_S = 0.1
+# Connections in one iteration of the loop; who holds something takes as long as so many others, 50 us.
+LOOKED_AT, HOLDER_WEIGHT = 5_000, 100
 WATCHED = 0.5
 
 
@@ -94,39 +96,64 @@ class Relief:
 
     def _on_filling(self) -> None:
         if self._look_timer is None:
-            self._look_timer = self._loop.call_later(0, self._look)
+            self._begin_look(0)
 
-    def _look(self) -> None:
-        """One look at all parts; the next one after LOOK_S, until there is enough of each."""
-        paces: dict[tuple[str, int], Pace] = {}
-        for name, part in self.looked_at.items():
-            holdings = self._replies(paces) if name == "replies" else self._arrivals(name, part, paces)
-            largest_bytes = max((holding.held_bytes for holding in holdings), default=0)
-            if part.used_bytes < part.limit_bytes or not (
-                part.is_short or part.used_bytes - largest_bytes >= part.limit_bytes
-            ):
-                continue  # nobody waits, and one alone may hold more than the limit
-            rest_s = READ_REST_S if name == "replies" else SEND_REST_S
-            endings = plan_endings(holdings, part.used_bytes, part.limit_bytes, rest_s)
-            if name != "replies":
-                self._pass_on(part, holdings)
-                ended = {holding.who for holding in endings}
-                endings += plan_slow_endings(
-                    [one for one in holdings if one.who not in ended], part.limit_bytes
-                )
-            for holding in endings:
-                self._end_slow(name, holding)
-        self._paces = paces
-        if not any(self._is_used_up(self.looked_at[name]) for name in ("small_arrivals", "large_arrivals")):
-            self._on_enough()
+    def _begin_look(self, pause_s: float) -> None:
+        self._look_timer = self._loop.call_later(pause_s, self._go_on, self._look())
+
+    def _go_on(self, look: Iterator[None]) -> None:
+        """The look's next part, and the others in iterations of the loop to come."""
+        for _ in look:
+            self._look_timer = self._loop.call_later(0, self._go_on, look)
+            return
         is_filled = any(
             part.used_bytes >= part.limit_bytes * WATCHED or part.is_short for part in self.looked_at.values()
         )
         if is_filled:
-            self._look_timer = self._loop.call_later(LOOK_S, self._look)
+            self._begin_look(LOOK_S)
         else:
             self._look_timer = None
             self._watch()
+
+    def _look(self) -> Iterator[None]:
+        """One look at all parts, with stops on the way; the next one after LOOK_S, until there is enough of
+        each."""
+        paces: dict[tuple[str, int], Pace] = {}
+        for name, part in self.looked_at.items():
+            holdings: list[Holding[Connection]] = []
+            looked = 0
+            for connection in list(self._connections.values()):
+                if name == "replies":
+                    holding = self._of_replies(connection, paces)
+                else:
+                    holding = self._of_arrivals(connection, name, part, paces)
+                looked += 1 if holding is None else HOLDER_WEIGHT
+                if holding is not None:
+                    holdings.append(holding)
+                if looked >= LOOKED_AT:
+                    looked = 0
+                    yield
+            self._decide(name, part, [one for one in holdings if self._holds(one.who, name)])
+            yield
+        self._paces = paces
+        if not any(self._is_used_up(self.looked_at[name]) for name in ("small_arrivals", "large_arrivals")):
+            self._on_enough()
+
+    def _decide(self, name: str, part: RequestMemory, holdings: list[Holding[Connection]]) -> None:
+        """Who is ended."""
+        largest_bytes = max((holding.held_bytes for holding in holdings), default=0)
+        if part.used_bytes < part.limit_bytes or not (
+            part.is_short or part.used_bytes - largest_bytes >= part.limit_bytes
+        ):
+            return  # nobody waits, and one alone may hold more than the limit
+        rest_s = READ_REST_S if name == "replies" else SEND_REST_S
+        endings = plan_endings(holdings, part.used_bytes, part.limit_bytes, rest_s)
+        if name != "replies":
+            self._pass_on(part, holdings)
+            ended = {holding.who for holding in endings}
+            endings += plan_slow_endings([one for one in holdings if one.who not in ended], part.limit_bytes)
+        for holding in endings:
+            self._end_slow(name, holding)
 
     def _pass_on(self, part: RequestMemory, holdings: list[Holding[Connection]]) -> None:
         """Who may overrun the part and is slow makes way for the next in line."""
@@ -168,38 +195,32 @@ class Relief:
         bytes_s = pace.see_held_up(now_s, done_bytes) if is_ours else pace.see(now_s, done_bytes, task)
         return Holding(connection, connection.info.peer_host, held_bytes, rest_bytes, bytes_s, pace.since_s)
 
-    def _arrivals(
-        self, name: str, part: RequestMemory, paces: dict[tuple[str, int], Pace]
-    ) -> list[Holding[Connection]]:
-        found = []
-        for connection in self._connections.values():
-            if connection.arrival.memory is part:
-                connection.receive_rest()
-            if connection.arrival.memory is part and connection.arrival.held_bytes:
-                if part.used_bytes >= part.limit_bytes:
-                    connection.force_complete()  # what waits for news may hold up whole frames behind it
-                rest_bytes, done_bytes, is_ours = connection.awaited()
-                held_bytes, task = connection.arrival.held_bytes, connection.frame_began_at
-                found.append(
-                    self._holding(
-                        paces,
-                        name,
-                        connection,
-                        held_bytes,
-                        rest_bytes,
-                        done_bytes,
-                        is_ours=is_ours,
-                        task=task,
-                    )
-                )
-        return found
+    def _holds(self, connection: Connection, name: str) -> bool:
+        """Still, where others came meanwhile."""
+        if name == "replies":
+            return connection.pinned_bytes > 0
+        return connection.arrival.memory is self.looked_at[name] and connection.arrival.held_bytes > 0
 
-    def _replies(self, paces: dict[tuple[str, int], Pace]) -> list[Holding[Connection]]:
-        found = []
-        for connection in self._connections.values():
-            if connection.pinned_bytes:
-                connection.charge_unsent()
-                held_bytes = connection.pinned_bytes
-                done_bytes = connection.acknowledged_bytes
-                found.append(self._holding(paces, "replies", connection, held_bytes, held_bytes, done_bytes))
-        return found
+    def _of_arrivals(
+        self, connection: Connection, name: str, part: RequestMemory, paces: dict[tuple[str, int], Pace]
+    ) -> Holding[Connection] | None:
+        if connection.arrival.memory is part:
+            connection.receive_rest()
+        if not self._holds(connection, name):
+            return None
+        if part.used_bytes >= part.limit_bytes:
+            connection.force_complete()  # what waits for news may hold up whole frames behind it
+        rest_bytes, done_bytes, is_ours = connection.awaited()
+        held_bytes, task = connection.arrival.held_bytes, connection.frame_began_at
+        return self._holding(
+            paces, name, connection, held_bytes, rest_bytes, done_bytes, is_ours=is_ours, task=task
+        )
+
+    def _of_replies(
+        self, connection: Connection, paces: dict[tuple[str, int], Pace]
+    ) -> Holding[Connection] | None:
+        if not connection.pinned_bytes:
+            return None
+        connection.charge_unsent()
+        held_bytes, done_bytes = connection.pinned_bytes, connection.acknowledged_bytes
+        return self._holding(paces, "replies", connection, held_bytes, held_bytes, done_bytes)

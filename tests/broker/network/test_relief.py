@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from millrace.broker.network.relief import HOLDER_WEIGHT, LOOKED_AT
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.messages.fetch import FetchResponse
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -103,6 +105,35 @@ def test_senders_that_wait_for_each_other_all_get_through() -> None:
             assert not shell.server.relief.ended_counts
             assert shell.memory.used_bytes == 0
             assert shell.memory.large_arrivals.overrunning_count == 0
+
+    asyncio.run(run())
+
+
+def test_a_look_at_a_crowd_is_taken_in_parts() -> None:
+    """Four hundred connections hold a part of a frame each, and together more than there is: an iteration of
+    the loop looks at few of them, and the look comes to its end."""
+
+    async def run() -> None:
+        async with Shell({BYTES: answer_small}, memory_bytes=64 * MIB) as shell:
+            relief, loop, holdings = shell.server.relief, asyncio.get_running_loop(), [0]
+            counts: list[int] = []
+            holding = relief._holding
+
+            def counted(*words: Any, **named: Any) -> Any:
+                holdings[0] += 1
+                return holding(*words, **named)
+
+            def look() -> None:
+                counts.append(holdings[0])
+                loop.call_soon(look)
+
+            relief._holding = counted  # type: ignore[method-assign]
+            look()
+            for _ in range(400):
+                begin_frame(await shell.client(), 60 * KIB, 20 * KIB)
+            await eventually(lambda: sum(relief.ended_counts.values()) >= 3)
+            assert max(after - before for before, after in pairwise(counts)) <= LOOKED_AT // HOLDER_WEIGHT
+            await eventually(lambda: not shell.memory.small_arrivals.is_short)
 
     asyncio.run(run())
 
