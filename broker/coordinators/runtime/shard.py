@@ -72,7 +72,7 @@ class ShardParts:
     cleanup_interval_ms: int
     memory: StateMemory
     on_failed: Callable[[BaseException], None]
-    yield_queue: YieldQueue  # for deletions of many records
+    yield_queue: YieldQueue  # for loads, and deletions of many records
 
 
 class ShardRuntime(Generic[M]):
@@ -110,7 +110,7 @@ class ShardRuntime(Generic[M]):
     async def load(self, partition: Partition, on_loaded: Callable[[ShardRuntime[M]], None]) -> None:
         """Read the log, call `on_loaded`, then serve those who wait. Raises what reads raise."""
         try:
-            read_bytes = await read_log(partition, self._apply)
+            read_bytes = await read_log(partition, self._apply, self._parts.yield_queue.yield_now)
         finally:
             if self.is_ended:
                 self._release_memory()

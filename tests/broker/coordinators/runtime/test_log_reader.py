@@ -3,10 +3,13 @@ more kinds."""
 
 from __future__ import annotations
 
+import asyncio
+from itertools import pairwise
+
 import pytest
 
 from millrace.broker.coordinators.groups.state_machine import GroupStateMachine
-from millrace.broker.coordinators.runtime.log_reader import read_log
+from millrace.broker.coordinators.runtime.log_reader import CHUNK_RECORDS, read_log
 from millrace.protocol.batch_build import build_batch, build_end_marker
 from millrace.protocol.batches import Codec
 from millrace.protocol.coordinator_records import OffsetCommitKey, OffsetCommitValue, encode_key, encode_value
@@ -61,6 +64,31 @@ def test_values_of_every_version_are_read(version: int) -> None:
         shard, read_bytes = await loaded(batch := build_batch([commit(1, version)]))
         assert shard.offsets.of_topic("g", "t")[0].offset == 1
         assert read_bytes == len(batch)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_a_log_of_small_batches_is_read_in_chunks(count: int) -> None:
+    """However few records a batch has, an iteration of the loop reads no more of them than a chunk."""
+
+    async def scenario() -> None:
+        fixture = await Fixture().start()
+        partition = await fixture.open()
+        for number in range(3 * CHUNK_RECORDS // count):
+            partition.append_own(build_batch([commit(number)] * count), 0, lambda _: None)
+        loop, records = asyncio.get_running_loop(), list[Record]()
+        counts: list[int] = []
+
+        def look() -> None:
+            counts.append(len(records))
+            loop.call_soon(look)
+
+        look()
+        await read_log(partition, records.append)
+        assert len(records) == 3 * CHUNK_RECORDS // count * count
+        counts.append(len(records))
+        assert max(after - before for before, after in pairwise(counts)) <= CHUNK_RECORDS
 
     run(scenario())
 
