@@ -6,11 +6,14 @@ Versions 0 to 5. No field is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from millrace.broker.coordinators.groups.coordinator import GroupCoordinator, GroupShard
 from millrace.broker.coordinators.groups.group import Group
+from millrace.broker.coordinators.groups.members import GroupState
 from millrace.broker.coordinators.runtime.deferred import DeferredResponse, Outcome, all_of, unchanged
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.error_codes import ErrorCode
@@ -21,7 +24,11 @@ CLASSIC = "classic"
 SHARDS_PER_CHUNK = 5
 STATES_PER_CHUNK = 5_000
 
-Part = tuple[int, list[ListedGroup]]  # one shard's: an error code, its groups
+GROUPS_PER_CHUNK = 1_000
+
+Seen = tuple[str, str | None, GroupState]  # of a group: its id, its protocol type, its state
+Part = tuple[int, list[Seen]]  # one shard's: an error code, its groups at one moment
+_seen: Callable[[Group], Seen] = attrgetter("group_id", "protocol_type", "state")  # 0.1 us: all in one go
 
 
 class ListGroups:
@@ -41,13 +48,8 @@ class ListGroups:
             return ListGroupsResponse()
 
         def act(shard: GroupShard) -> Outcome[Part]:
-            listed = [
-                _listed(group)
-                for group in shard.machine.groups.values()
-                if not states or group.state.value.lower() in states
-            ]
             deferred: DeferredResponse[Part] = DeferredResponse(unchanged, _refusal)
-            shard.when_durable(deferred, (ErrorCode.NONE, listed))
+            shard.when_durable(deferred, (ErrorCode.NONE, list(map(_seen, shard.machine.groups.values()))))
             return deferred.outcome()
 
         outcomes: list[Outcome[Part]] = []
@@ -56,12 +58,17 @@ class ListGroups:
         parts = await all_of(outcomes, context.work)
         # A partition that is led elsewhere by now is another broker's to list.
         code = next((code for code, _ in parts if code not in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR)), 0)
-        groups = [group for _, listed in parts for group in listed]
-        return ListGroupsResponse(error_code=int(code), groups=[] if code else groups)
+        if code:
+            return ListGroupsResponse(error_code=int(code))
+        groups: list[ListedGroup] = []
+        every = chain.from_iterable(seen for _, seen in parts)
+        async for some in in_chunks(every, GROUPS_PER_CHUNK, context.work):
+            groups += [_listed(*seen) for seen in some if not states or seen[2].value.lower() in states]
+        return ListGroupsResponse(groups=groups)
 
 
-def _listed(group: Group) -> ListedGroup:
-    return ListedGroup(group.group_id, group.protocol_type or "", group.state.value, CLASSIC)
+def _listed(group_id: str, protocol_type: str | None, state: GroupState) -> ListedGroup:
+    return ListedGroup(group_id, protocol_type or "", state.value, CLASSIC)
 
 
 def _refusal(code: int) -> Part:

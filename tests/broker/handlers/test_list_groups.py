@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from millrace.broker.handlers.list_groups import GROUPS_PER_CHUNK
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.list_groups import ListGroupsRequest
 from tests.broker.coordinators.build import GroupFixture, group_at, run
@@ -54,6 +57,27 @@ def test_filters() -> None:
         assert await names([], ["consumer"]) == []
         assert await names([], ["share", "nonsense"]) == []
         assert await names(["stable"], ["classic"]) == ["g"]
+
+    run(scenario())
+
+
+def test_groups_of_one_shard_are_listed_in_chunks() -> None:
+    """All names may belong to one partition: the loop goes on between any thousand of them."""
+    chunks = 8
+
+    async def scenario() -> None:
+        fixture = await GroupFixture().start()
+        await fixture.commit("first", {("t", 0): 1})
+        machine = await fixture.loaded()
+        for number in range(chunks * GROUPS_PER_CHUNK - 1):
+            machine._add_group(f"g{number}")
+        asked = fixture.later(16, 5, ListGroupsRequest())
+        iterations = 0
+        while not asked.done():
+            iterations += 1
+            await asyncio.sleep(0)
+        assert len((await asked).groups) == chunks * GROUPS_PER_CHUNK
+        assert iterations >= 2 * (chunks - 1)
 
     run(scenario())
 
