@@ -563,7 +563,7 @@ class Broker:
         offload = self._runtime.offload()
         self._endings.add("threads of codecs", offload.close)
         unpacking = Unpacking(offload, settings.memory.total_bytes, runtime.yield_queue)
-        budget = RequestBudget(settings.memory.requests_bytes, asyncio.get_running_loop().call_soon)
+        budget = RequestBudget(settings.client_requests_bytes, asyncio.get_running_loop().call_soon)
         listeners = Listeners(cache, listener_rules(settings), settings.listeners.advertised)
         return Parts(
             settings,

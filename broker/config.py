@@ -54,6 +54,8 @@ from millrace.wal.opening import OPENERS as WALS
 from millrace.wal.opening import kind_of
 
 UPLOAD_THRESHOLD_BYTES = 500_000_000
+# What a controller's listener has of connections, and of memory for requests, of a node that is a broker too.
+MEMBERS_PART = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,16 @@ class BrokerSettings:
     def serves_both(self) -> bool:
         """This process has listeners of both kinds: for clients, and for members of the quorum."""
         return self.is_broker and self.is_controller and not self.is_alone
+
+    @property
+    def member_requests_bytes(self) -> int:
+        """Memory of requests that a controller's listener has."""
+        return self.memory.requests_bytes // (MEMBERS_PART if self.serves_both else 1)
+
+    @property
+    def client_requests_bytes(self) -> int:
+        """Of clients' listeners: what is left."""
+        return self.memory.requests_bytes - (self.member_requests_bytes if self.serves_both else 0)
 
 
 @dataclass(frozen=True, slots=True)

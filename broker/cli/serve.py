@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from millrace.broker.cli import RunLoop
 from millrace.broker.cli.log_lines import LineFormatter
-from millrace.broker.config import BrokerSettings, Loaded, load
+from millrace.broker.config import MEMBERS_PART, BrokerSettings, Loaded, load
 from millrace.broker.errors import SettingsInvalid
 from millrace.broker.network.server import ServerSettings
 from millrace.broker.settings.addresses import Endpoint, join_host_port
@@ -39,8 +39,6 @@ log = logging.getLogger(__name__)
 DEFAULT_DATA_DIR = "./millrace-data"
 # twice the connections to a store, threads over a directory of objects, logs, the admin listener's
 OWN_FILES = 300
-# What a controller's listener has of the connections of a node that is a broker too.
-MEMBERS_PART = 4
 STOP_BROKEN_S = 60.0
 ABOUT = """\
 Run a node, broker and controller or one of the two, until a signal ends it (Ctrl-C or SIGTERM; a second one

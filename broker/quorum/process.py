@@ -163,7 +163,7 @@ class ControllerProcess:
     async def _serve(
         self, node: ControllerNode, transport: QuorumTransport, places: Sequence[BoundEndpoint]
     ) -> None:
-        budget = RequestBudget(self._settings.memory.requests_bytes, asyncio.get_running_loop().call_soon)
+        budget = RequestBudget(self._settings.member_requests_bytes, asyncio.get_running_loop().call_soon)
         server = controller_server(node, transport, budget, self._settings, self._runtime)
         # First the controller, while requests are answered still: who leads hands over.
         self._endings.add("controller listener", lambda: server.stop(DRAIN_MS))

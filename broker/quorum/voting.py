@@ -44,7 +44,7 @@ class VotingBroker(FollowingBroker):
         """Others need this voter while its broker still waits for what it is to be told."""
         settings, runtime = self._settings, self._runtime
         show_quorum(self._registry, node)
-        budget = RequestBudget(settings.memory.requests_bytes, asyncio.get_running_loop().call_soon)
+        budget = RequestBudget(settings.member_requests_bytes, asyncio.get_running_loop().call_soon)
         server = controller_server(node, transport, budget, settings, runtime)
         patient = self._patient(stores.plain, "metadata at start")
         self._empty_reason = await look_into_bucket(node, patient)

@@ -203,6 +203,17 @@ def test_members_of_a_quorum_have_a_part_of_the_connections() -> None:
     assert clients.files_max == clients.total_max == 3 * members.total_max
 
 
+def test_members_of_a_quorum_have_a_part_of_the_memory_for_requests() -> None:
+    """Of a node that serves clients, too: both together have what queued.max.request.bytes says."""
+    alone = load({}, data_dir="/d", machine_bytes=1 << 30).settings
+    both = replace(alone, quorum=replace(alone.quorum, is_dynamic=True))
+    whole_bytes = alone.memory.requests_bytes
+    assert alone.client_requests_bytes == whole_bytes
+    assert both.client_requests_bytes + both.member_requests_bytes == whole_bytes
+    assert both.member_requests_bytes == whole_bytes // 4
+    assert replace(both, is_broker=False).member_requests_bytes == whole_bytes
+
+
 def test_it_does_not_run_without_assertions() -> None:
     """-O and PYTHONOPTIMIZE are refused with code 2."""
     for found in (millrace("--version", flags=("-O",)), millrace("--version", env={"PYTHONOPTIMIZE": "1"})):
