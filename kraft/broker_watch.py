@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from millrace.kraft.commands.brokers import decide_fence_brokers
 from millrace.kraft.commands.cut_off import rescuer_of
 from millrace.kraft.commands.decision import Decision
+from millrace.kraft.commands.failovers import untried
 from millrace.kraft.commands.leaders import Settled, decide_settle, decide_settle_yielding
 from millrace.kraft.commands.refusals import refuse_whole
 from millrace.kraft.commands.table import Command
@@ -253,6 +254,4 @@ def _say_failovers(before: Failovers, head: MetadataImage) -> None:
 
 def _is_to_be_asked(failover: Failover, head: MetadataImage) -> bool:
     """Whether there is a broker left that has not said that it cannot recover the log."""
-    return bool(failover.reason) and any(
-        not broker.is_fenced and broker.epoch not in failover.unable for broker in head.brokers
-    )
+    return bool(failover.reason) and untried(head, failover) is not None

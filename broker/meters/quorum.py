@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from millrace.broker.quorum.duties import LeaderDuties
+from millrace.kraft.commands.failovers import waiting_count
 from millrace.kraft.node import ControllerNode
-from millrace.kraft.tables.failovers import NOBODY
 from millrace.runtime.metrics import Registry
 
 
@@ -29,12 +29,12 @@ def show_quorum(registry: Registry, node: ControllerNode) -> None:
     registry.gauge(
         "millrace_failovers_running",
         "Brokers that are gone whose write-ahead log another one recovers",
-        lambda: sum(1 for one in node.publisher.image.failovers if one.by_node != NOBODY),
+        lambda: len(node.publisher.image.failovers) - waiting_count(node.publisher.image),
     )
     registry.gauge(
         "millrace_failovers_waiting",
         "Brokers that are gone whose write-ahead log nobody can recover: their partitions wait",
-        lambda: sum(1 for one in node.publisher.image.failovers if one.by_node == NOBODY),
+        lambda: waiting_count(node.publisher.image),
     )
 
 

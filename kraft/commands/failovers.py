@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from millrace.kraft.commands.decision import Decision, check_broker
 from millrace.kraft.image.image import MetadataImage
-from millrace.kraft.tables.brokers import registration_record
+from millrace.kraft.tables.brokers import Broker, registration_record
 from millrace.kraft.tables.failovers import NOBODY, Failover
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -73,6 +73,18 @@ def decide_end_failover(image: MetadataImage, request: EndFailoverRequest) -> De
         raise KafkaError(ErrorCode.INVALID_RECORD_STATE, text)
     decision.records.append(EndFailoverRecord(request.node_id))
     return decision
+
+
+def untried(image: MetadataImage, failover: Failover) -> Broker | None:
+    """A broker that is there and has not said that it cannot recover the log: it is asked, or will be in a
+    moment."""
+    found = (one for one in image.brokers if one.is_usable and one.epoch not in failover.unable)
+    return next(found, None)
+
+
+def waiting_count(image: MetadataImage) -> int:
+    """Of how many brokers that are gone nobody who is there can recover the log."""
+    return sum(1 for one in image.failovers if one.by_node == NOBODY and untried(image, one) is None)
 
 
 def is_at_work(image: MetadataImage, failover: Failover) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from millrace.kraft.commands.decision import Decision
-from millrace.kraft.commands.failovers import is_at_work
+from millrace.kraft.commands.failovers import is_at_work, untried
 from millrace.kraft.commands.leaders import leader_change
 from millrace.kraft.commands.owed_ranges import is_of_data, lost_record, owed_of_partition
 from millrace.kraft.commands.takers import LOOKED_PER_CHUNK, count_led, takers_of
@@ -135,10 +135,10 @@ class Election:
             return f"Broker {holder} starts, or its partitions go to others in a moment: nothing is given up."
         if is_at_work(self._image, failover):
             return f"Broker {failover.by_node} recovers the write-ahead log of broker {holder}: wait for it."
-        for broker in self._image.brokers:
-            if broker.is_usable and broker.epoch not in failover.unable:
-                who = f"Broker {broker.broker_id} is asked next for the write-ahead log of broker {holder}"
-                return f"{who}: wait for it."
+        following = untried(self._image, failover)
+        if following is not None:
+            who = f"Broker {following.broker_id} is asked next for the write-ahead log of broker {holder}"
+            return f"{who}: wait for it."
         return "" if self._load else "No broker is there to lead."
 
     def _lose(self, owed: OwedRange) -> str:
