@@ -2,9 +2,10 @@
 
     python -m tests.live.chaos --minutes 10 [--seed 7] [--log object] [--faults nodes]
 
-One node at a time, so that a majority of the controllers stays. Half of the time goes to faults of the
-network between nodes, and between them and the bucket (network_chaos.py). What clients were told is compared
-with what is there at the end (history.py). Exit code 1 where that is not so.
+One node at a time, so that a majority of the controllers stays. A third of the time goes to faults of the
+network between nodes, and between them and the bucket (network_chaos.py), and a third to an operator whose
+brokers die meanwhile (operator_chaos.py). What clients were told is compared with what is there at the end
+(history.py). Exit code 1 where that is not so.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.live import LiveBroker, network_chaos
+from tests.live import LiveBroker, network_chaos, operator_chaos
 from tests.live.client import Client
 from tests.live.cluster import LiveCombined
 from tests.live.test_brokers import leaders
@@ -102,7 +103,7 @@ def run(folder: Path, seconds: float, seed: int, log: str, settings: dict[str, s
     return f"{count} records acknowledged, longest send {max(traffic.told.send_s):.1f} s; {done}"
 
 
-FAULTS = {"nodes": run, "network": network_chaos.run}
+FAULTS = {"nodes": run, "network": network_chaos.run, "operators": operator_chaos.run}
 
 
 def main() -> int:
@@ -113,7 +114,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", choices=sorted(LOGS), default="", help="of this kind alone")
     parser.add_argument(
-        "--faults", choices=sorted(FAULTS), default="", help="of nodes or of their network (for root) alone"
+        "--faults",
+        choices=sorted(FAULTS),
+        default="",
+        help="of nodes, of their network (for root) or of operators alone",
     )
     parser.add_argument("--keep", type=Path, help="a folder for data and logs of nodes, which stays")
     given = parser.parse_args()
