@@ -2,10 +2,11 @@
 at a time.
 
 What is proposed while a group is being written waits and makes the next group: one batch, one sync, however
-many commands. Not here: decisions of the quorum (kraft/raft/core.py), meaning of records (controller.py), the
-network: `send` is given messages and whoever runs it calls `step`. Kept true: nothing is sent or called
-committed before it is durable; groups are written in order, never two at once; an error that is not a full
-disk ends the loop and is told to `on_failed`, once.
+many commands. So do a leader's batches that come meanwhile: one sync, however many. Not here: decisions of
+the quorum (kraft/raft/core.py), meaning of records (controller.py), the network: `send` is given messages and
+whoever runs it calls `step`. Kept true: nothing is sent or called committed before it is durable; groups are
+written in order, never two at once; an error that is not a full disk ends the loop and is told to
+`on_failed`, once.
 """
 
 from __future__ import annotations
@@ -342,13 +343,13 @@ class Driver:
     async def _persist(self, group: Sequence[Entry]) -> bool:
         """Makes a group durable. False when there was no room for it, and nothing of it, or of what came
         after it, remains: a follower asks for it again later."""
-        batch, end = await self._encode(group), group[-1].end
+        batches, end = await self._encode(group), group[-1].end
         try:
-            await self.reserve.at_need(partial(self._store.append, batch, end))
+            await self.reserve.at_need(partial(self._store.append_all, batches, end))
         except DiskFull as error:
             if self.raft.is_alone and self.raft.is_opening_epoch:
                 raise
-            log.error("no room for %d bytes of metadata: %s", len(batch), in_words(error))
+            log.error("no room for %d bytes of metadata: %s", sum(map(len, batches)), in_words(error))
             self.raft.drop_unstable()
             self._machine_or_fail().on_dropped(self.raft.log.end, LogFull(self.reserve.path))
             return False
@@ -357,16 +358,17 @@ class Driver:
         self.raft.on_persisted(group)
         return True
 
-    async def _encode(self, group: Sequence[Entry]) -> bytes:
+    async def _encode(self, group: Sequence[Entry]) -> list[bytes]:
+        """Its batches: a leader's as they came, else one."""
         first = group[0]
         if isinstance(first.payload, LeaderChange):
-            return encode_leader_change(first.payload, first.base, first.epoch, self._clock.wall_ms())
+            return [encode_leader_change(first.payload, first.base, first.epoch, self._clock.wall_ms())]
         if isinstance(first.payload, VotersChange):
-            return encode_voters_change(first.payload, first.base, first.epoch, self._clock.wall_ms())
+            return [encode_voters_change(first.payload, first.base, first.epoch, self._clock.wall_ms())]
         if isinstance(first.payload, bytes):
-            return first.payload
+            return [entry.payload for entry in group]
         steps = encode_batch_yielding([entry.payload for entry in group], first.base, first.epoch)
-        return await run_yielding(steps)
+        return [await run_yielding(steps)]
 
     def _machine_or_fail(self) -> StateMachine:
         assert self._machine is not None, "not started"
@@ -380,19 +382,31 @@ def entry_of(batch: StoredBatch) -> Entry:
 
 
 def groups(entries: Sequence[Entry], bytes_max: int) -> list[list[Entry]]:
-    """Entries that may share a batch: proposals of one epoch, so many bytes. A control record, or a leader's
-    batch, stands alone."""
+    """Entries that may share a sync, so many bytes: proposals of one epoch, which share a batch; or a
+    leader's batches. A control record of this node's own stands alone."""
     found: list[list[Entry]] = []
     size_bytes = 0
     for entry in entries:
-        is_proposal = isinstance(entry.payload, Proposal)
-        more_bytes = entry.payload.size_bytes if isinstance(entry.payload, Proposal) else bytes_max
+        more_bytes = size_of(entry, bytes_max)
         last = found[-1][-1] if found else None
-        may_join = last is not None and isinstance(last.payload, Proposal) and last.epoch == entry.epoch
-        if is_proposal and may_join and size_bytes + more_bytes <= bytes_max:
+        if last is not None and may_join(last, entry) and size_bytes + more_bytes <= bytes_max:
             found[-1].append(entry)
             size_bytes += more_bytes
         else:
             found.append([entry])
             size_bytes = more_bytes
     return found
+
+
+def size_of(entry: Entry, bytes_max: int) -> int:
+    """`bytes_max` where nothing may join it."""
+    if isinstance(entry.payload, Proposal):
+        return entry.payload.size_bytes
+    return len(entry.payload) if isinstance(entry.payload, bytes) else bytes_max
+
+
+def may_join(last: Entry, entry: Entry) -> bool:
+    if isinstance(entry.payload, bytes):
+        return isinstance(last.payload, bytes)
+    are_proposals = isinstance(last.payload, Proposal) and isinstance(entry.payload, Proposal)
+    return are_proposals and last.epoch == entry.epoch

@@ -24,7 +24,7 @@ import logging
 import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import field
 from typing import Any, Final, Protocol
 
@@ -295,8 +295,12 @@ class LogStore:
     # Writing.
 
     async def append(self, batch: bytes, end: int) -> None:
-        """Adds one batch that ends before offset `end`. Durable on return. DiskFull: nothing was added, and
-        it may be tried again once there is room."""
+        """As `append_all`, of one batch."""
+        await self.append_all([batch], end)
+
+    async def append_all(self, batches: Sequence[bytes], end: int) -> None:
+        """Adds batches that follow one another, and end before offset `end`, with one sync. Durable on
+        return. DiskFull: nothing was added, and it may be tried again once there is room."""
         if self._is_roll_due or (
             self._open_file.size_bytes and self._open_file.size_bytes >= self._segment_bytes
         ):
@@ -304,20 +308,23 @@ class LogStore:
                 await self._roll()
         size_bytes = self._open_file.size_bytes
         try:
-            await self._open_file.append([batch])
+            await self._open_file.append(batches)
             await self._open_file.sync()
         except DiskFull:
             async with self._files:
                 await self._undo(size_bytes)
             raise
-        self._segments[-1].note(self.end, size_bytes)
-        self._keep_recent(batch)
+        for batch in batches:
+            stored = StoredBatch.of(batch)
+            self._segments[-1].note(stored.base, size_bytes)
+            self._keep_recent(stored)
+            size_bytes += len(batch)
+            self.size_bytes += len(batch)
         self._segments[-1].end = self.end = end
-        self.size_bytes += len(batch)
 
-    def _keep_recent(self, batch: bytes) -> None:
-        self._recent.append(StoredBatch.of(batch))
-        self._recent_bytes += len(batch)
+    def _keep_recent(self, batch: StoredBatch) -> None:
+        self._recent.append(batch)
+        self._recent_bytes += len(batch.data)
         while self._recent_bytes > RECENT_BYTES_MAX:
             self._recent_bytes -= len(self._recent.popleft().data)
 

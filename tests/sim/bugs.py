@@ -380,7 +380,7 @@ BUGS = {
         "the metadata log is not synced",
         10,
         LogStore,
-        "append",
+        "append_all",
         do.syncs_nothing,
         ("metadata-lost", "stream-fell", "lost-topic", "producer-id-again", "start-failed: LogCorrupt"),
     ),

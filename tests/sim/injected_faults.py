@@ -94,11 +94,11 @@ def confirms_when_begun(old: Any) -> Any:
 
 
 def syncs_nothing(old: Any) -> Any:
-    async def append(self: LogStore, batch: bytes, end: int) -> None:
+    async def append_all(self: LogStore, batches: Sequence[bytes], end: int) -> None:
         self._open_file.sync = _nothing  # type: ignore[method-assign]
-        await old(self, batch, end)
+        await old(self, batches, end)
 
-    return append
+    return append_all
 
 
 async def _nothing() -> None:

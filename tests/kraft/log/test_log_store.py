@@ -53,6 +53,23 @@ def test_what_was_appended_is_read_again() -> None:
     run(main())
 
 
+def test_batches_that_were_appended_together_are_read_one_by_one() -> None:
+    """From any of them on, before and after a power cut."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        store, _ = await opened(disk)
+        await store.append(batch(0), 1)
+        await store.append_all([batch(1, count=2), batch(3, size=100_000), batch(4, epoch=2)], 5)
+        whole_bytes = store.size_bytes
+        store, seen = await opened(disk.restart(drop))
+        assert (seen, store.end, store.size_bytes) == ([0, 1, 3, 4], 5, whole_bytes)
+        for base in (0, 1, 3, 4):
+            assert (await store.read(base, 5, 1 << 20))[0].data[:8] == base.to_bytes(8, "big")
+
+    run(main())
+
+
 def test_what_a_killed_process_had_not_synced_is_durable_once_it_was_read() -> None:
     """A batch that was appended and not synced is found by the next process, which acts on it: a power cut
     may not take it then, nor leave it torn before a batch that is whole."""

@@ -79,6 +79,29 @@ def test_a_command_of_any_node_holds_in_its_own_image() -> None:
     run_simulation(with_members(work))
 
 
+def test_a_node_with_a_slow_disk_writes_what_has_come_meanwhile_at_once() -> None:
+    """Each command was a batch and a sync of who leads; one that takes a second for a sync is not a second
+    behind for each, and answers commands as soon as two of them are over."""
+
+    async def work(members: Members) -> None:
+        observer, leader = members.all[OBSERVER], await members.leader()
+        await observer.transport.channel.send(registration())
+        loop = asyncio.get_running_loop()
+
+        async def slow() -> None:
+            await asyncio.sleep(1.0)
+
+        observer.node.driver.before_commit = slow
+        for number in range(40):
+            await create(leader, f"t{number}")
+        began_s = loop.time()
+        await create(observer, "last")
+        assert observer.node.publisher.image.topics.by_name("t39") is not None
+        assert loop.time() - began_s < 4.0
+
+    run_simulation(with_members(work))
+
+
 def test_a_command_waits_for_somebody_to_lead() -> None:
     """And is decided once."""
 

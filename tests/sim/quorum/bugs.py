@@ -151,7 +151,7 @@ BUGS = {
     "not-synced": Bug(
         "a follower acknowledges before the sync",
         LogStore,
-        "append",
+        "append_all",
         do.appends_without_a_sync,
         "acknowledged-before-durable",
     ),

@@ -89,7 +89,7 @@ def believes_the_leaders_end(old: Old) -> Old:
 
 
 def appends_without_a_sync(old: Old) -> Old:
-    async def append(self: Any, batch: bytes, end: int) -> None:
+    async def append_all(self: Any, batches: Any, end: int) -> None:
         file = self._open_file
 
         async def nothing() -> None:
@@ -97,11 +97,11 @@ def appends_without_a_sync(old: Old) -> Old:
 
         file.sync = nothing
         try:
-            await old(self, batch, end)
+            await old(self, batches, end)
         finally:
             del file.sync
 
-    return append
+    return append_all
 
 
 def sends_whatever_it_holds(old: Old) -> Old:
