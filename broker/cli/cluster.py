@@ -305,9 +305,10 @@ async def lose(client: ClusterClient, view: ClusterView, given: argparse.Namespa
     for (topic, index), others in held_too.items():
         if others:
             print(
-                f"millrace: {topic}:{index} stays as it is: the write-ahead log of broker "
-                f"{', '.join(map(str, others))}, which is gone too, would be given up with it; "
-                "kafka-leader-election.sh --election-type unclean gives up both",
+                f"millrace: {topic}:{index} stays as it is, for what the write-ahead log of broker "
+                f"{', '.join(map(str, others))} holds, which is gone too, could be given up with it; "
+                "kafka-leader-election.sh --election-type unclean gives it up: first what the broker that "
+                "led it holds, and once it is led what others owe",
                 file=sys.stderr,
             )
     given_up = await give_up(client, [one for one, others in held_too.items() if not others])
