@@ -27,13 +27,25 @@ _LENGTH = Struct(">i")
 class FrameSplitter:
     """Cuts one connection's bytes into frames. `bytes_max` may be changed between calls (it rises on
     authentication). A frame below `bytes_min` is refused where its length is read: nothing costs as much for
-    as few bytes as frames of nothing."""
+    as few bytes as frames of nothing. No more than `count_max` frames are cut at once; what is fed behind
+    them is `rest`."""
 
-    __slots__ = ("_bytes_min", "_frame", "_prefix", "bytes_max", "fault", "pending_bytes")
+    __slots__ = (
+        "_bytes_min",
+        "_count_max",
+        "_frame",
+        "_prefix",
+        "bytes_max",
+        "fault",
+        "pending_bytes",
+        "rest",
+    )
 
-    def __init__(self, bytes_max: int, bytes_min: int = 0) -> None:
+    def __init__(self, bytes_max: int, bytes_min: int = 0, count_max: int = 1 << 31) -> None:
         self.bytes_max = bytes_max
         self._bytes_min = bytes_min
+        self._count_max = count_max
+        self.rest: Buffer = b""  # not cut yet; of what was fed, until somebody puts a copy here
         self.pending_bytes = 0  # length of the frame of which a part is here; 0 between frames
         self._prefix = b""  # fewer than 4 bytes of a length
         self._frame = bytearray()  # the part that is here
@@ -48,10 +60,23 @@ class FrameSplitter:
         """The frames that `data` completes, in order. Behind them may be a length out of bounds (`fault`);
         WireError where nothing is before it."""
         frames: list[Buffer] = []
+        if self.rest:
+            data, self.rest = b"".join((self.rest, data)), b""
         view = memoryview(data)
         pos = self._gather(view, frames) if self.pending_bytes or self._prefix else 0
-        end = len(view)
+        return self._cut(view, pos, frames)
+
+    def go_on(self) -> list[Buffer]:
+        """As `feed`: the next frames of `rest`."""
+        view, self.rest = memoryview(self.rest), b""
+        return self._cut(view, 0, [])
+
+    def _cut(self, view: memoryview, pos: int, frames: list[Buffer]) -> list[Buffer]:
+        end, count_max = len(view), self._count_max
         while end - pos >= 4:
+            if len(frames) >= count_max:
+                self.rest = view[pos:]
+                return frames
             length = _LENGTH.unpack_from(view, pos)[0]
             if not self._is_within(length):
                 if frames:

@@ -90,6 +90,8 @@ from millrace.runtime.scheduling.yield_queue import YieldQueue
 log = logging.getLogger(__name__)
 IN_FLIGHT_MAX = 64
 FRAMES_PER_CHUNK = 32
+# A read holds twenty thousand of the smallest frames. Kept true: where no frame is cut, none is to be cut.
+FRAMES_CUT_AT_ONCE = 64
 # Above it a client is told from one that reads; below it what a transport holds is seen by the sweep alone.
 WRITE_HIGH_BYTES = 64 << 10
 WRITE_LOW_BYTES = 16 << 10
@@ -141,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         self._budget = parts.budget
         self._receiver = parts.receiver
         self.get_buffer = parts.receiver.lend  # type: ignore[method-assign]  # asked before each read: no step between
-        self._splitter = FrameSplitter(parts.request_bytes_max, REQUEST_HEADER_BYTES_MIN)
+        self._splitter = FrameSplitter(parts.request_bytes_max, REQUEST_HEADER_BYTES_MIN, FRAMES_CUT_AT_ONCE)
         self._frames: deque[Buffer] = deque()  # cut, not begun
         self._exchanges: deque[Exchange] = deque()  # begun, reply not sent
         self._ready: list[Buffer] = []  # replies, encoded, not yet with the transport
@@ -150,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         self._part, self._charge_bytes = BRIEF, 0  # what the frame that is begun was charged to; how much
         self._key = -1  # of the frame that is next
         self._turn_s = -1.0  # what its last turn took; it had none yet
-        self._kept_bytes = 0  # of `_frames`, in memory of their own
+        self._kept_bytes = 0  # of `_frames` and what is not cut yet, in memory of their own
         self.arrival = Arrival(parts.budget, self, self._unread)
         self.received_bytes = 0  # in its life
         self.pinned_bytes = 0  # charged for what waits in the transport
@@ -260,8 +262,24 @@ class Connection(asyncio.BufferedProtocol):
             if isinstance(frame, memoryview) and frame.obj is memory:
                 frames[place] = bytes(frame)
             kept_bytes += len(frame)
+        splitter = self._splitter
+        if splitter.rest:
+            splitter.rest = bytes(splitter.rest)
+            kept_bytes += len(splitter.rest)
         self._kept_bytes = kept_bytes
         self._settle_arrival()
+
+    def _cut_more(self) -> None:
+        """All that was cut is begun."""
+        splitter = self._splitter
+        uncut_bytes = len(splitter.rest)
+        try:
+            frames = [bytes(frame) for frame in splitter.go_on()]
+        except WireError:
+            frames = []  # `fault` says what is wrong, and ends it
+        self._frames.extend(frames)
+        if self._kept_bytes:
+            self._kept_bytes += sum(map(len, frames)) + len(splitter.rest) - uncut_bytes
 
     def _advance(self, is_turn: bool = False, *, is_queued: bool = False) -> None:
         """Begins what may be begun, sends what is ready, and reads on or stops reading. `is_queued`: its turn
@@ -288,7 +306,10 @@ class Connection(asyncio.BufferedProtocol):
                 break
             is_turn, is_any = False, True
             left -= 1
-            if self._begin(frames.popleft()):
+            frame = frames.popleft()
+            if self._splitter.rest and not frames:
+                self._cut_more()
+            if self._begin(frame):
                 self._collect()
                 if self._ready_bytes >= GATHERED_BYTES:
                     self._write()  # here, so that a slow reader is known before more is begun for it
@@ -626,6 +647,7 @@ class Connection(asyncio.BufferedProtocol):
         self._take(event)
         self._parts.turns.queue.forget(self)
         self._frames.clear()
+        self._splitter.rest = b""
         self._budget.forget(self)
         self._kept_bytes = 0
         self.arrival.release()

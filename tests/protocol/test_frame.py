@@ -28,6 +28,37 @@ def test_any_cut_gives_the_same_frames(frames: list[bytes], cuts: list[int]) -> 
     assert splitter.pending_bytes == 0
 
 
+@given(
+    st.lists(st.binary(max_size=40), max_size=12),
+    st.lists(st.integers(0, 300), max_size=4),
+    st.integers(1, 5),
+)
+def test_few_frames_are_cut_at_once(frames: list[bytes], cuts: list[int], count_max: int) -> None:
+    """What lies behind them waits, also where more is fed before it is asked for."""
+    stream = framed(*frames)
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    splitter, found = FrameSplitter(100, count_max=count_max), []
+    for start, end in pairwise(edges):
+        cut = splitter.feed(stream[start:end])
+        assert len(cut) <= count_max + 1  # the one that the chunk before began
+        found += map(bytes, cut)
+        splitter.rest = bytes(splitter.rest)
+    while splitter.rest:
+        cut = splitter.go_on()
+        assert 0 < len(cut) <= count_max
+        found += map(bytes, cut)
+    assert found == frames
+    assert splitter.pending_bytes == 0
+
+
+def test_a_length_out_of_bounds_is_met_in_the_rest() -> None:
+    splitter = FrameSplitter(100, count_max=2)
+    assert len(splitter.feed(framed(b"a", b"b") + (101).to_bytes(4, "big"))) == 2
+    with pytest.raises(WireError):
+        splitter.go_on()
+    assert "101" in splitter.fault
+
+
 def test_byte_by_byte() -> None:
     """One byte at a time is enough, also through the length itself."""
     stream = framed(b"", b"a", b"bcd" * 20)
