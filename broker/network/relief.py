@@ -15,6 +15,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 
 from millrace.broker.network.connection import Connection
 from millrace.broker.network.memory import RequestBudget, RequestMemory
@@ -29,6 +30,7 @@ from millrace.broker.network.pace import (
 )
 
 FORCE_COMPLETE_S = 0.2
+COMPLETED_AT_ONCE = 1_000  # connections that are looked at for delayed operations
 LOOK_S = 0.1
 # Connections in one iteration of the loop; who holds something takes as long as so many others, 50 us.
 LOOKED_AT, HOLDER_WEIGHT = 5_000, 100
@@ -79,14 +81,21 @@ class Relief:
         if part not in self._completions:
             self._completions[part] = self._loop.call_later(0, self._force_complete, part)
 
-    def _force_complete(self, part: int) -> None:
-        """Again after a while, as long as somebody waits: what was answered is asked for anew."""
-        if self._budget.of_frames[part].is_short:
-            for connection in list(self._connections.values()):
-                connection.force_complete_charged(part)
-            self._completions[part] = self._loop.call_later(FORCE_COMPLETE_S, self._force_complete, part)
-        else:
+    def _force_complete(self, part: int, rest: Iterator[Connection] | None = None) -> None:
+        """Some connections an iteration of the loop. Again after a while, as long as somebody waits: what was
+        answered is asked for anew."""
+        if not self._budget.of_frames[part].is_short:
             del self._completions[part]
+            return
+        rest = iter(list(self._connections.values())) if rest is None else rest
+        some = list(islice(rest, COMPLETED_AT_ONCE))
+        for connection in some:
+            connection.force_complete_charged(part)
+        if len(some) == COMPLETED_AT_ONCE:
+            again = self._loop.call_later(0, self._force_complete, part, rest)
+        else:
+            again = self._loop.call_later(FORCE_COMPLETE_S, self._force_complete, part)
+        self._completions[part] = again
 
     # Peers that are slow
 

@@ -19,7 +19,7 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from millrace.broker.network.connection import Connection, ConnectionParts
@@ -41,6 +41,7 @@ from millrace.runtime.scheduling.yield_queue import YieldQueue
 log = logging.getLogger(__name__)
 SWEEP_MAX_S = 5.0
 SWEEPS_PER_BOUND = 4
+SWEPT_AT_ONCE = 2_000  # connections, at one or two microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,10 +274,16 @@ class Server:
         period_s = min(SWEEP_MAX_S, idle_s / SWEEPS_PER_BOUND) if idle_s > 0 else SWEEP_MAX_S
         self._sweep_timer = self._loop.call_later(period_s, self._sweep)
 
-    def _sweep(self) -> None:
+    def _sweep(self, rest: Iterator[Connection] | None = None) -> None:
+        """A part of them, and the others in iterations of the loop to come."""
+        rest = iter(list(self._connections.values())) if rest is None else rest
+        swept_count = 0
         now_s = self._loop.time()
         idle_s = self._settings.idle_ms / 1000
-        for connection in list(self._connections.values()):
+        for connection in itertools.islice(rest, SWEPT_AT_ONCE):
+            swept_count += 1
+            if connection.info.id not in self._connections:
+                continue
             if connection.charge_unsent():
                 connection.is_active = True
             if connection.is_forsaken:
@@ -286,4 +293,7 @@ class Server:
                 connection.quiet_since_s = now_s
             elif idle_s > 0 and now_s - connection.quiet_since_s >= idle_s:
                 connection.abort()
-        self._schedule_sweep()
+        if swept_count == SWEPT_AT_ONCE:
+            self._sweep_timer = self._loop.call_later(0, self._sweep, rest)
+        else:
+            self._schedule_sweep()

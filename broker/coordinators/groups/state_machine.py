@@ -74,6 +74,7 @@ from millrace.protocol.records import Record
 # UNKNOWN_SERVER_ERROR, as Kafka does above max.message.bytes.
 GROUP_RECORD_BYTES_MAX = 8 << 20
 EXPIRED_PER_CHUNK = 1000  # looked at by retention
+RESTORED_PER_CHUNK = 500  # two milliseconds
 # What is never refused for memory: text beside an offset that is there, and an assignment of each member that
 # was let in.
 TEXT_ALWAYS_MAX = 64
@@ -165,17 +166,15 @@ class GroupStateMachine:
             grown_bytes += stored_bytes(value)
         self._charge(group_id, grown_bytes)
 
-    def on_loaded(self, now: Now) -> Decision:
-        for group_id, value in self.stored.items():
-            group = self._add_group(group_id)
-            restore_group(group, value, now.tick_ms)
-            self._recharge(group)
-        for group_id in self.offsets.groups():
-            if group_id not in self.groups:
-                self._add_group(group_id)
-        return Decision(
-            timers=[(group_id, group.next_deadline_ms()) for group_id, group in self.groups.items()]
-        )
+    def on_loaded(self, now: Now) -> Iterator[Decision]:
+        group_ids = iter(dict.fromkeys((*self.stored, *self.offsets.groups())))
+        while some := list(islice(group_ids, RESTORED_PER_CHUNK)):
+            for group_id in some:
+                group, value = self._add_group(group_id), self.stored.get(group_id)
+                if value is not None:
+                    restore_group(group, value, now.tick_ms)
+                    self._recharge(group)
+            yield Decision(timers=[(one, self.groups[one].next_deadline_ms()) for one in some])
 
     def abort(self, code: int) -> list[Reply]:
         """Of members that wait for others of their group; the groups end."""

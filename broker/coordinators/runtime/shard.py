@@ -111,6 +111,13 @@ class ShardRuntime(Generic[M]):
         """Read the log, call `on_loaded`, then serve those who wait. Raises what reads raise."""
         try:
             read_bytes = await read_log(partition, self._apply, self._parts.yield_queue.yield_now)
+            for decision in self.machine.on_loaded(self.now()):
+                for key, due_ms in decision.timers:
+                    if due_ms < NEVER_MS:
+                        self._timers.set(key, due_ms)
+                await self._parts.yield_queue.yield_now()
+                if self.is_ended:
+                    break
         finally:
             if self.is_ended:
                 self._release_memory()
@@ -133,9 +140,7 @@ class ShardRuntime(Generic[M]):
             read_bytes,
             self._loop.call_soon,
         )
-        now = self.now()
-        self._cleanup_ms = now.tick_ms + parts.cleanup_interval_ms
-        self.carry_out(self.machine.on_loaded(now))
+        self._cleanup_ms = self.now().tick_ms + parts.cleanup_interval_ms
         self._arm_timer()
         on_loaded(self)
         self._rewriter.begin_if_due()

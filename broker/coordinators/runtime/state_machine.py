@@ -116,8 +116,9 @@ class StateMachine(Protocol):
         (unknown_records.py)."""
         ...
 
-    def on_loaded(self, now: Now) -> Decision:
-        """The log was applied to its end."""
+    def on_loaded(self, now: Now) -> Iterator[Decision]:
+        """The log was applied to its end. Timers alone; a step takes some milliseconds at most, and nothing
+        else is asked before the last one."""
         ...
 
     def on_timer(self, key: str, now: Now) -> Decision:

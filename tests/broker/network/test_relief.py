@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.network.relief import HOLDER_WEIGHT, LOOKED_AT
+from millrace.broker.network import relief
+from millrace.broker.network.relief import COMPLETED_AT_ONCE, HOLDER_WEIGHT, LOOKED_AT
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.messages.fetch import FetchResponse
 from millrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -154,9 +155,13 @@ def test_a_slow_sender_stays_while_nobody_waits() -> None:
     asyncio.run(run())
 
 
-def test_what_is_done_behind_one_that_waits_gives_back_its_memory() -> None:
+@pytest.mark.parametrize("completed_at_once", [1, COMPLETED_AT_ONCE])
+def test_what_is_done_behind_one_that_waits_gives_back_its_memory(
+    completed_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A Produce that was answered behind a request that waits cannot be sent; others that produce do not wait
-    for that."""
+    for that, however many connections are looked at before."""
+    monkeypatch.setattr(relief, "COMPLETED_AT_ONCE", completed_at_once)
 
     async def run() -> None:
         beaten: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from millrace.broker.network import server
+from millrace.broker.network.connection import Connection
 from millrace.broker.network.connection_log import LINES_MAX, PERIOD_S, ConnectionLog, describe_greeting
 from millrace.broker.network.memory import RequestBudget
-from millrace.broker.network.server import Server, ServerSettings, bind_all
+from millrace.broker.network.server import SWEPT_AT_ONCE, Server, ServerSettings, bind_all
 from millrace.broker.requests.dispatch import Dispatcher
 from millrace.broker.requests.request import RequestContext
 from millrace.broker.settings.addresses import Endpoint
@@ -191,11 +193,22 @@ def test_connections_from_one_address_are_bounded() -> None:
     asyncio.run(run(ServerSettings(connections=exceptions), 3))
 
 
-def test_idle_connections_are_swept() -> None:
+@pytest.mark.parametrize("swept_at_once", [1, SWEPT_AT_ONCE])
+def test_idle_connections_are_swept(swept_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A quiet connection is closed after connections.max.idle.ms; one that talks, and one with a request in
-    flight, stay."""
+    flight, stay. Thousands are looked at over several iterations of the loop."""
+    monkeypatch.setattr(server, "SWEPT_AT_ONCE", swept_at_once)
+    looks: list[int] = []
+    monkeypatch.setattr(Connection, "is_forsaken", property(lambda self: bool(looks.append(self.info.id))))
+    most = [0]
 
     async def run() -> None:
+        def look() -> None:
+            most[0] = max(most[0], len(looks))
+            looks.clear()
+            asyncio.get_running_loop().call_soon(look)
+
+        look()
         parked: list[asyncio.Future[Any]] = []
 
         def park(context: RequestContext, request: Any) -> asyncio.Future[Any]:
@@ -216,6 +229,7 @@ def test_idle_connections_are_swept() -> None:
             await waiting.receive(BYTES, 2)
 
     asyncio.run(run())
+    assert most[0] == min(swept_at_once, 3)
 
 
 def test_idle_time_may_be_without_bound() -> None:

@@ -213,7 +213,8 @@ def reloaded(log: list[Record], settings: CoordinatorSettings, new_id: Any, now:
     shard = GroupStateMachine(settings, new_id)
     for record in log:
         assert shard.apply(record)
-    shard.on_loaded(now)
+    for _ in shard.on_loaded(now):
+        pass
     return shard
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 
 import asyncio
 
-from millrace.broker.coordinators.groups.state_machine import EXPIRED_PER_CHUNK, GroupStateMachine
+from millrace.broker.coordinators.groups.config import CoordinatorSettings
+from millrace.broker.coordinators.groups.offsets import CommittedOffset
+from millrace.broker.coordinators.groups.state_machine import (
+    EXPIRED_PER_CHUNK,
+    RESTORED_PER_CHUNK,
+    GroupStateMachine,
+    Position,
+)
+from millrace.broker.coordinators.runtime.state_machine import Now
 from millrace.broker.handlers.delete_groups import OFFSETS_PER_CHUNK
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -25,6 +33,7 @@ PLACES = {("w", partition): partition for partition in range(WIDE)}
 HOT_ONLY = {
     "test_the_offsets_of_a_wide_group_expire_over_many_turns": "reads nothing",
     "test_a_member_that_loses_its_place_meanwhile": "reads nothing",
+    "test_groups_are_restored_a_few_at_a_time": "reads nothing",
     "test_a_topic_that_is_made_again_meanwhile_keeps_its_offsets": "reads nothing",
 }
 
@@ -247,3 +256,19 @@ def test_a_topic_that_is_made_again_meanwhile_keeps_its_offsets() -> None:
         assert await fixture.fetch_offsets("h") == {("t", 0): 1}
 
     run(scenario())
+
+
+def test_groups_are_restored_a_few_at_a_time() -> None:
+    """Of a log that names thousands: others have the loop between two steps, and each group has its timer."""
+    source, now = GroupStateMachine(CoordinatorSettings(), str), Now(0, 0)
+    count = 3 * RESTORED_PER_CHUNK - 1
+    log = []
+    for number in range(count):
+        position = Position("t", 0, CommittedOffset(number, 0, "", 0))
+        log += source.commit(f"group {number}", [position], now).records
+    loaded = GroupStateMachine(CoordinatorSettings(), str)
+    assert all(map(loaded.apply, log))
+    steps = [decision.timers for decision in loaded.on_loaded(now)]
+    assert max(map(len, steps)) <= RESTORED_PER_CHUNK
+    assert sorted(name for timers in steps for name, _ in timers) == sorted(source.groups)
+    assert loaded.groups.keys() == source.groups.keys()

@@ -100,10 +100,10 @@ class Counters:
         self._charges.add(self._memory.restored, size_bytes * ((name in self.totals) - (before is not None)))
         return True
 
-    def on_loaded(self, now: Now) -> Decision:
+    def on_loaded(self, now: Now) -> Iterator[Decision]:
         self.durable = dict(self.totals)
         self._deadlines = dict.fromkeys(self.totals, now.tick_ms + IDLE_MS)
-        return Decision(timers=list(self._deadlines.items()))
+        yield Decision(timers=list(self._deadlines.items()))
 
     def on_timer(self, key: str, now: Now) -> Decision:
         decision = Decision()

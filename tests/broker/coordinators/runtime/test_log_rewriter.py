@@ -179,7 +179,8 @@ class Rig:
         while not reading.done():
             await asyncio.sleep(0)
             fixture.world.wal.confirm()
-        shard.on_loaded(Now(0, 0))
+        for _ in shard.on_loaded(Now(0, 0)):
+            pass
         return Rig(fixture, partition, reading.result(), shard)
 
     def commit(self, group_id: str, partition: int, value: int) -> None:
