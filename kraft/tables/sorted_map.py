@@ -95,9 +95,7 @@ class _Chunks(Generic[K, V]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Chunks):
             return NotImplemented
-        return self._count == other._count and all(
-            a == b for a, b in zip(self.items(), other.items(), strict=True)
-        )
+        return self._count == other._count and list(self.items()) == list(other.items())
 
     __hash__ = None  # type: ignore[assignment]
 
