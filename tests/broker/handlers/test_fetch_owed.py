@@ -12,6 +12,7 @@ from millrace.s3stream.objects.format import Entry
 from tests.broker.broker_fixture import BrokerFixture, parts_of
 from tests.broker.handlers.test_fetch import begin, filled, offsets
 from tests.broker.partitions.build import run
+from tests.patience import PATIENCE_S
 from tests.s3stream.build import World
 from tests.s3stream.test_sealed_streams import NodeCatalog
 
@@ -56,10 +57,11 @@ def test_who_waits_for_an_owner_holds_nobody_up() -> None:
             begin(fixture, {("owed", 0): 0}, max_wait_ms=1) for _ in range(REMOTE_READS_IN_FLIGHT)
         ]
         await asyncio.sleep(0.01)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             parts = parts_of(await fixture.fetch({("cold", 0): 0}))
         assert offsets(parts["cold", 0]) == [0, 2, 4, 6, 8]
         assert silent.count == REMOTE_READS_IN_FLIGHT
+        assert not any(one.done() for one in waiting)
         for one in waiting:
             one.cancel()
 

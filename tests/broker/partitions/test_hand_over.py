@@ -117,7 +117,7 @@ def test_it_goes_while_producers_wait_for_room() -> None:
         waiting = old.engine.wait_for_room(old.engine.room_bytes + 1)
         await old.settle()
         assert not waiting.done()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await partition.close(is_sealing=True)
             assert all(not one.is_open for one in pair.old.catalog.streams.values())
             new.engine.owed_reads.reader = FromOwner(pair, old.engine)
@@ -165,7 +165,7 @@ def test_a_broker_that_is_gone_is_waited_for_in_nobodys_place(
         fixture.publish(BrokerRegistrationChangeRecord(OTHER, OTHER, fenced=1))
         opening = [fixture.directory.get(owed, number) for number in range(count)]
         await eventually(lambda: len(fixture.directory._streams_changed) == count)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await fixture.partition("other")
         assert fixture.opener.opened == [(other, 0, 0)]
         (told,) = [one.getMessage() for one in caplog.records if "wait for the write-ahead" in one.message]
@@ -204,7 +204,7 @@ def test_it_comes_back_while_the_store_takes_nothing() -> None:
             stream.owed.clear()
             stream.start = stream.end
         fixture.move("a", 0, NODE)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             partition = await fixture.partition("a")
         assert (partition.log_start_offset, partition.high_watermark) == (1, 1)
         await Fixture.produce(fixture, partition, batch(1))
