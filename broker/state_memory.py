@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
+from millrace.broker.client_network import network_of
+
 HOLDER_FACTOR = 3
 GROWTH_FACTOR = 6
 # Producers' states that stay in memory take at most this part; beyond it those that wrote longest ago go to
@@ -31,7 +33,7 @@ RESTORED = ""
 
 
 class Holder:
-    """Who holds states: a client's address."""
+    """Who holds states: clients at an address, or a site of IPv6 (client_network.py)."""
 
     __slots__ = ("__weakref__", "held_bytes", "name")
 
@@ -67,8 +69,9 @@ class StateMemory:
     def __repr__(self) -> str:
         return f"{self.used_bytes} of {self.limit_bytes} bytes"
 
-    def holder(self, name: str) -> Holder:
-        """The one of that name."""
+    def holder(self, address: str) -> Holder:
+        """Whom a client at that address is."""
+        name = network_of(address)
         found = self._holders.get(name)
         if found is None:
             found = self._holders[name] = Holder(name)

@@ -398,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
         self._take(NO_MEMORY)
         is_reading = memory is self._budget.replies
         is_known = self._is_good_reader() if is_reading else self.received_bytes >= KNOWN_BYTES
-        memory.wait(self, self._on_room, self.info.peer_host, is_known=is_known)
+        memory.wait(self, self._on_room, self.info.network, is_known=is_known)
 
     def _is_good_reader(self) -> bool:
         """It has had answers of some size, and all of them have reached it."""
@@ -480,7 +480,7 @@ class Connection(asyncio.BufferedProtocol):
             self._advance(is_turn=event is ROOM, is_queued=event is YIELDED)
             return
         if effect is YIELD or effect is PAUSE_AND_YIELD:
-            self._parts.turns.queue.call_soon(self, self._on_yielded, self.info.peer_host, self._standing)
+            self._parts.turns.queue.call_soon(self, self._on_yielded, self.info.network, self._standing)
         if effect is NOTHING or effect is YIELD or self._transport.is_closing():
             return
         if effect is RESUME:

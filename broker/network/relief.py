@@ -202,7 +202,7 @@ class Relief:
             pace = Pace(now_s, done_bytes, task)
         paces[key] = pace
         bytes_s = pace.see_held_up(now_s, done_bytes) if is_ours else pace.see(now_s, done_bytes, task)
-        return Holding(connection, connection.info.peer_host, held_bytes, rest_bytes, bytes_s, pace.since_s)
+        return Holding(connection, connection.info.network, held_bytes, rest_bytes, bytes_s, pace.since_s)
 
     def _holds(self, connection: Connection, name: str) -> bool:
         """Still, where others came meanwhile."""

@@ -301,7 +301,7 @@ class Dispatcher:
                 if not asyncio.isfuture(outcome):
                     assert asyncio.iscoroutine(outcome), outcome
                     exchange.is_barrier = route.is_late_barrier
-                    outcome = self._begin_in_turns(outcome, connection.peer_host)
+                    outcome = self._begin_in_turns(outcome, connection.network)
                     outcome = self._start_task(encoded(exchange, outcome))
                 exchange.is_pending = True
             exchange.outcome = outcome

@@ -30,6 +30,7 @@ from dataclasses import field
 from enum import Enum
 from typing import Any, Final, Protocol
 
+from millrace.broker.client_network import network_of
 from millrace.broker.requests.sequence_gaps import SequenceGaps
 from millrace.broker.requests.work import RequestWork
 from millrace.protocol.dataclass import dataclass
@@ -80,9 +81,14 @@ class ConnectionInfo:
     )  # by what their handlers gave back
 
     @property
+    def network(self) -> str:
+        """Whose share its requests count against."""
+        return network_of(self.peer_host)
+
+    @property
     def owner(self) -> Owner:
-        """Of permits that connections share, by their clients' addresses."""
-        return Owner(self.id, self.peer_host)
+        """Of permits that connections share, by their clients' networks."""
+        return Owner(self.id, self.network)
 
 
 @dataclass(slots=True)
