@@ -62,8 +62,13 @@ class FrameSplitter:
         frames: list[Buffer] = []
         if self.rest:
             data, self.rest = b"".join((self.rest, data)), b""
-        view = memoryview(data)
-        pos = self._gather(view, frames) if self.pending_bytes or self._prefix else 0
+        view, pos = memoryview(data), 0
+        if self.pending_bytes or self._prefix:
+            pos = self._gather(view, frames)
+        elif len(view) > 4:  # one frame, mostly
+            length = _LENGTH.unpack_from(view)[0]
+            if length == len(view) - 4 and self._bytes_min <= length <= self.bytes_max:
+                return [view[4:]]
         return self._cut(view, pos, frames)
 
     def go_on(self) -> list[Buffer]:

@@ -262,10 +262,9 @@ class Connection(asyncio.BufferedProtocol):
             if isinstance(frame, memoryview) and frame.obj is memory:
                 frames[place] = bytes(frame)
             kept_bytes += len(frame)
-        splitter = self._splitter
-        if splitter.rest:
-            splitter.rest = bytes(splitter.rest)
-            kept_bytes += len(splitter.rest)
+        if rest := self._splitter.rest:
+            self._splitter.rest = bytes(rest)
+            kept_bytes += len(rest)
         self._kept_bytes = kept_bytes
         self._settle_arrival()
 
@@ -288,11 +287,13 @@ class Connection(asyncio.BufferedProtocol):
         share = self._parts.turns.share
         began_s = now_s = share.now_s()
         is_any = is_left = False
-        # Not ahead of those that stand in line, but where that costs them next to nothing.
-        is_late = not is_queued and share.spent_s >= ITERATION_S
-        may_begin = is_queued or (self._may_begin_late() if is_late else self._may_begin_now())
-        left = FRAMES_PER_CHUNK if may_begin else int(is_turn)
-        turn_s = BRIEF_TURN_S if is_late else TURN_S
+        is_late, turn_s, left = False, TURN_S, FRAMES_PER_CHUNK
+        if not is_queued:
+            if share.spent_s >= ITERATION_S:
+                is_late, turn_s = True, BRIEF_TURN_S
+                left = FRAMES_PER_CHUNK if self._may_begin_late() else int(is_turn)
+            elif not 0 <= self._turn_s < BRIEF_TURN_S and not self._may_begin_now():
+                left = int(is_turn)
         while (
             frames
             and machine.state <= EXECUTING
@@ -307,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
             is_turn, is_any = False, True
             left -= 1
             frame = frames.popleft()
-            if self._splitter.rest and not frames:
+            if not frames and self._splitter.rest:
                 self._cut_more()
             if self._begin(frame):
                 self._collect()
@@ -324,8 +325,8 @@ class Connection(asyncio.BufferedProtocol):
             self._take(FRAMES_LEFT)
         is_here = self._splitter.received_bytes or self.arrival.held_bytes
         if (
-            is_here and machine.state < DRAINING and not (frames and not self._kept_bytes)
-        ):  # else they are kept first
+            is_here and machine.state < DRAINING and (self._kept_bytes or not frames)
+        ):  # or they are kept first
             self._settle_arrival(is_turn)
         if self._splitter.fault and not frames:
             self.end(self._splitter.fault)
@@ -339,8 +340,8 @@ class Connection(asyncio.BufferedProtocol):
         return Standing.SHORT if self._turn_s < TURN_S else Standing.LONG
 
     def _may_begin_now(self) -> bool:
-        turn_s = self._turn_s
-        return turn_s < TURN_S and (0 <= turn_s < BRIEF_TURN_S or self._parts.turns.queue.is_empty)
+        """Its last turn was not brief, so that it goes behind those that stand in line."""
+        return self._turn_s < TURN_S and self._parts.turns.queue.is_empty
 
     def _may_begin_late(self) -> bool:
         """Where others have taken this iteration of the loop: small requests alone of those whose last turn
