@@ -53,6 +53,11 @@ class Slow:
         self.now_s += TURN_S / 4 if request.member_id == "short" else 0.0
         return HeartbeatResponse()
 
+    def note_each_iteration(self, rounds: list[int]) -> None:
+        """How many were begun that are not quick, in each iteration of the loop from now on."""
+        rounds.append(sum(one != "quick" for one in self.begun))
+        asyncio.get_running_loop().call_soon(self.note_each_iteration, rounds)
+
 
 def beat(member_id: str) -> HeartbeatRequest:
     return HeartbeatRequest("g", 1, member_id)
@@ -70,16 +75,10 @@ def test_a_connection_whose_requests_take_long_begins_one_an_iteration() -> None
     rounds: list[int] = []
 
     async def run() -> None:
-        loop = asyncio.get_running_loop()
-
-        def look() -> None:
-            rounds.append(slow.begun.count("slow"))
-            loop.call_soon(look)
-
         async with Shell({HEARTBEAT: slow.handle}, step_clock=slow.clock) as shell:
             client, other = await shell.client(), await shell.client()
             client.writer.write(b"".join(client.frame(HEARTBEAT, 4, beat("slow")) for _ in range(20)))
-            look()
+            slow.note_each_iteration(rounds)
             await answers(client, 5)
             other.send(HEARTBEAT, 4, beat("quick"))
             await answers(other, 1)
@@ -123,18 +122,12 @@ def test_short_turns_are_no_leave_for_long_ones(ahead: list[str]) -> None:
     rounds: list[int] = []
 
     async def run() -> None:
-        loop = asyncio.get_running_loop()
-
-        def look() -> None:
-            rounds.append(slow.begun.count("slow"))
-            loop.call_soon(look)
-
         async with Shell({HEARTBEAT: slow.handle}, step_clock=slow.clock) as shell:
             clients = [await shell.client() for _ in range(100)]
             for client in clients:
                 client.send(HEARTBEAT, 4, beat("quick"))
                 await answers(client, 1)
-            look()
+            slow.note_each_iteration(rounds)
             for client in clients:
                 frames = [client.frame(HEARTBEAT, 4, beat(name)) for name in (*ahead, "slow")]
                 client.writer.write(b"".join(frames))
@@ -153,18 +146,12 @@ def test_short_turns_of_many_connections_fill_an_iteration_too() -> None:
     rounds: list[int] = []
 
     async def run() -> None:
-        loop = asyncio.get_running_loop()
-
-        def look() -> None:
-            rounds.append(len(slow.begun))
-            loop.call_soon(look)
-
         async with Shell({HEARTBEAT: slow.handle}, step_clock=slow.clock) as shell:
             clients = [await shell.client() for _ in range(100)]
             for client in clients:
                 client.send(HEARTBEAT, 4, beat("short"))
                 await answers(client, 1)
-            look()
+            slow.note_each_iteration(rounds)
             for client in clients:
                 client.send(HEARTBEAT, 4, beat("short"))
             for client in clients:

@@ -56,6 +56,15 @@ async def append(fixture: Fixture, partition: Partition, sequence: int) -> int:
     return (await fixture.produce(partition, data)).base_offset
 
 
+async def led(pair: Pair) -> tuple[Fixture, Fixture, Partition]:
+    """Both leaders, and the earlier one's partition, of five records."""
+    old, new = await Fixture(pair.old).start(), await Fixture(pair.new).start()
+    partition = await old.open()
+    for sequence in range(5):
+        await append(old, partition, sequence)
+    return old, new, partition
+
+
 def test_it_goes_on_without_the_store() -> None:
     """Sequences go on where they were, a batch that is sent again is known, a gap is refused; the log start
     is as it was; small states are read from the owner's memory alone, and written to the next leader's
@@ -63,10 +72,7 @@ def test_it_goes_on_without_the_store() -> None:
 
     async def scenario() -> None:
         pair = Pair()
-        old, new = await Fixture(pair.old).start(), await Fixture(pair.new).start()
-        partition = await old.open()
-        for sequence in range(5):
-            await append(old, partition, sequence)
+        old, new, partition = await led(pair)
         assert await old.engine.upload_all(60_000)
         for sequence in range(5, 12):
             await append(old, partition, sequence)
@@ -109,10 +115,7 @@ def test_it_goes_while_producers_wait_for_room() -> None:
 
     async def scenario() -> None:
         pair = Pair()
-        old, new = await Fixture(pair.old).start(), await Fixture(pair.new).start()
-        partition = await old.open()
-        for sequence in range(5):
-            await append(old, partition, sequence)
+        old, new, partition = await led(pair)
         pair.away()
         waiting = old.engine.wait_for_room(old.engine.room_bytes + 1)
         await old.settle()
