@@ -50,7 +50,7 @@ from millrace.kraft.log.snapshot import NO_VOTERS, snapshot_parts
 from millrace.kraft.raft.voters import VoterSet
 from millrace.protocol.batches import BatchHeader
 from millrace.runtime.clock import Clock
-from millrace.runtime.errors import Exhausted, Fenced, Unavailable
+from millrace.runtime.errors import Closed, Exhausted, Fenced, Unavailable
 from millrace.runtime.objectstore import (
     ObjectMissing,
     ObjectStore,
@@ -149,8 +149,7 @@ class MetadataBackup:
         self.pieces_put = 0
         self.snapshots_put = 0
         self.bytes_put = 0
-        # Follows no image any more. Behind the end of `run`, where the node goes on.
-        self.close = publisher.subscribe(lambda delta, image: self._on_image(image))
+        self._unsubscribe = publisher.subscribe(lambda delta, image: self._on_image(image))
         if self.is_behind:
             self._sample()
 
@@ -176,8 +175,8 @@ class MetadataBackup:
 
     async def reach_committed(self, *, is_urgent: bool = True) -> None:
         """Returns when all that is committed now is in the bucket: a restore from it alone finds it.
-        Cancelling gives up the wait alone. Raises what `run` ended with. Not urgent: it goes with what is put
-        for others, or by age."""
+        Cancelling gives up the wait alone. Raises what `run` ended with, Closed. Not urgent: it goes with
+        what is put for others, or by age."""
         target = self._publisher.image.offset
         if not self.is_on or self.saved_end >= target:
             return
@@ -216,15 +215,24 @@ class MetadataBackup:
                     self._snapshotting.result()
                     self._snapshotting = None
         except Exception as error:
-            self._failure = error
-            for _, reached in self._waiting:
-                if not reached.done():
-                    reached.set_exception(error)
+            self._fail(error)
             raise
         finally:
             if self._snapshotting is not None:
                 self._snapshotting.cancel()
                 await asyncio.gather(self._snapshotting, return_exceptions=True)
+
+    def close(self) -> None:
+        """Follows no image any more, and tells who waits Closed. Behind the end of `run`, where the node goes
+        on."""
+        self._unsubscribe()
+        self._fail(Closed("the metadata backup"))
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        for _, reached in self._waiting:
+            if not reached.done():
+                reached.set_exception(error)
 
     async def finish(self, timeout_ms: int) -> None:
         """Puts what is left, within the bound; the next start goes on where this one ended. Nothing once

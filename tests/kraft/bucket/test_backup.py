@@ -26,7 +26,7 @@ from millrace.kraft.image.voter_records import encode_voters_change
 from millrace.kraft.log.log_store import SnapshotId
 from millrace.kraft.raft.voters import DYNAMIC, Endpoint, Voter, VotersChange, VoterSet
 from millrace.runtime.disk import Buffer
-from millrace.runtime.errors import Fenced
+from millrace.runtime.errors import Closed, Fenced
 from millrace.runtime.objectstore import ObjectMissing, PreconditionFailed, StoreContradicts
 from millrace.runtime.objectstore.rounds import ROUNDS_MAX
 from tests.kraft.bucket.build import BackedUp, Bucket, Refusing
@@ -127,6 +127,26 @@ def test_a_store_that_is_away_makes_everything_wait() -> None:
         up.bucket.is_away = False
         await waiting
         assert up.backup.blocked_reason == ""
+        await up.stop()
+
+    run_simulation(lambda loop: main())
+
+
+def test_who_waits_while_it_is_ended_is_told() -> None:
+    """As where a leader's term is over: what it would have put, the next one puts."""
+
+    async def main() -> None:
+        up = await BackedUp().start()
+        up.bucket.is_away = True
+        await up.create("one")
+        waiting = asyncio.ensure_future(up.backup.reach_committed())
+        await asyncio.sleep(0.1)
+        up.task.cancel()
+        await asyncio.wait([up.task])
+        up.backup.close()
+        for wait in (waiting, up.backup.reach_committed()):
+            with pytest.raises(Closed):
+                await asyncio.wait_for(wait, PATIENCE_S)
         await up.stop()
 
     run_simulation(lambda loop: main())
