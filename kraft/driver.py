@@ -184,8 +184,8 @@ class Driver:
         self._denied_by = message.source if is_denied else NOBODY
 
     def tick(self) -> None:
-        self.raft.tick()
-        self._wake.set()
+        if self.raft.tick() or not self.reserve.is_held:
+            self._wake.set()
 
     async def close(self) -> None:
         """Writes what was proposed, then stops. Idempotent."""

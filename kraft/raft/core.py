@@ -294,7 +294,9 @@ class Raft:
             self._stands_from = self.now + ticks
             self.resign()
 
-    def tick(self) -> None:
+    def tick(self) -> bool:
+        """Whether `ready` has anything to tell that it had not before: most ticks of a quorum at rest change
+        nothing."""
         self.now += 1
         role = self.role
         if isinstance(role, Leader):
@@ -309,6 +311,7 @@ class Raft:
                 role.fetching_since = self.now
         elif isinstance(role, Prospective | Candidate):
             self._resend_votes(role)
+        return bool(self._messages) or self.role is not role
 
     def step(self, message: Message) -> None:
         assert message.target == self.node_id, message
