@@ -93,7 +93,9 @@ class BlockFile(Protocol):
         is the read's failure, None where it went well."""
         ...
 
-    def read_at(self, position: int, length: int) -> Awaitable[bytes]: ...
+    def read_at(self, position: int, length: int) -> Awaitable[bytes | memoryview]:
+        """Exactly so many bytes; where they are many, a view of memory that nobody else has."""
+        ...
 
     async def resize(self, size_bytes: int) -> None:
         """Grows with reserved blocks that read as zeros, or cuts; durable on return. A device keeps its

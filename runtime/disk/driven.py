@@ -42,7 +42,7 @@ class DrivenBlockFile(ABC):
         self._closing = False
         self._calls: dict[asyncio.Future[Any], None] = {}  # under way off the loop
 
-    async def read_at(self, position: int, length: int) -> bytes:
+    async def read_at(self, position: int, length: int) -> bytes | memoryview:
         return await self._off_loop(read_block, self._descriptor, position, length)
 
     async def resize(self, size_bytes: int) -> None:

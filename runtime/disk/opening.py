@@ -29,6 +29,7 @@ OpenFd = Callable[[str, int, int], int]
 _O_DIRECT = getattr(os, "O_DIRECT", 0)
 _O_DSYNC = getattr(os, "O_DSYNC", getattr(os, "O_SYNC", 0))
 _LOCK_WAIT_S = 1.0
+VIEWED_BYTES_MIN = 1 << 20
 # What Linux makes of a device's "reservation conflict" (BLK_STS_RESV_CONFLICT); nobody else has such devices.
 _RESERVATION_CONFLICT = getattr(errno, "EBADE", -1)
 _MEMORY_FILE_SYSTEMS = frozenset({0x01021994, 0x858458F6})  # tmpfs, ramfs
@@ -250,8 +251,15 @@ def close_descriptor(descriptor: BlockDescriptor) -> None:
     os.close(descriptor.fd)
 
 
-def read_block(descriptor: BlockDescriptor, position: int, length: int) -> bytes:
-    """Reads exactly `length` bytes through aligned memory. Both numbers are multiples of a page."""
+def read_block(descriptor: BlockDescriptor, position: int, length: int) -> bytes | memoryview:
+    """Reads exactly `length` bytes through aligned memory. Both numbers are multiples of a page. Many bytes
+    are given where they lie, in memory of their own: to copy a megabyte holds all other threads up."""
+    if length >= VIEWED_BYTES_MIN:
+        view = memoryview(aligned_memory(length))[:length]
+        failure = read_into(descriptor, position, view)
+        if failure is not None:
+            raise failure
+        return view
     memory = descriptor.spare.pop() if descriptor.spare else aligned_memory(length)
     if len(memory) < length:
         memory = aligned_memory(length)

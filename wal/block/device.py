@@ -210,7 +210,7 @@ async def read_header(file: BlockFile) -> DeviceHeader | None:
     copies, failure = [], None
     for at in (0, BLOCK_BYTES):
         try:
-            copies.append(await file.read_at(at, BLOCK_BYTES))
+            copies.append(bytes(await file.read_at(at, BLOCK_BYTES)))
         except DiskFailed as error:
             copies.append(bytes(BLOCK_BYTES))
             failure = error
@@ -232,7 +232,7 @@ async def _check_blank(disk: Disk, path: str, file: BlockFile, *, may_be_claimed
         return
     foreign: WalCorrupt | None = None
     for place, length in looks(file.size_bytes):
-        data = await file.read_at(place, length)
+        data = bytes(await file.read_at(place, length))
         if place == 0 and may_be_claimed and decode_claim(data[CLAIM_PLACE:][:BLOCK_BYTES]) is not None:
             data = data[:CLAIM_PLACE] + bytes(BLOCK_BYTES) + data[CLAIM_PLACE + BLOCK_BYTES :]
         content = find_content(data, place)

@@ -1,4 +1,5 @@
-"""How recovery reads the ring: one read ahead, and block by block around a place that the device cannot read.
+"""How recovery reads the ring: some reads ahead, and block by block around a place that the device cannot
+read.
 
 A block that cannot be read is given as zeros and named: the scan decides whether it matters, as for one that
 rotted. It is asked for once, and what was read around it is kept, for the scan comes back to it. Where more
@@ -10,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 
 from millrace.runtime.disk import UNREADABLE_BYTES_MAX, BlockFile, DiskFailed
 from millrace.wal.block.layout import BLOCK_BYTES, Geometry
@@ -24,8 +26,8 @@ class RingReads:
     def __init__(self, file: BlockFile, geometry: Geometry) -> None:
         self._file = file
         self._geometry = geometry
-        self._place: tuple[int, int] | None = None
-        self._read: asyncio.Future[bytes] | None = None
+        # In the order in which they are wanted, most likely: position and length, and the bytes there.
+        self._ahead: deque[tuple[tuple[int, int], asyncio.Future[bytes | memoryview]]] = deque()
         self._around: tuple[int, bytes] = (
             0,
             b"",
@@ -33,26 +35,29 @@ class RingReads:
         self._unreadable: dict[int, None] = {}  # positions
         self._unreadable_max = min(UNREADABLE_BYTES_MAX, geometry.ring_bytes // 4) // BLOCK_BYTES
 
-    def begin(self, place: tuple[int, int] | None) -> None:
-        """Begins to read a position and length that will probably be wanted next, so that the device works
-        while records are looked at."""
-        if place is not None:
-            self._place = place
-            self._read = asyncio.ensure_future(
-                self._file.read_at(self._geometry.physical(place[0]), place[1])
-            )
+    def begin(self, places: Iterable[tuple[int, int]]) -> None:
+        """Begins to read positions and lengths that will probably be wanted next, those that are not begun,
+        so that the device works while records are looked at. Of several at a time it gives its reader a
+        larger share beside others' writes."""
+        begun = [place for place, _ in self._ahead]
+        for place in places:
+            if place not in begun:
+                self._begin(place)
 
-    async def take(self, place: tuple[int, int]) -> tuple[bytes, Sequence[int]]:
+    def _begin(self, place: tuple[int, int]) -> None:
+        read = self._file.read_at(self._geometry.physical(place[0]), place[1])
+        self._ahead.append((place, asyncio.ensure_future(read)))
+
+    async def take(self, place: tuple[int, int]) -> tuple[bytes | memoryview, Sequence[int]]:
         """The bytes there, begun before or not, or the first of them; and the positions of blocks among them
         that cannot be read. Raises DiskFailed where there are too many."""
         start, data = self._around
         if start <= place[0] < start + len(data):
             return self._known(place[0], data[place[0] - start :][: place[1]])
-        if self._read is None or self._place != place:
+        if not self._ahead or self._ahead[0][0] != place:
             self.drop()
-            self.begin(place)
-        assert self._read is not None
-        read, self._read = self._read, None
+            self._begin(place)
+        _, read = self._ahead.popleft()
         try:
             return await read, ()
         except DiskFailed as error:
@@ -80,9 +85,8 @@ class RingReads:
         return data, [at for at in self._unreadable if start <= at < start + len(data)]
 
     def drop(self) -> None:
-        if self._read is not None:
-            self._read.add_done_callback(
-                lambda read: read.cancelled() or read.exception()
-            )  # nobody wants it any more
-            self._read.cancel()
-            self._read = None
+        """Nobody wants what was begun any more."""
+        for _, read in self._ahead:
+            read.add_done_callback(lambda done: done.cancelled() or done.exception())
+            read.cancel()
+        self._ahead.clear()

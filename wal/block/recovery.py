@@ -23,7 +23,7 @@ Whoever skips or truncates finds the places in `damages`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from millrace.protocol.dataclass import dataclass
@@ -43,6 +43,7 @@ from millrace.wal.record import RECORD_HEADER_BYTES, decode_record, epoch_seed
 
 FIRST_READ_BYTES = 256 * 1024  # an empty log is the common case, and should open at once
 READ_BYTES = 4 * 1024 * 1024
+READS_AHEAD = 3  # of READ_BYTES each
 
 
 REFUSE, SKIP, TRUNCATE = "refuse", "skip", "truncate"
@@ -98,15 +99,21 @@ class RecoveryScan:
 
     def wanted(self) -> tuple[int, int] | None:
         """Position and length of the next read; it never crosses a lap's end. None: the tail is found."""
-        return None if self._is_done else self.following(self._at + len(self._rest))
+        return None if self._is_done else self._read_at(self._at + len(self._rest))
 
-    def following(self, position: int) -> tuple[int, int] | None:
-        """What would be read from `position` on: the next read, most likely, if that is where the last one
-        ended."""
+    def following(self, position: int) -> Iterator[tuple[int, int]]:
+        """What would be read from `position` on: the next reads, most likely, if that is where the last one
+        ended. One alone while reads still grow."""
+        count = READS_AHEAD if self._read_bytes == self._read_bytes_max else 1
+        while count and (place := self._read_at(position)) is not None:
+            yield place
+            position, count = sum(place), count - 1
+
+    def _read_at(self, position: int) -> tuple[int, int] | None:
         length = min(self._read_bytes, self._geometry.lap_end(position) - position, self._stop - position)
         return (position, length) if length > 0 else None
 
-    def feed(self, data: bytes, unreadable: Sequence[int] = ()) -> list[WalRecord]:
+    def feed(self, data: bytes | memoryview, unreadable: Sequence[int] = ()) -> list[WalRecord]:
         """Takes the bytes that `wanted` named, with zeros for blocks that cannot be read; gives the records
         found in them. Raises WalCorrupt."""
         self._unreadable.update(dict.fromkeys(unreadable))
