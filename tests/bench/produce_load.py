@@ -103,14 +103,18 @@ class Producer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if self._pace_s:
+            self._due_s = asyncio.get_running_loop().time()
             self._tick()
         else:
             for _ in range(self._depth):
                 self._send()
 
     def _tick(self) -> None:
+        """At its own times, however late the last one was: those of a late turn of the loop would stay
+        together for ever, and be answered together, at less than they cost apart."""
         if not self._is_stopping:
-            asyncio.get_running_loop().call_later(self._pace_s, self._tick)
+            self._due_s += self._pace_s
+            asyncio.get_running_loop().call_at(self._due_s, self._tick)
             self._send()
 
     def _send(self) -> None:
