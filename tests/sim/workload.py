@@ -68,6 +68,7 @@ class Actor:
         self.rand = rand.split(client.name)
         self.clock = clock
         self.made_count = 0
+        self.ease = 1  # times as long are the pauses between what it does
 
     def batch(self, place: Place, producer: tuple[int, int] = (-1, -1), sequence: int = -1) -> Batch:
         """One to four records, small ones mostly."""
@@ -99,7 +100,7 @@ class Actor:
             yield number
 
     async def pause(self, bound_ms: int = 40) -> None:
-        await asyncio.sleep(self.rand.below(bound_ms) / 1000)
+        await asyncio.sleep(self.ease * self.rand.below(bound_ms) / 1000)
 
 
 class Idempotent(Actor):
@@ -305,7 +306,7 @@ class Reader(Seeing):
         while not is_over():
             known = self.history.watermarks(place)
             try:
-                part = await asking.fetch(self.client, place, offset, 100)
+                part = await asking.fetch(self.client, place, offset, 100 * self.ease)
             except Unavailable:
                 await asyncio.sleep(PAUSE_S)
                 continue

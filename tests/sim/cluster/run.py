@@ -58,6 +58,7 @@ CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
 FIRST_BROKER = 101
 TOPIC, PARTITIONS, GROUPS = "first", 4, 3
 LIMIT_S = 400.0
+CALM = 6  # times as long are the pauses of clients
 SETTLE_S = 60.0  # for all to be up once nothing is wrong
 SIZE_FLOOR_BYTES = 1 << 10  # objects of some kilobytes have sizes, and are merged with their equals
 FOR_EVER = 1_000_000  # until all shall come to an end
@@ -79,7 +80,8 @@ TAKEN_OVER_S, LEFT_S = 40.0, 12.0  # a broker is away until others lead what it 
 class Plan:
     """`is_combined`: each broker is a controller too; `controllers` says nothing then. `is_balanced`: the
     balancer looks all the time. `level`: of millrace.version; below OWED_RANGES_LEVEL streams that move are
-    uploaded first. `only_trouble`: kinds of trouble that stand in the place of the others."""
+    uploaded first. `only_trouble`: kinds of trouble that stand in the place of the others. `is_calm`: clients
+    pause between requests, so that a run takes half the CPU, and logs lie idle now and then."""
 
     seed: int
     controllers: int = 1
@@ -91,6 +93,7 @@ class Plan:
     is_balanced: bool = False
     level: int = MILLRACE_VERSION_LEVEL
     only_trouble: str = ""
+    is_calm: bool = False
 
     def __str__(self) -> str:
         controllers = "combined" if self.is_combined else self.controllers
@@ -98,7 +101,7 @@ class Plan:
         return (
             f"{self.seed} controllers={controllers} brokers={self.brokers} "
             f"wal={self.wal.replace(' ', '-')} troubles={self.troubles} batches={self.batches}"
-            f"{' balanced' * self.is_balanced}{only} level={self.level}"
+            f"{' balanced' * self.is_balanced}{' calm' * self.is_calm}{only} level={self.level}"
         )
 
 
@@ -112,7 +115,8 @@ def drawn_plan(seed: int) -> Plan:
         plan = replace(plan, only_trouble="owed")
     is_before = seed % 3 == 1 and not plan.only_trouble
     level = BEFORE_OWED_RANGES if is_before else MILLRACE_VERSION_LEVEL
-    plan = replace(plan, is_balanced=seed % 7 < 3, level=level)
+    is_calm = Rand(f"calm of {seed}".encode()).below(4) > 0
+    plan = replace(plan, is_balanced=seed % 7 < 3, level=level, is_calm=is_calm)
     return replace(plan, brokers=3, is_combined=True) if seed % 5 == 0 else plan
 
 
@@ -154,6 +158,7 @@ class Run:
             self._apart(plan)
         self.addresses = {broker.node_id: (broker.host, PORT) for broker in self.brokers}
         self._is_stormy = True
+        self._ease = CALM if plan.is_calm else 1
 
     def _combined(self, plan: Plan) -> list[Machine]:
         ids = range(1, plan.brokers + 1)
@@ -294,13 +299,20 @@ class Run:
         args = self.history, self.world.rand, self.world.true_clock
         for number, place in enumerate(places):
             reader = PatientReader(self.client(f"reader{number}", place), *args)
+            reader.ease = self._ease
             yield reader.run(place, lambda: not self._is_stormy)
             yield self._write(number, place)
-        yield GaplessRereader(self.client("rereader"), *args).run(places, lambda: not self._is_stormy)
-        yield Plain(self.client("plain"), *args).run(places, FOR_EVER)
+        rereader = GaplessRereader(self.client("rereader"), *args)
+        rereader.ease = self._ease
+        yield rereader.run(places, lambda: not self._is_stormy)
+        plain = Plain(self.client("plain"), *args)
+        plain.ease = self._ease
+        yield plain.run(places, FOR_EVER)
         for number in range(GROUPS):
             group, place = f"group{number}", places[number % len(places)]
-            yield Committer(self.client(f"committer{number}"), *args).run(group, TOPIC, place, FOR_EVER)
+            committer = Committer(self.client(f"committer{number}"), *args)
+            committer.ease = self._ease
+            yield committer.run(group, TOPIC, place, FOR_EVER)
 
     async def _write(self, number: int, place: Place) -> None:
         """One producer after another, each of a few batches."""
@@ -310,7 +322,7 @@ class Run:
             await PatientProducer(*args).run([place], self.plan.batches)
             if not self._is_stormy:
                 return
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(0.4 * self._ease)
 
     async def _look(self, phase: str) -> None:
         found = await look(self.client(f"looker {phase}"), self.history, ())

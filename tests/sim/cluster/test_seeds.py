@@ -22,13 +22,13 @@ from tests.sim.workload import ANY_TIME
 PLANS = {
     3: "controllers=3 brokers=3 wal=block troubles=6 batches=6 level=3",
     6: "controllers=1 brokers=2 wal=object troubles=9 batches=6 level=3",
-    7: "controllers=3 brokers=2 wal=object troubles=10 batches=6 balanced level=2",
-    8: "controllers=1 brokers=3 wal=object troubles=11 batches=6 balanced level=3",
-    14: "controllers=1 brokers=3 wal=quick-object troubles=8 batches=6 balanced level=3",
-    15: "controllers=combined brokers=3 wal=quick-object troubles=9 batches=6 balanced level=3",
-    19: "controllers=3 brokers=2 wal=shared-block troubles=4 batches=6 only=owed level=3",
+    7: "controllers=3 brokers=2 wal=object troubles=10 batches=6 balanced calm level=2",
+    8: "controllers=1 brokers=3 wal=object troubles=11 batches=6 balanced calm level=3",
+    14: "controllers=1 brokers=3 wal=quick-object troubles=8 batches=6 balanced calm level=3",
+    15: "controllers=combined brokers=3 wal=quick-object troubles=9 batches=6 balanced calm level=3",
+    19: "controllers=3 brokers=2 wal=shared-block troubles=4 batches=6 calm only=owed level=3",
     20: "controllers=combined brokers=3 wal=shared-block troubles=5 batches=6 level=3",
-    23: "controllers=3 brokers=4 wal=claimed-block troubles=8 batches=6 balanced level=3",
+    23: "controllers=3 brokers=4 wal=claimed-block troubles=8 batches=6 balanced calm level=3",
 }
 
 
