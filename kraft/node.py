@@ -282,7 +282,7 @@ class ControllerNode:
         sessions = self.controller.watch.sessions
         assert sessions is not None
         while True:
-            await asyncio.sleep(sessions.look_every_s)
+            await asyncio.sleep(sessions.wait_s(asyncio.get_running_loop().time()))
             fenced = self.controller.watch.look()
             if fenced is not None:
                 await asyncio.wait([fenced])

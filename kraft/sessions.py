@@ -20,6 +20,7 @@ LOOKS: Final = 4  # in a session
 # Of a session: within it a voter that lives has been told who leads now, twice, and its broker has said
 # that it is there, which it does as soon as it knows.
 HEARD_PART: Final = 1 / 3
+BEHIND_S: Final = 0.002
 LATE_PART: Final = 0.5  # of a session: a look that comes so much later than it was due says nothing of others
 
 
@@ -30,7 +31,7 @@ class Sessions:
         self.look_every_s = session_s / LOOKS
         self._heard: dict[int, float] = {}  # by broker, the longest ago first
         self._silent: set[int] = set()  # found gone by a look, and not forgotten or heard since
-        self._looked_s = 0.0
+        self._due_s = 0.0  # the next look
         self._troubled: dict[int, float] = {}  # who says that it is in trouble, since when
         self._cut_off: set[int] = set()  # of these, who has no session for it
         self._well_since: dict[int, float] = {}  # of those that were in trouble, and are no more
@@ -49,7 +50,7 @@ class Sessions:
         self._troubled.clear()
         self._well_since.clear()
         self._cut_off.clear()
-        self._looked_s = now_s
+        self._due_s = now_s + self.look_every_s
 
     def alive(self) -> frozenset[int]:
         """Brokers that have one, as of the last look."""
@@ -105,10 +106,21 @@ class Sessions:
     def is_cut_off(self, broker_id: int) -> bool:
         return broker_id in self._cut_off
 
+    def wait_s(self, now_s: float) -> float:
+        """Until the next look is due: a moment behind the end of the session that ends first, where that is
+        sooner than looks are made anyway."""
+        return self._due_s - now_s if self._due_s > now_s else self.look_every_s
+
     def look(self, now_s: float) -> list[int]:
         """Whose session is over; told at each look until it is forgotten, or heard again."""
-        late_s = now_s - self._looked_s - self.look_every_s
-        self._looked_s = now_s
+        late_s = now_s - self._due_s
+        gone = self._look(now_s, late_s)
+        ends = (heard_s + self._session_s + BEHIND_S for heard_s in self._heard.values())
+        first_s = next((end_s for end_s in ends if end_s > now_s), now_s + self.look_every_s)
+        self._due_s = min(first_s, now_s + self.look_every_s)
+        return gone
+
+    def _look(self, now_s: float, late_s: float) -> list[int]:
         if late_s > LATE_PART * self._session_s:
             self._heard = dict.fromkeys(self._heard, now_s)
             self._silent.clear()

@@ -38,6 +38,23 @@ def test_a_broker_that_says_nothing_for_a_session_is_gone() -> None:
     assert looked(sessions, 10.0) == [(4.0, 1), (7.0, 2), (7.0, 3)]
 
 
+def test_a_look_is_due_when_a_session_ends() -> None:
+    """Not at the next of the regular ones: nobody waits longer for a failover than a session."""
+    sessions = Sessions(4.0)
+    sessions.begin([1, 2], 0.0)
+    sessions.hear(2, 0.3)
+    now_s, found = 0.0, dict[int, float]()
+    while len(found) < 2:
+        now_s += sessions.wait_s(now_s)
+        for broker_id in sessions.look(now_s):
+            found.setdefault(broker_id, now_s)
+        assert now_s < 10.0
+    assert 4.0 <= found[1] < 4.01
+    assert 4.3 <= found[2] < 4.31
+    assert sessions.wait_s(now_s) == sessions.look_every_s
+    assert sessions.wait_s(now_s + 60.0) == sessions.look_every_s, "where nobody looked, as while others lead"
+
+
 def test_who_is_gone_is_told_again_until_it_is_forgotten_or_heard() -> None:
     sessions = Sessions(4.0)
     sessions.begin([1, 2], 0.0)
