@@ -147,7 +147,7 @@ bench: $(DEV_READY) ## every figure the broker is held to, beside the device und
 bench-paired: $(DEV_READY) ## this version and another checkout's by turns, what a change costs (BASE, a folder with its own .venv; PAIRS, 10)
 	@$(BIN)/python -m tests.bench.paired --base $(BASE) --pairs $${PAIRS:-10}
 
-bench-cluster: $(DEV_READY) ## for how long nothing is written while a partition moves, a broker is stopped, or killed; what elections and three nodes cost (ONLY="moved stopped killed elections three_nodes", ROUNDS, 3)
+bench-cluster: $(DEV_READY) jars ## for how long nothing is written while a partition moves, a broker is stopped, or killed; what elections and three nodes cost; three of Apache Kafka (ONLY="moved stopped killed elections three_nodes kafka", ROUNDS, 3)
 	@$(BIN)/python -m tests.bench.cluster $(ONLY) --rounds $${ROUNDS:-3}
 
 bench-partitions: $(DEV_READY) ## what 1,000 to 100,000 partitions cost three nodes: commits, memory, starts, elections (SIZES)

@@ -1,6 +1,6 @@
 """For how long nothing is written while a partition moves, a broker is stopped, or one is killed.
 
-    python -m tests.bench.cluster [moved moved_slow stopped killed elections three_nodes]
+    python -m tests.bench.cluster [moved moved_slow stopped killed elections three_nodes kafka]
                                   [--moves 40] [--partitions 1000] [--rounds 3] [--pairs 10]
 
 Three nodes of one cluster on this machine, each broker and controller, with the settings that they have by
@@ -10,7 +10,8 @@ partitions, spread over all, are written to. All of them hold a record, and are 
 
 After a kill a session runs out first (`broker.session.timeout.ms`, 3 s): what comes then is counted from the
 controller's word that the broker is fenced. A row a figure, the worst of the rounds; exit code 1 when a
-target is MISSED. The last two parts are elections.py and three_nodes.py.
+target is MISSED. The last parts are elections.py, three_nodes.py and cluster_kafka.py: what is seen of three
+nodes of Apache Kafka.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.bench import elections, three_nodes
+from tests.bench import cluster_kafka, elections, three_nodes
 from tests.bench.report import Row, exit_code, table
 from tests.bench.write_gaps import QUIET_S, probing, quantile_ms
 from tests.live import LiveBroker
@@ -213,6 +214,8 @@ def measure(part: str, folder: Path, given: argparse.Namespace) -> list[Row]:
         return elections.measure(folder / part, given.pairs, elections.WINDOW_S)
     if part == "three_nodes":
         return three_nodes.measure(folder / part, given.pairs, three_nodes.WINDOW_S)
+    if part == "kafka":
+        return cluster_kafka.rows(folder, given.moves, given.partitions, given.rounds, WATCHED)
     rows = []
     for log in KILLED:
         kills = [ended(folder / f"{part}{n}", 10, log, LiveBroker.kill) for n in rounds]
@@ -220,7 +223,7 @@ def measure(part: str, folder: Path, given: argparse.Namespace) -> list[Row]:
     return rows
 
 
-PARTS = ("moved", "moved_slow", "stopped", "killed", "elections", "three_nodes")
+PARTS = ("moved", "moved_slow", "stopped", "killed", "elections", "three_nodes", "kafka")
 
 
 def main() -> int:

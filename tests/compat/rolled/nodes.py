@@ -82,7 +82,11 @@ class KafkaNodes:
 
     @property
     def addresses(self) -> Sequence[str]:
-        return [f"127.0.0.1:{clients}" for clients, _ in self._ports.values()]
+        return list(self.by_id.values())
+
+    @property
+    def by_id(self) -> dict[int, str]:
+        return {node_id: f"127.0.0.1:{clients}" for node_id, (clients, _) in self._ports.items()}
 
     def _settings(self, node_id: int) -> dict[str, object]:
         clients, controller = self._ports[node_id]
@@ -146,10 +150,16 @@ class KafkaNodes:
             return False
         return True
 
+    def stop(self, node_id: int) -> None:
+        self._processes[node_id].terminate()
+        self._processes[node_id].wait(PATIENCE_S)
+
+    def kill(self, node_id: int) -> None:
+        self._processes[node_id].kill()
+        self._processes[node_id].wait()
+
     def roll(self, node_id: int) -> None:
-        process = self._processes[node_id]
-        process.terminate()
-        process.wait(PATIENCE_S)
+        self.stop(node_id)
         self._begin(node_id)
         until(self.is_whole, f"Kafka's node {node_id} does not come back", pause_s=0.2)
 
