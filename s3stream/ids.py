@@ -57,8 +57,8 @@ def token_text(token: int) -> str:
 @dataclass(frozen=True, slots=True)
 class OpenedStream:
     """A stream as the controller knows it for its owner. `end` is the end of what is committed as objects, or
-    owed by earlier owners; what the WAL holds lies beyond. Of a start alone, with a `sealed_end`: the stream
-    is not open, and the WAL owes [end, sealed_end) of it."""
+    owed by earlier owners; what the WAL holds lies beyond. Of a start alone, with a `sealed_end`: the WAL
+    owes [end, sealed_end) of the stream, which is not open here, but where it is told beside that."""
 
     stream_id: StreamId
     epoch: int

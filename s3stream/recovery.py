@@ -89,18 +89,28 @@ def recovery_bounds(settings: StreamSettings) -> SealBounds:
 
 
 class ExpectedOffsets:
-    """Which records of the WAL are needed, stream by stream, in the order of the WAL."""
+    """Which records of the WAL are needed, stream by stream, in the order of the WAL. Of a stream that this
+    node owes some of and has open, which is so on restored metadata alone, there are two parts, and what
+    others wrote between is in their WALs."""
 
     def __init__(self, opened: Iterable[OpenedStream], *, is_loss_accepted: bool = False) -> None:
         self._is_loss_accepted = is_loss_accepted
-        opened = list(opened)
-        self._sealed = {one.stream_id: one.sealed_end for one in opened if one.sealed_end is not None}
-        self._committed = {stream.stream_id: max(stream.start, stream.end) for stream in opened}
+        self._sealed: dict[StreamId, int] = {}  # where the part ends that is read
+        self._committed: dict[StreamId, int] = {}
+        self._later: dict[StreamId, list[OpenedStream]] = {}  # parts behind that one
+        for one in sorted(opened, key=_uncommitted_from):
+            if one.stream_id in self._committed:
+                self._later.setdefault(one.stream_id, []).append(one)
+                continue
+            self._committed[one.stream_id] = _uncommitted_from(one)
+            if one.sealed_end is not None:
+                self._sealed[one.stream_id] = one.sealed_end
         self._expected = dict(self._committed)
 
     def judge(self, entry: EntryHeader, recovered: Recovered) -> bool:
         """Whether the entry is to be uploaded. Raises OffsetGap when it does not continue what is known;
-        where its loss is accepted, what lies behind a hole is given up."""
+        where its loss is accepted, what lies behind a hole, or behind the end of what is owed, is given
+        up."""
         expected = self._expected.get(entry.stream_id)
         if expected is None:
             recovered.unknown_count += 1
@@ -109,30 +119,57 @@ class ExpectedOffsets:
         if entry.end <= self._committed[entry.stream_id]:
             recovered.committed_count += 1
             return False
+        if entry.stream_id in self._later:
+            expected = self._pass_to(entry, expected, recovered)
         # Commits end where entries end: an entry that straddles the committed end, or one that comes twice,
         # tells of two histories.
-        if entry.base_offset > expected and self._is_loss_accepted:
+        sealed_end = self._sealed.get(entry.stream_id, entry.end)
+        is_behind = entry.base_offset > expected or (entry.base_offset == expected and entry.end > sealed_end)
+        if is_behind and self._is_loss_accepted:
             _note(recovered.behind_hole, entry)
             return False
         if entry.base_offset != expected:
             raise OffsetGap(entry.stream_id, expected, entry.base_offset)
-        if entry.end > self._sealed.get(entry.stream_id, entry.end):
-            raise OffsetGap(entry.stream_id, self._sealed[entry.stream_id], entry.end)
+        if is_behind:
+            raise OffsetGap(entry.stream_id, sealed_end, entry.end)
         self._expected[entry.stream_id] = entry.end
         recovered.accepted_count += 1
         recovered.accepted_bytes += entry.length_bytes
         return True
+
+    def _pass_to(self, entry: EntryHeader, expected: int, recovered: Recovered) -> int:
+        """What is expected, where the entry may be the first of the stream's next part: once the part before
+        is whole, or what it lacks is given up."""
+        stream_id, following = entry.stream_id, self._later[entry.stream_id][0]
+        is_whole = self._sealed.get(stream_id) == expected
+        if entry.base_offset != _uncommitted_from(following) or not (is_whole or self._is_loss_accepted):
+            return expected
+        self._note_missing(stream_id, recovered)
+        del self._later[stream_id][0]
+        if not self._later[stream_id]:
+            del self._later[stream_id]
+        self._sealed.pop(stream_id, None)
+        if following.sealed_end is not None:
+            self._sealed[stream_id] = following.sealed_end
+        return entry.base_offset
 
     def end(self, recovered: Recovered) -> None:
         """All of the WAL was judged. Raises OffsetGap where it lacks some of what it owes; where the loss is
         accepted, that is told."""
         for stream_id, sealed_end in self._sealed.items():
             found_end = self._expected[stream_id]
-            if found_end == sealed_end:
-                continue
-            if not self._is_loss_accepted:
+            if found_end < sealed_end and not self._is_loss_accepted:
                 raise OffsetGap(stream_id, found_end, sealed_end)
+            self._note_missing(stream_id, recovered)
+
+    def _note_missing(self, stream_id: StreamId, recovered: Recovered) -> None:
+        found_end, sealed_end = self._expected[stream_id], self._sealed.get(stream_id, 0)
+        if found_end < sealed_end:
             recovered.not_found[stream_id] = StreamRange(stream_id, found_end, sealed_end)
+
+
+def _uncommitted_from(one: OpenedStream) -> int:
+    return max(one.start, one.end)
 
 
 def _note(ranges: dict[StreamId, StreamRange], entry: EntryHeader) -> None:
@@ -206,6 +243,7 @@ async def _read(
         header, payload = _decode(record)
         if not expected.judge(header, recovered):
             continue
+        _part_from_others(cache, header)
         cache.put(
             header.stream_id,
             Entry(header.base_offset, header.count, payload, header.epoch, header.crc),
@@ -215,6 +253,16 @@ async def _read(
             cache.seal()
         for block in cache.take_sealed():
             await flush.begin(block)
+
+
+def _part_from_others(cache: LogCache, entry: EntryHeader) -> None:
+    """Where other owners wrote between what of its stream came before and the entry: the two are in no upload
+    together, whose ranges have no gaps, nor in the cache."""
+    end = cache.end_of(entry.stream_id)
+    if end is not None and end != entry.base_offset:
+        if entry.stream_id in cache.active.runs:
+            cache.seal()
+        cache.drop(entry.stream_id)
 
 
 class Flush:

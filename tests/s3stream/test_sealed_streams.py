@@ -20,7 +20,8 @@ from millrace.s3stream.ids import (
     StreamRange,
     UploadCommit,
 )
-from millrace.s3stream.objects.format import Entry
+from millrace.s3stream.objects.format import Entry, EntryHeader
+from millrace.s3stream.recovery import ExpectedOffsets, Recovered
 from millrace.s3stream.storage import Storage
 from millrace.s3stream.stream import Stream
 from tests.s3stream.build import CatalogStream, MemoryCatalog, World, append, run
@@ -340,6 +341,87 @@ def test_a_log_that_lacks_what_it_owes_is_refused() -> None:
         await engine.close(1000)
 
     run(scenario())
+
+
+@pytest.mark.parametrize("is_written_between", [False, True])
+def test_what_a_log_owes_and_what_it_has_of_the_stream_again_are_both_recovered(
+    is_written_between: bool,
+) -> None:
+    """By metadata that was restored and is older than the log: it has the stream open at the node, and does
+    not know that what that owes was uploaded before. What another wrote between is in that one's log."""
+
+    async def scenario() -> None:
+        pair = Pair()
+        old, new = await pair.old.started(), await pair.new.started()
+        stream = opened(pair.old, old)
+        await write(stream, 10)
+        pair.away()
+        await stream.seal()
+        end = 10
+        if is_written_between:
+            following = opened(pair.new, new)
+            await write(following, 5)
+            await following.seal()
+            end = 15
+        owed = pair.stream.owed.pop("old")
+        taken = pair.old.catalog.open(STREAM)
+        old.take_back([STREAM])
+        await write(old.open_stream(taken), 3)
+        await pair.old.crash(old)
+        pair.stream.owed["old"] = owed
+        pair.back()
+        engine = await pair.old.started()
+        await until_uploaded(new, STREAM)
+        assert (pair.stream.owed, pair.stream.is_open, pair.stream.end) == ({}, False, end + 3)
+        again = opened(pair.old, engine)
+        assert await texts(again, 0, end + 3) == numbered(0, end + 3)
+        engine.drop_caches()
+        assert await texts(again, 0, end + 3) == numbered(0, end + 3)
+        for one in (engine, new):
+            await one.close(1000)
+
+    run(scenario())
+
+
+def judged(
+    records: Sequence[tuple[int, int]], *, is_loss_accepted: bool
+) -> tuple[list[int], list[StreamRange], list[StreamRange]] | tuple[int, int]:
+    """Of a log with these entries, of which [0, 10) is owed and which has the stream open from 15 on: where
+    those begin that are uploaded, what is given up behind a hole, and what was not found; or the hole."""
+    opened = [OpenedStream(STREAM, 3, 0, 15), OpenedStream(STREAM, 1, 0, 0, 10)]
+    expected, recovered = ExpectedOffsets(opened, is_loss_accepted=is_loss_accepted), Recovered()
+    taken = []
+    try:
+        for base, end in records:
+            entry = EntryHeader(STREAM, 1, base, end - base, 1, 0)
+            if expected.judge(entry, recovered):
+                taken.append(base)
+        expected.end(recovered)
+    except OffsetGap as gap:
+        return gap.expected, gap.found
+    return taken, list(recovered.behind_hole.values()), list(recovered.not_found.values())
+
+
+@pytest.mark.parametrize(
+    ("records", "found", "accepted"),
+    [
+        ([(0, 10), (15, 20)], ([0, 15], [], []), None),
+        ([(0, 10)], ([0], [], []), None),
+        ([(0, 7), (15, 20)], (7, 15), ([0, 15], [], [(7, 10)])),
+        ([(0, 7)], (7, 10), ([0], [], [(7, 10)])),
+        ([(15, 20)], (0, 15), ([15], [], [(0, 10)])),
+        ([], (0, 10), ([], [], [(0, 10)])),
+        ([(0, 10), (10, 12), (15, 20)], (10, 12), ([0, 15], [(10, 12)], [])),
+        ([(0, 10), (16, 20)], (10, 16), ([0], [(16, 20)], [])),
+        ([(0, 10), (15, 17), (18, 20)], (17, 18), ([0, 15], [(18, 20)], [])),
+    ],
+)  # fmt: skip
+def test_a_hole_in_either_part_is_refused_or_given_up(records: Any, found: Any, accepted: Any) -> None:
+    """And nothing else with it: by the word the parts are recovered as far as they are there."""
+    assert judged(records, is_loss_accepted=False) == found
+    taken, behind, missing = found if accepted is None else accepted
+    ranges = [[StreamRange(STREAM, *one) for one in some] for some in (behind, missing)]
+    assert judged(records, is_loss_accepted=True) == (taken, *ranges)
 
 
 def test_it_moves_on_before_it_is_uploaded() -> None:
