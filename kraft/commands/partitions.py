@@ -99,12 +99,14 @@ class Election:
             return PartitionResult(index, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), text)
         topic_id = self._image.topics.names[topic].topic_id
         streams = [one for one in self._image.streams.of_partition(topic_id, index) if one.is_open]
-        holder = streams[0].node_id if streams else state.leader
-        is_led = self._is_there(state.leader) and self._is_there(holder)
+        # One node has them, but on restored metadata, which may have each where its log goes on.
+        holders = dict.fromkeys(one.node_id for one in streams) or {state.leader: None}
+        gone = [one for one in holders if not self._is_there(one)]
+        is_led = self._is_there(state.leader) and not gone
         owed = [
             one
             for one in owed_of_partition(self._image, topic_id, index)
-            if self._is_unclean and not self._is_there(one.node_id) and (is_led or one.node_id == holder)
+            if self._is_unclean and not self._is_there(one.node_id) and (is_led or one.node_id in holders)
         ]
         if (is_led and not owed) or (topic_id, index) in self._elected:
             text = "Leader election not needed for topic partition."
@@ -112,14 +114,15 @@ class Election:
         if not self._is_unclean:
             text = "The preferred leader was not available."
             return PartitionResult(index, int(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE), text)
-        for gone in dict.fromkeys([*([] if is_led else [holder]), *(one.node_id for one in owed)]):
-            why_not = self._why_not(gone)
+        waited = [] if is_led else gone or list(holders)
+        for broker_id in dict.fromkeys([*waited, *(one.node_id for one in owed)]):
+            why_not = self._why_not(broker_id)
             if why_not:
                 return PartitionResult(index, int(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE), why_not)
         self._elected.add((topic_id, index))
         texts = [self._lose(one) for one in owed]
         if not is_led:
-            texts.append(self._give(state, topic_id, index, streams))
+            texts.append(self._give(state, topic_id, index, [one for one in streams if one.node_id in gone]))
         elif owed:  # consumers that check epochs look at what they were told
             self.records.append(PartitionChangeRecord(index, topic_id, leader=state.leader))
         return PartitionResult(index, 0, "; ".join(filter(None, texts)) or None)
@@ -154,13 +157,17 @@ class Election:
     def _give(
         self, state: PartitionState, topic_id: bytes, index: int, streams: Sequence[StreamState]
     ) -> str:
-        """Its streams are closed where they are committed. Who leads fewest opens them, or who was to."""
+        """`streams`: open at brokers that are gone. They are closed where they are committed; who leads
+        fewest opens them, or who was to."""
         self.records += [stream_record(stream._replace(is_open=False)) for stream in streams]
         if not self._is_there(state.leader):
             least = min(self._load, key=lambda broker_id: (self._load[broker_id], broker_id))
             self._load[least] += 1
             self.records.append(leader_change(topic_id, index, self._image.brokers.by_id[least]))
-        end = next((stream.end for stream in streams if stream.role is StreamRole.DATA), 0)
+        data = self._image.streams.of_role(topic_id, index, StreamRole.DATA)
+        if data is not None and data not in streams:
+            return ""  # it is closed, or in the log of one that is there
+        end = 0 if data is None else data.end
         gone = streams[0].node_id if streams else state.leader
         return f"records from offset {end} on that only the log of broker {gone} holds are given up"
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from millrace.kraft.commands.brokers import decide_fence_brokers
 from millrace.kraft.commands.leaders import decide_settle
-from millrace.kraft.tables.owed_ranges import OWED_RANGES_MAX, OwedRange
+from millrace.kraft.tables.owed_ranges import OWED_RANGES_MAX, OwedRange, owed_range_record
+from millrace.kraft.tables.streams import stream_record
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.accept_wal_loss import AcceptWalLossRequest
 from millrace.protocol.messages.begin_failover import BeginFailoverRequest
@@ -36,7 +37,7 @@ from tests.kraft.tables.build import create, topic, topic_id
 from tests.kraft.test_replay import CLUSTER, Machine, snapshot_of
 
 LEVEL = 3
-DATA = 1
+META, DATA = 0, 1
 
 
 class Movers(Machine):
@@ -454,6 +455,38 @@ def test_who_needs_a_leader_gives_up_no_more_than_its_log() -> None:
     assert "offset 10 to 19" in done.error_message
     assert machine.owed == [(2, 20, 25)]
     machine.checked()
+
+
+def test_a_log_is_given_up_beside_another_that_has_the_data() -> None:
+    """As restored metadata may have it: the partition's own state is open at the broker that is gone, and it
+    owes some of the data, which goes on in the log of one that is there. What that one has stays its own, and
+    is not told as given up."""
+    machine = Movers(roles=(META, DATA))
+    meta, data = (one.stream_id for one in machine.image.streams.of_partition(topic_id(machine, "t"), 0))
+    machine.commit(
+        [
+            owed_range_record(OwedRange(data, 0, 10, 1, 1, bytes(16))),
+            stream_record(machine.image.streams.by_id[data]._replace(node_id=2, epoch=2, end=10)),
+        ]
+    )
+    asked = ElectLeadersRequest(1, [TopicPartitions("t", [0])])
+    machine.fence(1)
+    machine.settle(1)
+    for by in (2, 3):
+        machine.do(EndFailoverRequest(by, machine.epochs[by], 1, is_recovered=False, reason="lost"))
+        machine.settle(1)
+    (done,) = machine.do(asked).replica_election_results[0].partition_result
+    assert (done.error_code, done.error_message) == (
+        0,
+        "records from offset 0 to 9 that only the log of broker 1 holds are given up",
+    )
+    streams = machine.image.streams
+    assert (streams.by_id[meta].is_open, streams.by_id[data].is_open) == (False, True)
+    assert (streams.by_id[data].node_id, streams.by_id[data].end, machine.owed) == (2, 10, [])
+    assert machine.state.leader in (2, 3)
+    machine.checked()
+    (done,) = machine.do(asked).replica_election_results[0].partition_result
+    assert done.error_code == ErrorCode.ELECTION_NOT_NEEDED
 
 
 def test_an_accepted_loss_gives_up_what_is_owed() -> None:
