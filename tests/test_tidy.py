@@ -105,6 +105,7 @@ PURE = (
     "broker/state_refusals.py",
     "broker/told.py",
     "broker/identity/restored_claim.py",
+    "broker/restore/continued.py",
     "broker/restore/other_logs.py",
     "broker/restore/plan.py",
     "broker/purgatory.py",

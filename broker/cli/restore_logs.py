@@ -29,21 +29,24 @@ REACH_S: Final = 10.0  # for another node's log to answer
 
 
 def streams_in(address: StoreAddress) -> list[WalStream]:
-    """What a WAL in a file or on a device holds, by streams. A log of objects is not read: metadata in the
-    bucket knows its streams. Raises what reading the file does."""
+    """What a WAL in a file or on a device holds, by streams, of each in the order of the log. A log of
+    objects is not read: metadata in the bucket knows its streams. Raises what reading the file does."""
     path = file_of(address)
-    found: dict[int, WalStream] = {}
+    found: list[WalStream] = []
+    last: dict[int, int] = {}  # by stream, the place of what was found of it last
     if path is None:
         return []
     with PeekFile(path) as file:
         for record in walk_of(file).records():
             if record.stream is None or record.start is None or record.count is None or record.epoch is None:
                 continue
-            before = found.get(record.stream)
-            start = record.start if before is None else before.start
-            end = record.start + record.count
-            found[record.stream] = WalStream(StreamId(record.stream), record.epoch, start, end)
-    return list(found.values())
+            end, place = record.start + record.count, last.get(record.stream, -1)
+            if place >= 0 and (found[place].epoch, found[place].end) == (record.epoch, record.start):
+                found[place] = found[place]._replace(end=end)
+            else:
+                last[record.stream] = len(found)
+                found.append(WalStream(StreamId(record.stream), record.epoch, record.start, end))
+    return found
 
 
 async def begin_of(place: WalPlace, cluster_id: str, node_id: int) -> int | None:

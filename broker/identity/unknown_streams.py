@@ -22,23 +22,13 @@ NAMED_MAX: Final = 20
 
 
 class WalStream(NamedTuple):
-    """What a WAL holds of a stream; `epoch` is that of its last entry."""
+    """What a WAL holds of a stream without a gap, of one epoch; where there is more of it, another one
+    follows."""
 
     stream_id: StreamId
     epoch: int
     start: int
     end: int
-
-
-def to_reopen(found: Iterable[WalStream], image: MetadataImage) -> dict[StreamId, int]:
-    """Closed streams that their WAL's node has opened since: with what epoch they are to be open, so that
-    they are recovered."""
-    reopened = {}
-    for one in found:
-        stream = image.streams.get(one.stream_id)
-        if stream is not None and not stream.is_open and one.end > stream.end:
-            reopened[one.stream_id] = max(stream.epoch, one.epoch)
-    return reopened
 
 
 def unknown_ranges(

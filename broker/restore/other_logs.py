@@ -12,7 +12,7 @@ from typing import Final
 
 from millrace.broker.identity.unknown_streams import WalStream
 from millrace.kraft.image.image import MetadataImage
-from millrace.kraft.tables.wals import NodeWal
+from millrace.kraft.tables.wals import SHARED_KINDS, NodeWal
 from millrace.protocol.dataclass import dataclass
 
 
@@ -42,6 +42,8 @@ def log_text(image: MetadataImage, wal: NodeWal, seen: SeenLog) -> str:
     if owes_count:
         held += f", and it owes some of {owes_count} streams that others went on with"
     words = f"node {wal.node_id}: the {wal.kind} log {wal.wal_id.hex()} at {wal.address}: {held}"
+    if seen.reason and wal.kind not in SHARED_KINDS:
+        words += "; what it took of streams that it opened after the bucket's newest metadata is not known"
     is_needed = bool(open_count or owes_count)
     if not seen.reason and is_needed:
         return f"{words}; it is there, and is recovered by node {wal.node_id}, or by another that reaches it"
@@ -49,11 +51,9 @@ def log_text(image: MetadataImage, wal: NodeWal, seen: SeenLog) -> str:
         return f"{words}; it is there"
     if not is_needed:
         return f"{words}; it is not seen from here ({seen.reason})"
-    remedies = [f"millrace cluster give-up {wal.node_id} --accept-loss"] if open_count else []
-    remedies += ["an unclean election of the partitions that wait for it"] if owes_count else []
     return (
         f"{words}; it is not seen from here ({seen.reason}): node {wal.node_id}, or another that reaches "
-        f"it, has to recover it; where it is lost: {' and '.join(remedies)}"
+        f"it, has to recover it; where it is lost: millrace cluster give-up {wal.node_id} --accept-loss"
     )
 
 

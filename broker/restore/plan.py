@@ -29,6 +29,7 @@ from millrace.kraft.commands.brokers import decide_fence_brokers
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.log.snapshot import partition_record
+from millrace.kraft.tables.owed_ranges import OwedRange, owed_range_record
 from millrace.kraft.tables.streams import StreamState, stream_record
 from millrace.kraft.tables.wals import NodeWal, WalState, wal_record
 from millrace.protocol.dataclass import dataclass
@@ -62,8 +63,11 @@ class Seen:
     unseen_ms: int = 0  # since the newest metadata that was read
     unseen_starts: int = 0  # numbers of the node's claims that metadata does not know
     later_log: NodeWal | None = None  # of this node, which the bucket does not know yet
-    # streams that are in a WAL, and closed in metadata: whose log it is, and under which epoch they are there
+    # streams that go on in a WAL, and are not open there in metadata: whose log it is, and under which epoch
+    # they are there
     reopened: dict[StreamId, tuple[int, int]] = field(default_factory=dict)
+    # of these what lies before, in other WALs: in the order of each stream's offsets, from its end on
+    owed: list[OwedRange] = field(default_factory=list)
 
     @property
     def leader_epochs_lift(self) -> int:
@@ -113,11 +117,28 @@ def lift_records(image: MetadataImage, seen: Seen) -> Iterable[Any]:
     if seen.later_log is not None:
         first = unknown_from(image, seen.later_log.node_id)
         yield wal_record(replace(seen.later_log, unknown_from=first))
-    for stream_id, (node_id, epoch) in seen.reopened.items():
-        stream = image.streams.by_id[stream_id]
-        yield stream_record(stream._replace(epoch=epoch, node_id=node_id, is_open=True))
+    yield from went_on_records(image, seen)
     for series, number, incarnation in seen.claims:
         yield NodeClaimRecord(series, number, incarnation)
+
+
+def went_on_records(image: MetadataImage, seen: Seen) -> Iterable[Any]:
+    """What became of streams since, as the logs tell."""
+    ends: dict[StreamId, int] = {}
+    for owed in seen.owed:
+        yield owed_range_record(owed)
+        ends[owed.stream_id] = owed.end
+    for stream_id, (node_id, epoch) in seen.reopened.items():
+        stream = image.streams.by_id[stream_id]
+        end = ends.get(stream_id, stream.end)
+        yield stream_record(stream._replace(epoch=epoch, node_id=node_id, is_open=True, end=end))
+
+
+def went_on(image: MetadataImage, seen: Seen) -> MetadataImage:
+    """The image with that, and nothing lifted."""
+    delta = MetadataDelta(image)
+    delta.apply_all(went_on_records(image, seen))
+    return delta.done(image.offset, image.epoch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from millrace.broker.identity.claims import claimed_nodes, read_newest_claim, un
 from millrace.broker.identity.known_time import NEWEST
 from millrace.broker.identity.known_time_text import encode_time
 from millrace.broker.identity.restored_claim import with_prepared
-from millrace.broker.identity.unknown_streams import WalStream, to_reopen, unknown_ranges
+from millrace.broker.identity.unknown_streams import WalStream, unknown_ranges
+from millrace.broker.restore.continued import Piece, continued
 from millrace.broker.restore.other_logs import NOT_LOOKED_AT, SeenLog, log_text, others_of, unnamed_text
 from millrace.broker.restore.plan import (
     MissingRange,
@@ -33,6 +34,7 @@ from millrace.broker.restore.plan import (
     ranges_in_wal,
     ranges_without,
     unknown_from,
+    went_on,
 )
 from millrace.kraft.bucket.reader import BucketMetadata, Loaded, load, survey
 from millrace.kraft.config import static_voters
@@ -42,14 +44,15 @@ from millrace.kraft.log.restored_from import RestoredFrom
 from millrace.kraft.log.restored_log import holds_something, write_restored_log
 from millrace.kraft.raft.voters import DYNAMIC, KRAFT_VERSIONS, Endpoint, Voter, VoterSet
 from millrace.kraft.tables.claims import METADATA_SERIES
-from millrace.kraft.tables.wals import NodeWal, WalState
+from millrace.kraft.tables.owed_ranges import OwedRange
+from millrace.kraft.tables.wals import SHARED_KINDS, NodeWal, WalState
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.ids import uuid_text
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk
 from millrace.runtime.objectstore import ObjectStore, last_date_of
 from millrace.runtime.rand import Rand
-from millrace.s3stream.ids import StreamRange
+from millrace.s3stream.ids import NO_WAL, StreamId, StreamRange
 from millrace.s3stream.objects.keys import objects_prefix, parse_object_key
 from millrace.wal.identity import WalIdentity
 from millrace.wal.opening import kind_of
@@ -330,38 +333,53 @@ class Restoring:
                 restored.wals.append(f"{words} is there, and is recovered at the next start")
             elif wal is image.wals.active(own):
                 restored.wals.append(f"{words} is not at {self._settings.wal.target}")
-        streams = await self._look_at_others(restored)
-        if self._settings.is_broker:
-            streams[own] = await self._look_at_own(restored, seen, identity)
+        others = await self._look_at_others(restored)
+        streams = {
+            wal.node_id: list(log.streams)
+            for wal, log in others
+            if not log.reason and wal.kind not in SHARED_KINDS
+        }
+        held = await self._look_at_own(restored, seen, identity) if self._settings.is_broker else None
+        if held is not None:
+            streams[own] = held
         self._judge_streams(restored, seen, streams)
+        after = went_on(image, seen)
+        self._tell_others(restored, after, others)
+        if restored.is_wal_lost:
+            why = "what was acknowledged and not committed was in the lost write-ahead log alone"
+            lost = ranges_in_wal(after, own, why)
+            restored.missing += lost
+            restored.is_wal_lost = bool(lost)
 
-    async def _look_at_others(self, restored: Restored) -> dict[int, list[WalStream]]:
+    async def _look_at_others(self, restored: Restored) -> list[tuple[NodeWal, SeenLog]]:
         """What the logs of blocks among them hold, as far as they can be read from here."""
-        image, found = restored.loaded.image, {}
-        for wal in others_of(image, self._settings.node_id):
+        found = []
+        for wal in others_of(restored.loaded.image, self._settings.node_id):
             self._on_progress(f"looking at the write-ahead log of node {wal.node_id}")
-            log = await self._look_at_log(wal)
-            restored.wals.append(log_text(image, wal, log))
-            found[wal.node_id] = list(log.streams)
+            found.append((wal, await self._look_at_log(wal)))
+        return found
+
+    def _tell_others(
+        self, restored: Restored, after: MetadataImage, others: Sequence[tuple[NodeWal, SeenLog]]
+    ) -> None:
+        """`after`: with what the logs tell."""
+        for wal, log in others:
+            restored.wals.append(log_text(after, wal, log))
             if log.reason:
                 reason = f"what it acknowledged later is in the log of node {wal.node_id} alone"
-                restored.waiting += ranges_in_wal(image, wal.node_id, reason)
+                restored.waiting += ranges_in_wal(after, wal.node_id, reason)
+        known = [self._settings.node_id, *(wal.node_id for wal, _ in others)]
         unnamed = [claim.series for claim in restored.claims if claim.is_standing and claim.series >= 0]
-        restored.wals += [
-            unnamed_text(node_id)
-            for node_id in unnamed
-            if node_id not in found and node_id != self._settings.node_id
-        ]
-        return found
+        restored.wals += [unnamed_text(node_id) for node_id in unnamed if node_id not in known]
 
     async def _look_at_own(
         self, restored: Restored, seen: Seen, identity: WalIdentity | None
-    ) -> list[WalStream]:
-        """What it holds, of one of blocks."""
+    ) -> list[WalStream] | None:
+        """What it holds, of one of blocks; None of another, and where it is lost."""
         image, own = restored.loaded.image, self._settings.node_id
         if self._is_new_node:
             self._check_new(identity)
-            return []
+            return None
         registered = image.wals.active(own)
         later = await self._later_log(restored, identity, registered)
         if later is not None:
@@ -376,12 +394,9 @@ class Restoring:
         if is_there:
             assert identity is not None
             await self._look_at_begin(restored, identity, registered)
-            return list(self._read_wal())
-        lost = ranges_in_wal(
-            image, own, "what was acknowledged and not committed was in the lost write-ahead log alone"
-        )
-        restored.missing += lost
-        restored.is_wal_lost = bool(lost)
+            is_read = kind_of(self._settings.wal).name not in SHARED_KINDS
+            return list(self._read_wal()) if is_read else None
+        restored.is_wal_lost = True  # where anything was in it
         # The bucket knew its streams before they were acknowledged; unless the node went on with another.
         kinds = {None if registered is None else registered.kind, kind_of(self._settings.wal).name}
         knows_all = kinds == {"object"}
@@ -392,7 +407,7 @@ class Restoring:
                 "not known, and what was acknowledged in them cannot be named"
             )
             restored.note_loss()
-        return []
+        return None
 
     def _check_new(self, identity: WalIdentity | None) -> None:
         """A log that is there already is another node's, or of a node that the bucket does not know."""
@@ -446,23 +461,28 @@ class Restoring:
         restored.note_loss()
 
     def _judge_streams(self, restored: Restored, seen: Seen, logs: dict[int, list[WalStream]]) -> None:
-        """Of what each node's log holds: streams that were opened since are opened again, of several logs in
-        the one that goes on where metadata ends; those that were made since are named, and what another log
-        holds behind the one that is recovered."""
-        image, own = restored.loaded.image, self._settings.node_id
-        for node_id, found in logs.items():
-            for stream_id, epoch in to_reopen(found, image).items():
-                before = seen.reopened.get(stream_id)
-                if before is None or epoch < before[1]:
-                    seen.reopened[stream_id] = node_id, epoch
-        for node_id, found in logs.items():
-            opened = set(image.streams.in_log_of(node_id))
-            opened |= {stream_id for stream_id, (by, _) in seen.reopened.items() if by == node_id}
-            closed = [
-                StreamRange(one.stream_id, one.start, one.end) for one in found if one.stream_id not in opened
-            ]
-            unknown = unknown_ranges(closed, image, unknown_from(image, node_id))
-            if node_id == own:
+        """Of what each node's log holds: streams that go on in it are opened there again, and what lies
+        before, in other logs, is owed by these; streams that were made since are named, and what has no place
+        behind what is known."""
+        image = restored.loaded.image
+        found = continued(image, logs)
+        for stream_id, (*before, last) in found.lines.items():
+            seen.owed += [_owed(image, seen, stream_id, piece) for piece in before]
+            seen.reopened[stream_id] = last.node_id, max(image.streams.by_id[stream_id].epoch, last.epoch)
+        for node_id, held in logs.items():
+            made = [one for one in held if image.streams.get(one.stream_id) is None]
+            ranges = [StreamRange(one.stream_id, one.start, one.end) for one in made]
+            unknown = unknown_ranges(ranges, image, unknown_from(image, node_id))
+            unknown += found.behind.get(node_id, [])
+            if node_id == self._settings.node_id:
                 restored.unknown = unknown
             elif unknown:
                 restored.unknown_elsewhere[node_id] = unknown
+
+
+def _owed(image: MetadataImage, seen: Seen, stream_id: StreamId, piece: Piece) -> OwedRange:
+    later = seen.later_log
+    is_later = later is not None and later.node_id == piece.node_id
+    wal = later if is_later else image.wals.last_written(piece.node_id)
+    wal_id = NO_WAL if wal is None else wal.wal_id
+    return OwedRange(stream_id, piece.start, piece.end, piece.node_id, piece.epoch, wal_id)

@@ -12,11 +12,11 @@ from millrace.broker.identity.unknown_streams import (
     NAMED_MAX,
     WalStream,
     refuse_unknown,
-    to_reopen,
     unknown_ranges,
 )
 from millrace.broker.identity.wal_binding import WalBinding
 from millrace.broker.identity.wal_start import give_up_unknown
+from millrace.broker.restore.continued import Continued, Piece, continued
 from millrace.broker.restore.plan import Seen, lifted
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
@@ -46,12 +46,10 @@ def test_a_stream_that_was_opened_since_is_opened_again_by_the_restore() -> None
     async def main() -> None:
         image = await closed()
         assert image.streams.next_id == MADE_SINCE
-        assert (
-            to_reopen([WalStream(DATA, 3, 4, 10), WalStream(META, 3, 0, 9)], image) == {}
-        )  # committed; open
-        found = [WalStream(DATA, 3, 4, 12), WalStream(MADE_SINCE, 0, 0, 5)]
-        reopened = to_reopen(found, image)
-        assert reopened == {DATA: 3}
+        committed, is_open = WalStream(DATA, 3, 4, 10), WalStream(META, 3, 0, 9)
+        assert continued(image, {NODE: [committed, is_open]}) == Continued()
+        held = [WalStream(DATA, 3, 4, 12), WalStream(MADE_SINCE, 0, 0, 5)]
+        assert continued(image, {NODE: held}) == Continued({DATA: (Piece(NODE, 3, 10, 12),)})
         new = lifted(image, Seen(reopened={DATA: (NODE, 3)}))
         assert {stream.stream_id: stream.epoch for stream in new.streams.open_on(NODE)} == {META: 0, DATA: 3}
         assert new.streams.by_id[DATA].end == 10

@@ -32,6 +32,7 @@ from millrace.kraft.log.restored_from import (
     write_restored_from,
 )
 from millrace.kraft.tables.claims import METADATA_SERIES
+from millrace.kraft.tables.owed_ranges import OwedRange
 from millrace.kraft.tables.wals import NodeWal, WalState, wal_record
 from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from millrace.protocol.messages.close_streams import CloseStreamsRequest, StreamClose
@@ -374,8 +375,8 @@ def test_claims_of_nodes_that_the_bucket_does_not_know_are_known() -> None:
 
 def test_what_other_nodes_logs_hold_is_opened_again_or_named() -> None:
     """A stream that is closed in the bucket and goes on in node 2's log, and behind that in node 3's, is
-    opened again at node 2; what node 3's holds of it, and a stream that nobody knows, are named. Why a
-    log is not seen is told."""
+    opened again at node 3, and node 2 owes its part; what node 3's log holds behind a hole, and a stream that
+    nobody knows, are named. Why a log is not seen is told."""
 
     async def main() -> None:
         up = await lost()
@@ -399,7 +400,7 @@ def test_what_other_nodes_logs_hold_is_opened_again_or_named() -> None:
         stream_id = data[0].stream_id
         logs = {
             2: SeenLog(streams=(WalStream(stream_id, 7, 5, 15), WalStream(StreamId(next_id), 0, 0, 4))),
-            3: SeenLog(streams=(WalStream(stream_id, 8, 15, 20),)),
+            3: SeenLog(streams=(WalStream(stream_id, 8, 15, 20), WalStream(stream_id, 8, 21, 22))),
             4: SeenLog("it is on another machine"),
         }
 
@@ -409,14 +410,18 @@ def test_what_other_nodes_logs_hold_is_opened_again_or_named() -> None:
         own = "the bucket", no_wal, list, no_begin, HandClock(), lambda text: None, look
         restored = await Restoring(SETTINGS, up.bucket, *own).find(is_taking_over=True)
         stream = restored.image.streams.by_id[stream_id]
-        assert (stream.is_open, stream.node_id, stream.epoch) == (True, 2, 7)
+        assert (stream.is_open, stream.node_id, stream.epoch, stream.end) == (True, 3, 8, 15)
+        assert list(restored.image.streams.owed) == [OwedRange(stream_id, 10, 15, 2, 7, b"\2" * 16)]
         assert restored.unknown_elsewhere == {
             2: [StreamRange(StreamId(next_id), 0, 4)],
-            3: [StreamRange(stream_id, 15, 20)],
+            3: [StreamRange(stream_id, 21, 22)],
         }
         assert [wal.unknown_from for wal in restored.image.wals] == [next_id] * 3
         assert restored.is_short
-        assert restored.wals[0].endswith("at file:///2: no stream is open in it; it is there")
+        assert restored.wals[0].endswith(
+            "at file:///2: no stream is open in it, and it owes some of 1 streams that others went on with; "
+            "it is there, and is recovered by node 2, or by another that reaches it"
+        )
         assert "not seen from here (it is on another machine)" in restored.wals[2]
         await up.stop()
 
