@@ -27,6 +27,7 @@ NOT_WELL, CANNOT_ASK = 1, 2
 BOOTSTRAP = "127.0.0.1:9092"
 SHOWN_MAX = 10  # partitions in one line
 OF_VOTERS = ("add-voter", "remove-voter")
+UNKNOWN = "not known to be done, nor to be refused (look, and ask again)"
 ABOUT = """\
 A cluster of several nodes over one bucket: start one here, look at one anywhere, move its partitions.
 
@@ -144,8 +145,7 @@ def seconds(word: str) -> float:
 
 
 async def ask(given: argparse.Namespace, bootstrap: Sequence[Address]) -> int:
-    from millrace.broker.cluster.client import ClusterClient
-    from millrace.broker.cluster.draining import drained_of
+    from millrace.broker.cluster.client import AnswerLost, ClusterClient
     from millrace.broker.cluster.view import look
     from millrace.protocol.errors import KafkaError, WireError
     from millrace.runtime.errors import Unavailable, in_words
@@ -158,7 +158,7 @@ async def ask(given: argparse.Namespace, bootstrap: Sequence[Address]) -> int:
 
                 return await change_voters(client, given)
             view = await look(client)
-            view = view.with_drained(await drained_of(client, view.serving))
+            view = await asked_of(client, view)
             if given.command in ("status", "nodes"):
                 return tell(view, given)
             if given.command == "give-up":
@@ -171,10 +171,15 @@ async def ask(given: argparse.Namespace, bootstrap: Sequence[Address]) -> int:
             if given.command == "drain":
                 view, is_left = await shut_out(client, view, given)
             code = max(await move(client, moves_of(view, given), given), NOT_WELL if is_left else 0)
-            return max(code, tell_waiting(view)) if given.command in ("drain", "spread") else code
+            if given.command in ("drain", "spread"):
+                code = max(code, tell_silent(view), tell_waiting(view))
+            return code
         except ValueError as error:
             print(f"millrace: {error}", file=sys.stderr)
             return CANNOT_ASK
+        except AnswerLost as error:
+            print(f"millrace: {UNKNOWN}: {in_words(error)}", file=sys.stderr)
+            return NOT_WELL
         except Unavailable as error:
             print(f"millrace: {in_words(error)}", file=sys.stderr)
             return CANNOT_ASK
@@ -196,7 +201,7 @@ def outcome_of(error: KafkaError, command: str) -> str:
     from millrace.protocol.error_codes import ErrorCode
 
     if error.code == ErrorCode.REQUEST_TIMED_OUT and command not in OF_VOTERS:
-        return f"not known to be done, nor to be refused (look, and ask again): {error}"
+        return f"{UNKNOWN}: {error}"
     return f"refused: {error}"
 
 
@@ -209,6 +214,25 @@ def tell(view: ClusterView, given: argparse.Namespace) -> int:
         print(*(status_lines(view) if given.command == "status" else node_lines(view.nodes)), sep="\n")
     is_well = view.controller_id >= 0 and not gone and not leaderless
     return 0 if given.command == "nodes" or is_well else NOT_WELL
+
+
+async def asked_of(client: ClusterClient, view: ClusterView) -> ClusterView:
+    """With what each broker that serves says of itself."""
+    from millrace.broker.cluster.draining import drained_of
+
+    drained, silent = await drained_of(client, view.serving)
+    return view.with_drained(drained, silent)
+
+
+def tell_silent(view: ClusterView) -> int:
+    """Nobody but the broker says whether it is drained."""
+    for node_id in view.silent:
+        print(
+            f"millrace: broker {node_id} gives no answer, so that it is not known whether it is drained: it "
+            "is given nothing, and keeps what it leads; ask again once it answers, or is gone",
+            file=sys.stderr,
+        )
+    return NOT_WELL if view.silent else 0
 
 
 def tell_waiting(view: ClusterView) -> int:
@@ -239,7 +263,7 @@ async def shut_out(
     """What there is once the broker is given nothing more: what it got until then is moved, too. One that is
     gone is asked for nothing, and is left as it is: true then. Raises ValueError with a sentence, KafkaError,
     Unavailable."""
-    from millrace.broker.cluster.draining import drained_of, set_drained
+    from millrace.broker.cluster.draining import set_drained
     from millrace.broker.cluster.view import look
 
     node_id: int = given.node_id
@@ -259,8 +283,7 @@ async def shut_out(
         f"cluster undrain {node_id}",
         file=sys.stderr,
     )
-    view = await look(client)
-    return view.with_drained(await drained_of(client, view.serving)), False
+    return await asked_of(client, await look(client)), False
 
 
 async def let_in(client: ClusterClient, view: ClusterView, node_id: int) -> int:
@@ -270,7 +293,8 @@ async def let_in(client: ClusterClient, view: ClusterView, node_id: int) -> int:
     if broker_of(view, node_id).is_fenced:
         raise ValueError(f"broker {node_id} is gone, or starts: let it in once it serves")
     await set_drained(client, node_id, is_drained=False)
-    if node_id in await drained_of(client, [node_id]):
+    drained, _ = await drained_of(client, [node_id])
+    if node_id in drained:
         raise ValueError(
             f"broker {node_id} is given none still: cordoned.log.dirs stands in its own settings, or is set "
             "for all brokers; take it out there, and where it is the broker's file start the broker again"
@@ -326,7 +350,7 @@ async def forget(client: ClusterClient, view: ClusterView, node_id: int) -> int:
     from millrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
 
     broker_of(view, node_id)
-    response = await client.ask(UnregisterBrokerRequest(node_id))
+    response = await client.change(UnregisterBrokerRequest(node_id))
     if response.error_code:
         raise KafkaError(ErrorCode(response.error_code), response.error_message or "the controller refuses")
     print(f"broker {node_id} is forgotten: the cluster does not wait for it any more")
@@ -346,7 +370,7 @@ def as_values(view: ClusterView) -> dict[str, Any]:
             "address": node.address,
             "rack": node.rack,
             "is_fenced": node.is_fenced,
-            "is_drained": node.is_drained,
+            "is_drained": None if node.is_silent else node.is_drained,
             "partitions_led": node.led,
             "metadata_records_behind": node.behind,
         }
@@ -408,6 +432,8 @@ def _state(node: NodeView) -> str:
         return "votes"
     if node.is_fenced:
         return "gone, or starts"
+    if node.is_silent:
+        return "serves, gives no answer"
     return "serves, drained" if node.is_drained else "serves"
 
 
@@ -416,7 +442,7 @@ def moves_of(view: ClusterView, given: argparse.Namespace) -> list[Move]:
     from millrace.broker.cluster.moves import Move, drain_moves, spread_moves
 
     if given.command == "spread":
-        return spread_moves(view.leaders, view.serving, view.drained)
+        return spread_moves(view.leaders, view.answering, view.drained)
     if given.command == "drain":
         return drain_moves(view.leaders, view.takers, given.node_id)
     if given.to not in view.serving:

@@ -45,10 +45,11 @@ async def change_voters(client: ClusterClient, given: argparse.Namespace) -> int
         request = AddRaftVoterRequest(
             cluster_id, int(given.timeout * 1000), given.node_id, directory, [Listener(listener, host, port)]
         )
-        response = await client.ask(request, ANSWER_S)
+        response = await client.change(request, ANSWER_S)
     else:
         directory = directory_of(*key, part.current_voters, "it is no voter")
-        response = await client.ask(RemoveRaftVoterRequest(cluster_id, given.node_id, directory), ANSWER_S)
+        removal = RemoveRaftVoterRequest(cluster_id, given.node_id, directory)
+        response = await client.change(removal, ANSWER_S)
     if response.error_code:
         raise KafkaError(response.error_code, response.error_message or "")
     done = "added" if given.command == "add-voter" else "removed"

@@ -3,6 +3,7 @@
     async with ClusterClient(net, [("host", 9092)]) as client:
         response = await client.ask(DescribeClusterRequest())
         response = await client.ask_node(3, ListOffsetsRequest(...))      that very broker
+        response = await client.change(UnregisterBrokerRequest(3))        sent to one alone
 
 Not here: what the answers mean (view.py).
 """
@@ -25,6 +26,11 @@ Address = tuple[str, int]
 
 class NobodyAnswers(Unavailable):
     """No broker of the cluster does; the argument says why, address by address."""
+
+
+class AnswerLost(Unavailable):
+    """A change was sent, and no answer came: whether it was done is unknown. The argument says who was
+    asked."""
 
 
 class ClusterClient:
@@ -56,6 +62,22 @@ class ClusterClient:
                 reasons.append(in_words(error))
         raise NobodyAnswers("; ".join(reasons))
 
+    async def change(self, request: Any, answer_s: float = ANSWER_S) -> Any:
+        """As `ask`, of what changes something: once it was sent no other broker is asked, which would judge
+        it as if nothing had been done, or do it twice. Raises AnswerLost, NobodyAnswers, WireError."""
+        reasons = []
+        for address in dict.fromkeys((*self._bootstrap, *self._known.values())):
+            try:
+                connection = await self._connected(address)
+            except Unavailable as error:
+                reasons.append(in_words(error))
+                continue
+            try:
+                return await connection.ask(request, answer_s)
+            except Unavailable as error:
+                raise AnswerLost(in_words(error)) from None
+        raise NobodyAnswers("; ".join(reasons))
+
     async def ask_node(self, node_id: int, request: Any, answer_s: float = ANSWER_S) -> Any:
         """The response of this broker. Raises Unavailable, WireError."""
         if node_id not in self._known:
@@ -72,9 +94,12 @@ class ClusterClient:
         return response
 
     async def _ask_at(self, address: Address, request: Any, answer_s: float = ANSWER_S) -> Any:
+        return await (await self._connected(address)).ask(request, answer_s)
+
+    async def _connected(self, address: Address) -> PeerConnection:
         """Of a connection that was lost meanwhile a new one is made, once."""
         connection = self._connections.get(address)
         if connection is None or not connection.is_open:
             connection = await PeerConnection.open(self._net, *address, CLIENT_ID)
             self._connections[address] = connection
-        return await connection.ask(request, answer_s)
+        return connection

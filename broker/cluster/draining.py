@@ -46,20 +46,23 @@ async def set_drained(client: ClusterClient, node_id: int, *, is_drained: bool) 
             raise KafkaError(ErrorCode(one.error_code), one.error_message or "the change was refused")
 
 
-async def drained_of(client: ClusterClient, node_ids: Iterable[int]) -> frozenset[int]:
-    """Those of the brokers that say so, asked side by side; one that does not answer within `LOOK_S` is none
-    of them."""
+async def drained_of(client: ClusterClient, node_ids: Iterable[int]) -> tuple[frozenset[int], frozenset[int]]:
+    """Those of the brokers that say so, asked side by side; and those that do not answer within `LOOK_S`, of
+    whom nobody knows."""
     asked = list(node_ids)
     answers = await asyncio.gather(*(_is_drained(client, node_id) for node_id in asked))
-    return frozenset(node_id for node_id, answer in zip(asked, answers, strict=True) if answer)
+    found = dict(zip(asked, answers, strict=True))
+    drained = frozenset(node_id for node_id, answer in found.items() if answer)
+    return drained, frozenset(node_id for node_id, answer in found.items() if answer is None)
 
 
-async def _is_drained(client: ClusterClient, node_id: int) -> bool:
+async def _is_drained(client: ClusterClient, node_id: int) -> bool | None:
+    """None where it does not answer."""
     request = DescribeConfigsRequest([DescribeConfigsResource(ResourceType.BROKER, str(node_id), [CORDONED])])
     try:
         response = await client.ask_node(node_id, request, LOOK_S)
     except Unavailable:
-        return False
+        return None
     assert isinstance(response, DescribeConfigsResponse)
     return any(
         one.name == CORDONED and bool((one.value or "").strip())

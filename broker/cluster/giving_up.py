@@ -27,14 +27,15 @@ class GivenUp:
 
 
 async def give_up(client: ClusterClient, partitions: Sequence[Partition]) -> list[GivenUp]:
-    """Raises KafkaError where all is refused, Unavailable."""
+    """Raises KafkaError where all is refused, AnswerLost where nobody knows whether it was done,
+    Unavailable."""
     if not partitions:
         return []
     topics: dict[str, list[int]] = {}
     for topic, index in partitions:
         topics.setdefault(topic, []).append(index)
     asked = [TopicPartitions(topic, indexes) for topic, indexes in topics.items()]
-    response = await client.ask(ElectLeadersRequest(UNCLEAN, asked))
+    response = await client.change(ElectLeadersRequest(UNCLEAN, asked))
     if response.error_code:
         raise KafkaError(ErrorCode(response.error_code), "the election was refused")
     return [

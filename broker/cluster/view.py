@@ -36,6 +36,7 @@ class NodeView:
     led: int  # partitions
     behind: int  # metadata records that it has not fetched yet; -1: unknown
     is_drained: bool = False  # it is given nothing by itself (draining.py); False where it was not asked
+    is_silent: bool = False  # it was asked, and gave no answer: that is not known
 
     @property
     def roles(self) -> str:
@@ -72,16 +73,29 @@ class ClusterView:
         return [node.node_id for node in self.nodes if node.is_broker and not node.is_fenced]
 
     @property
+    def answering(self) -> list[int]:
+        """Of these, who does not stand still as far as is known."""
+        return [node_id for node_id in self.serving if node_id not in self.silent]
+
+    @property
     def takers(self) -> list[int]:
         """Of these, who is given partitions where nobody names one: all, where all are drained."""
-        return [node_id for node_id in self.serving if node_id not in self.drained] or self.serving
+        return [node_id for node_id in self.answering if node_id not in self.drained] or self.answering
 
     @property
     def drained(self) -> list[int]:
         return [node.node_id for node in self.nodes if node.is_drained]
 
-    def with_drained(self, drained: Container[int]) -> ClusterView:
-        nodes = tuple(replace(node, is_drained=node.node_id in drained) for node in self.nodes)
+    @property
+    def silent(self) -> list[int]:
+        return [node.node_id for node in self.nodes if node.is_silent]
+
+    def with_drained(self, drained: Container[int], silent: Container[int] = ()) -> ClusterView:
+        """`silent`: of whom it is not known."""
+        nodes = tuple(
+            replace(node, is_drained=node.node_id in drained, is_silent=node.node_id in silent)
+            for node in self.nodes
+        )
         return replace(self, nodes=nodes)
 
 

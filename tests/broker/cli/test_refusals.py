@@ -14,7 +14,7 @@ import pytest
 
 import millrace
 from millrace.broker.cli.refusals import sentence_of
-from millrace.broker.cluster.client import NobodyAnswers
+from millrace.broker.cluster.client import AnswerLost, NobodyAnswers
 from millrace.broker.cluster.mover import NotServed
 from millrace.broker.config import BrokerSettings, load
 from millrace.broker.errors import CommandRefused, SettingsInvalid
@@ -120,7 +120,7 @@ NO_SAMPLE = {
     s3stream.StreamMissing, s3stream.OffsetTrimmed, s3stream.OffsetBeyondEnd, s3stream.UploadExpired,
     s3stream.CompactionRefused, s3stream.RangeOwed, s3stream.RangeLost,
     ConnectFailed, PeerLost, kraft.OffsetWithinBatch, MetaCorrupt, StateCorrupt,
-    LogUnreachable, NobodyAnswers, NotServed,
+    LogUnreachable, AnswerLost, NobodyAnswers, NotServed,
 }  # fmt: skip
 
 

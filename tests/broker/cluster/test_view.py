@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millrace.broker.cli.cluster import status_lines
+from millrace.broker.cluster.moves import spread_moves
 from millrace.broker.cluster.view import ClusterView, view_of
 from millrace.protocol.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
 from millrace.protocol.messages.describe_quorum import DescribeQuorumResponsePartitionData
@@ -25,6 +26,17 @@ def partition(index: int, leader: int, replicas: list[int], offline: list[int]) 
     return MetadataResponsePartition(
         0, index, leader, replica_nodes=replicas, isr_nodes=[leader], offline_replicas=offline
     )
+
+
+def test_who_gives_no_answer_is_given_nothing() -> None:
+    """Nobody but the broker says whether it is drained; what it leads stays, and is counted with nobody's."""
+    view = a_view(*(partition(index, 1 + index % 2, [1], []) for index in range(4)))
+    assert view.takers == view.answering == [1, 2]
+    view = view.with_drained([1], [2])
+    assert (view.drained, view.silent, view.answering, view.takers) == ([1], [2], [1], [1])
+    rows = [row for row in status_lines(view) if "serves" in row]
+    assert [row.split("serves")[1].split("  ")[0] for row in rows] == [", drained", ", gives no answer"]
+    assert spread_moves(view.leaders, view.answering, view.drained) == []
 
 
 def test_what_waits_is_named_with_the_broker_it_waits_for() -> None:
