@@ -354,10 +354,12 @@ class ControllerClient:
         want_shut_down: bool = False,
         is_well: bool = True,
         is_cordoned: bool = False,
+        is_repeated: bool = True,
     ) -> BrokerHeartbeatResponse:
         """Says that this broker is there, and ready to lead unless it starts (`want_fence`) or wants to end;
         whether it reaches the store; and whether its settings cordon its directory. Raises StreamFenced where
-        a newer incarnation has registered."""
+        a newer incarnation has registered; where it is not repeated until it is answered, Unavailable and
+        Exhausted as well."""
         request = BrokerHeartbeatRequest(
             self._node_id,
             self.broker_epoch,
@@ -367,7 +369,11 @@ class ControllerClient:
             [] if is_well else [UNASSIGNED_DIRECTORY],  # its one directory, whose log takes nothing
             [UNASSIGNED_DIRECTORY] if is_cordoned else None,
         )
-        response: BrokerHeartbeatResponse = await self._ask(request)
+        response: BrokerHeartbeatResponse = await (
+            self._ask(request) if is_repeated else self._channel.send(request)
+        )
+        if response.error_code in RETRIED_CODES:
+            raise Unavailable(ErrorCode(response.error_code).name)
         self._check_node(response.error_code)
         _raise_refusal(response.error_code, "a heartbeat")
         return response

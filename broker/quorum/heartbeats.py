@@ -2,7 +2,9 @@
 end.
 
     run()       every interval, and as soon as another controller leads, until cancelled; before `begin` that
-                the broker starts, and recovers its own log
+                the broker starts, and recovers its own log. One does not wait for the answer to the one
+                before, so that a way that takes long leaves the broker its session; a few are under way at
+                most, and none beside one that waits until somebody leads
     begin()     on return the broker is not fenced: clients are sent to it, and it may be given partitions
     leave()     the broker ends in order: on return others lead what it led, as far as others are there
 
@@ -11,7 +13,8 @@ failed (KIP-858); and whether its settings cordon its directory (KIP-1066), from
 may be given partitions.
 
 Not here: what the controller makes of silence (kraft/sessions.py), and of a broker that wants to end
-(kraft/commands/leaders.py).
+(kraft/commands/leaders.py). Kept true: an answer counts as long as none to a later word has come; one that is
+lost is not asked for again, but the next word goes out at once.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
 from millrace.broker.controller_client import ControllerClient
 from millrace.kraft.image.delta import MetadataDelta
@@ -30,12 +33,15 @@ from millrace.kraft.news import QuorumNews
 from millrace.kraft.tables.owed_ranges import OwedRanges
 from millrace.kraft.tables.streams import Streams
 from millrace.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
-from millrace.runtime.errors import MillraceError, in_words
+from millrace.runtime.errors import Exhausted, MillraceError, Unavailable, in_words
 
 log = logging.getLogger(__name__)
 ANSWER_S: Final = 2.0  # of a broker that ends
 LEAVE_S: Final = 30.0  # in which nothing is handed over
 LEAVE_MAX_S: Final = 300.0  # in all: of tens of thousands of partitions
+# As many as keep the controller hearing of a broker three times within the longest that an answer may take.
+UNDER_WAY_MAX: Final = 3
+AGAIN_S: Final = 0.05  # after one that was lost, doubled with each up to the interval
 
 
 class Word(Enum):
@@ -65,7 +71,12 @@ class Heartbeats:
         self._is_cut_off = is_cut_off
         self._is_cordoned = is_cordoned
         self._is_fenced = True
+        self._has_begun = False
         self._word = Word.STARTS
+        self._said = self._answered = 0  # numbers of words
+        self._under_way: dict[asyncio.Task[BrokerHeartbeatResponse], None] = {}
+        self._again_s = AGAIN_S
+        self._failure = ""  # why the last one was lost
         self._all_closed = asyncio.Event()  # while it leaves
         self._is_seen = asyncio.Event()  # an image came in which it is not fenced
         self._closed_s = 0.0  # when a stream of its was closed last, or what it owes committed
@@ -78,18 +89,53 @@ class Heartbeats:
         broker has registered."""
         self._word = Word.SERVES
         self._look(image)
-        self._is_fenced = (await self._say()).is_fenced
-        if not self._is_fenced:
+        is_fenced = (await self._say()).is_fenced
+        self._has_begun = True
+        if not is_fenced:
             await self._is_seen.wait()
 
     async def run(self) -> None:
         """Raises Fenced where another process has registered as this broker, or recovers its log."""
-        while True:
-            await asyncio.wait([self._news.changed()], timeout=self._interval_s)
-            response = await self._say()
-            if response.is_fenced != self._is_fenced:
-                self._is_fenced = response.is_fenced
-                log.warning("heartbeats: fenced: %s", self._is_fenced)
+        try:
+            while True:
+                await self._until_due()
+                if self._has_room():
+                    word = self._say(is_repeated=False)
+                    self._under_way[asyncio.create_task(word, name="heartbeat")] = None
+        finally:
+            for task in self._under_way:
+                task.cancel()
+            await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    async def _until_due(self) -> None:
+        """An interval, less where another leads, or one was lost."""
+        loop, change = asyncio.get_running_loop(), self._news.changed()
+        due_s = loop.time() + self._interval_s
+        while not change.done() and (left_s := due_s - loop.time()) > 0:
+            waited: list[asyncio.Future[Any]] = [change, *self._under_way]
+            await asyncio.wait(waited, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if self._take_answers():
+                due_s = min(due_s, loop.time() + self._again_s)
+                self._again_s = min(2 * self._again_s, self._interval_s)
+
+    def _take_answers(self) -> bool:
+        """Whether one was lost. Raises as `run`."""
+        was_lost = False
+        for task in [task for task in self._under_way if task.done()]:
+            del self._under_way[task]
+            try:
+                task.result()
+                self._again_s, self._failure = AGAIN_S, ""
+            except (Unavailable, Exhausted) as error:
+                was_lost, failure = True, in_words(error)
+                if failure != self._failure:
+                    log.warning("heartbeats: one was lost, and is followed by another: %s", failure)
+                self._failure = failure
+        return was_lost
+
+    def _has_room(self) -> bool:
+        is_waiting = bool(self._under_way) and self._news.leader < 0
+        return len(self._under_way) < UNDER_WAY_MAX and not is_waiting
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self._look(image)
@@ -144,11 +190,23 @@ class Heartbeats:
         async with asyncio.timeout(ANSWER_S):
             return (await self._say()).should_shut_down
 
-    async def _say(self) -> BrokerHeartbeatResponse:
-        word = self._word
-        return await self._client.heartbeat(
+    async def _say(self, *, is_repeated: bool = True) -> BrokerHeartbeatResponse:
+        self._said += 1
+        word, number = self._word, self._said
+        response = await self._client.heartbeat(
             want_fence=word is Word.STARTS,
             want_shut_down=word is Word.ENDS,
             is_well=word is not Word.SERVES or not self._is_cut_off(),
             is_cordoned=word is not Word.STARTS and self._is_cordoned,
+            is_repeated=is_repeated,
         )
+        if number > self._answered:  # else who led before has answered late
+            self._answered = number
+            self._note(is_fenced=response.is_fenced)
+        return response
+
+    def _note(self, *, is_fenced: bool) -> None:
+        if is_fenced != self._is_fenced:
+            self._is_fenced = is_fenced
+            if self._has_begun:
+                log.warning("heartbeats: fenced: %s", is_fenced)
