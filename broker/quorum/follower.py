@@ -45,6 +45,7 @@ from millrace.wal.opening import identify_wal
 
 log = logging.getLogger(__name__)
 BOUND_AGAIN_S: Final = 0.5
+IN_USE_AGAIN_S: Final = 1.0  # the lock of a file tells nobody that it is free
 CUT_OFF_S: Final = 10.0
 UPLOAD_FIRST_S: Final = 5.0  # of a broker that ends
 NOBODY_LEADS: Final = "no controller says that it leads"
@@ -56,6 +57,7 @@ class FollowingBroker(Broker):
     _backup: RemoteBackup
     _heartbeats: Heartbeats  # once it is registered
     _stores: NodeStores  # once it serves
+    _told_wait = ""
 
     async def _start_controller(self, stores: NodeStores) -> ControllerNode:
         """A node that follows. Raises BindingRefused where bucket or WAL are not this broker's; as far as
@@ -84,10 +86,11 @@ class FollowingBroker(Broker):
         await node.start()
 
     async def _look_at_own(self, node: ControllerNode, stores: NodeStores) -> None:
-        """Changes nothing; waits while another broker recovers this one's log. Raises BindingRefused where
-        claims or log are not this broker's, DiskLocked where the log is in use. Where another has come
-        between that counts for nothing, and all is looked at again: it is asked to recover the log, and
-        looks at it, or it has begun, which gives this broker a new epoch first."""
+        """Changes nothing; waits while another broker recovers this one's log, or has it open still. Raises
+        BindingRefused where claims or log are not this broker's, DiskLocked where the log is in use, and
+        nobody was to recover it. Where another has come between that counts for nothing, and all is looked at
+        again: it is asked to recover the log, and looks at it, or it has begun, which gives this broker a new
+        epoch first."""
         while True:
             await self._until_recovered(node)
             epoch = self._known_epoch(node)
@@ -96,9 +99,27 @@ class FollowingBroker(Broker):
                 return
             except (BindingRefused, DiskLocked) as error:
                 await catch_up(node)
-                if not await self._until_recovered(node) and self._known_epoch(node) == epoch:
+                has_come = await self._until_recovered(node) or self._known_epoch(node) != epoch
+                if not has_come and not (isinstance(error, DiskLocked) and await self._has_waited(node)):
                     raise
                 log.info("looks at its claims and its log again: %s", in_words(error))
+
+    async def _has_waited(self, node: ControllerNode) -> bool:
+        """The log is in use. Where others were to recover it one of them has it open that stands still, and
+        is not taken for one that is there any more: it is waited for, a moment here, until it goes on or
+        ends. False where nobody was to: then it is another's, for good."""
+        node_id, image = self._settings.node_id, node.publisher.image
+        if image.failovers.get(node_id) is None:
+            return False
+        silent = [one.broker_id for one in image.brokers if one.is_fenced and one.broker_id != node_id]
+        who = f"broker {' or '.join(map(str, silent))}" if silent else "another broker"
+        waits = f"waiting for {who}, which has this broker's write-ahead log open and does not go on"
+        self._watch.enter(waits)
+        if waits != self._told_wait:
+            log.warning("%s: continue it, or end it", waits)
+            self._told_wait = waits
+        await asyncio.sleep(IN_USE_AGAIN_S)
+        return True
 
     def _known_epoch(self, node: ControllerNode) -> int:
         broker = node.publisher.image.brokers.get(self._settings.node_id)

@@ -4,6 +4,7 @@ partition that is moved goes on elsewhere. What was acknowledged is there once, 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from millrace.runtime.objectstore.folder import NEW_FOLDER
 from tests.live import LiveBroker, warm
+from tests.live.barred import Barred
 from tests.live.client import Client
 from tests.live.cluster import CLUSTER, FIRST_BROKER, LiveCluster, LiveNodes, logged
 from tests.live.s3_server import S3Server
@@ -108,6 +111,38 @@ def test_a_start_beside_a_recovery_goes_on_in_its_process(tmp_path: Path) -> Non
             cluster.brokers[SECOND] = victim.wait_ready()
             send(cluster, values(300, 60))
             check_all(cluster, values(0, 360))
+
+
+def test_a_start_waits_for_one_that_stands_still_with_its_log_open(tmp_path: Path) -> None:
+    """Who was to recover the log has begun, stands still, and is fenced by now: it has the log's lock. The
+    start says for whom it waits, and goes on in its process when that one has ended."""
+    with LiveCluster(tmp_path, 1, 2, QUICK) as cluster:
+        with Client(cluster.addresses[0]) as client:
+            client.create(TOPIC, PARTITIONS)
+        send(cluster, values(0, 300))
+        puts = Barred(tmp_path, NEW_FOLDER)
+        puts.bar()
+        victim = cluster.brokers.pop(SECOND)
+        victim.kill()
+        (other,) = cluster.brokers.values()
+        wal = str(victim.folder / "data" / "wal")
+        until(lambda: has_open(other, wal), "nobody recovers it", pause_s=0.002)
+        os.kill(other.pid, signal.SIGSTOP)
+        puts.lift()
+        (controller,) = cluster.quorum.nodes.values()
+        until(lambda: logged(controller, f"broker {FIRST_BROKER} is fenced"), "it is not missed")
+        victim.begin()
+        waits = f"waiting for broker {FIRST_BROKER}, which has this broker's write-ahead log open"
+        until(lambda: logged(victim, waits), "it waits for nobody")
+        time.sleep(3)
+        assert victim.is_running()
+        assert len(re.findall(f"{waits}.*: continue it", victim.log_path.read_text())) == 1
+        other.kill()
+        cluster.brokers[SECOND] = victim.wait_ready()
+        other.begin()
+        other.wait_ready()
+        send(cluster, values(300, 60))
+        check_all(cluster, values(0, 360))
 
 
 def has_open(broker: LiveBroker, path: str) -> bool:

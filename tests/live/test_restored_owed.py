@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from millrace.runtime.objectstore.folder import NEW_FOLDER
+from tests.live.barred import Barred
 from tests.live.client import Client
 from tests.live.cluster import CLUSTER, LiveNodes, logged
 from tests.live.restored import (
@@ -32,22 +33,6 @@ from tests.live.traffic import Traffic
 from tests.patience import until
 
 NODES = (1, 2, 3)
-
-
-class Barred:
-    """A folder of the bucket that takes nothing, and gives nothing, while it is barred: a link to itself."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._path = folder / "bucket" / name
-        self._away = folder / f"barred-{name.replace('/', '-')}"
-
-    def bar(self) -> None:
-        self._path.rename(self._away)
-        self._path.symlink_to(self._path)
-
-    def lift(self) -> None:
-        self._path.unlink()
-        self._away.rename(self._path)
 
 
 class Moving:
