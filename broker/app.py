@@ -139,6 +139,7 @@ class Broker:
     """One node. `failed` gets an exception when it cannot go on: the process ends, and the next start
     recovers."""
 
+    _close_ms = CLOSE_MS  # for what is not uploaded when it ends
     _outages: OutageWatch | None = None  # once the engine runs
 
     def __init__(
@@ -481,7 +482,7 @@ class Broker:
             self._gate,
         )
         self._engine = storage
-        self._endings.add("stream engine", lambda: storage.close(CLOSE_MS))
+        self._endings.add("stream engine", lambda: storage.close(self._close_ms))
         outages = self._outages = OutageWatch(
             lambda: wal.blocked_reason,
             lambda: client.full_reason or storage.upload_blocked_reason or backup.blocked_reason,

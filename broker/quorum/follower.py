@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 BOUND_AGAIN_S: Final = 0.5
 IN_USE_AGAIN_S: Final = 1.0  # the lock of a file tells nobody that it is free
 CUT_OFF_S: Final = 10.0
+CLOSE_STUCK_MS: Final = 500  # what was not uploaded while it was waited for
 UPLOAD_FIRST_S: Final = 5.0  # of a broker that ends
 NOBODY_LEADS: Final = "no controller says that it leads"
 
@@ -197,7 +198,9 @@ class FollowingBroker(Broker):
         async def leave() -> None:
             if not self.failed.done():  # else its streams may never be closed: its log is recovered
                 await self._upload_first(parts)
-                await heartbeats.leave()
+                await heartbeats.leave(lambda: parts.storage.upload_blocked_reason)
+                if parts.storage.upload_blocked_reason:
+                    self._close_ms = CLOSE_STUCK_MS
 
         self._endings.add("leadership of partitions", leave)
         self._start_failovers(node, parts)

@@ -38,6 +38,9 @@ from millrace.runtime.errors import Exhausted, MillraceError, Unavailable, in_wo
 log = logging.getLogger(__name__)
 ANSWER_S: Final = 2.0  # of a broker that ends
 LEAVE_S: Final = 30.0  # in which nothing is handed over
+# Of these while others lead all, and the store takes nothing of what is owed: less than the time after which
+# who runs containers ends what does not end. The log has it.
+STUCK_S: Final = 10.0
 LEAVE_MAX_S: Final = 300.0  # in all: of tens of thousands of partitions
 # As many as keep the controller hearing of a broker three times within the longest that an answer may take.
 UNDER_WAY_MAX: Final = 3
@@ -77,6 +80,7 @@ class Heartbeats:
         self._under_way: dict[asyncio.Task[BrokerHeartbeatResponse], None] = {}
         self._again_s = AGAIN_S
         self._failure = ""  # why the last one was lost
+        self._stuck_since_s: float | None = None  # while it leaves
         self._all_closed = asyncio.Event()  # while it leaves
         self._is_seen = asyncio.Event()  # an image came in which it is not fenced
         self._closed_s = 0.0  # when a stream of its was closed last, or what it owes committed
@@ -163,26 +167,42 @@ class Heartbeats:
             for stream in changed
         )
 
-    async def leave(self) -> None:
+    async def leave(self, blocked_reason: Callable[[], str] = lambda: "") -> None:
         """Until the controllers say that the broker may end: as long as its partitions go to others, turn
         after turn. Where nobody answers in time, or nothing is handed over any more, its session ends by
-        itself, and its log is recovered."""
+        itself, and its log is recovered; so it is where others lead all and its log owes some of that for
+        longer than `STUCK_S`, over a store that takes nothing. `blocked_reason`: why uploads wait, "" while
+        they go on."""
         loop = asyncio.get_running_loop()
         self._word, self._closed_s = Word.ENDS, loop.time()
         try:
             async with asyncio.timeout(LEAVE_MAX_S):
                 while not await self._may_end():
-                    if loop.time() - self._closed_s > LEAVE_S:
-                        raise TimeoutError(f"no stream was closed for {LEAVE_S:.0f} s")
+                    self._check_patience(loop.time(), blocked_reason())
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(self._interval_s):
                             await self._all_closed.wait()
         except (TimeoutError, MillraceError) as error:
             log.warning("heartbeats: the broker ends %s: %s", self._what_is_left(), in_words(error))
 
+    def _check_patience(self, now_s: float, why: str) -> None:
+        """Raises TimeoutError."""
+        if now_s - self._closed_s > LEAVE_S:
+            raise TimeoutError(f"no stream was closed for {LEAVE_S:.0f} s")
+        if not why or self._has_open():
+            self._stuck_since_s = None
+            return
+        if self._stuck_since_s is None:
+            self._stuck_since_s = now_s
+        if now_s - self._stuck_since_s > STUCK_S:
+            raise TimeoutError(f"the store takes nothing of it: {why}")
+
+    def _has_open(self) -> bool:
+        return self._streams is None or any(self._streams.open_on(self._broker_id))
+
     def _what_is_left(self) -> str:
         """To whoever recovers its log."""
-        is_open = self._streams is None or any(self._streams.open_on(self._broker_id))
+        is_open = self._has_open()
         return "before others lead what it led" if is_open else "while its log owes some of what others lead"
 
     async def _may_end(self) -> bool:

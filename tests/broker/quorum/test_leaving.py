@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.quorum.heartbeats import LEAVE_MAX_S, LEAVE_S, Heartbeats
+from millrace.broker.quorum.heartbeats import LEAVE_MAX_S, LEAVE_S, STUCK_S, Heartbeats
 from millrace.kraft.image.delta import apply_records
 from millrace.kraft.image.image import EMPTY_IMAGE
 from millrace.kraft.news import QuorumNews
@@ -74,6 +74,29 @@ def test_it_ends_where_nothing_is_handed_over(caplog: pytest.LogCaptureFixture, 
 
     run_simulation(main)
     assert "before others lead" in caplog.text
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_it_does_not_wait_long_for_a_store_that_takes_nothing(
+    caplog: pytest.LogCaptureFixture, is_open: bool
+) -> None:
+    """Once others lead all: its log has what it owes. Uploads that go on for a moment begin the time anew."""
+
+    async def main(loop: SimLoop) -> None:
+        controller, began_s = Controller(), loop.time()
+        for stream_id in range(int(is_open), STREAMS):
+            controller.put(stream_id, BROKER, is_open=False)
+        owed = OwedRangeRecord(STREAMS - 1, 0, 5, BROKER, 0, bytes(16))
+        delta, controller.image = apply_records(controller.image, [owed], controller.image.offset + 1, 1)
+        controller.heartbeats.on_image(delta, controller.image)
+        reasons = ["", *["away"] * 5, "", *["away"] * 100]
+        await controller.heartbeats.leave(lambda: reasons.pop(0))
+        least_s = LEAVE_S if is_open else STUCK_S + 6
+        assert least_s < loop.time() - began_s < least_s + 4
+
+    run_simulation(main)
+    said = "no stream was closed for 30 s" if is_open else "the store takes nothing of it: away"
+    assert said in caplog.text
 
 
 def test_it_says_that_its_log_owes_what_others_lead(caplog: pytest.LogCaptureFixture) -> None:

@@ -39,7 +39,7 @@ def test_a_broker_that_is_stopped_uploads_before_it_says_so(is_away: bool) -> No
         machine = cluster.run.brokers[0]
 
         class Noted(Heartbeats):
-            async def leave(self) -> None:
+            async def leave(self, blocked_reason: object = None) -> None:
                 process = machine.process
                 assert isinstance(process, app.Broker)
                 assert process._engine is not None
@@ -76,7 +76,7 @@ def test_a_broker_that_is_stopped_reads_what_others_owe_until_then() -> None:
         reader: OwedRangeReader = found
 
         class Noted(Heartbeats):
-            async def leave(self) -> None:
+            async def leave(self, blocked_reason: object = None) -> None:
                 said.append(reader._is_closed)
 
         process._heartbeats.__class__ = Noted
