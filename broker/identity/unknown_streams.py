@@ -35,16 +35,16 @@ def unknown_ranges(
     found: Iterable[StreamRange], image: MetadataImage, next_stream_id: int
 ) -> list[StreamRange]:
     """What cannot be recovered, of ranges whose streams are not open here: of streams that were made since,
-    from `next_stream_id` on, and beyond the committed end of those that are known. One below that id which is
-    not known was deleted before."""
+    from `next_stream_id` on, and of those that are known what no object has: behind the committed end, or in
+    the place of what another log is taken to owe. One below that id which is not known was deleted before."""
     lost = []
     for one in found:
         stream = image.streams.get(one.stream_id)
         if stream is None:
             if one.stream_id >= next_stream_id:
                 lost.append(one)
-        elif one.end > stream.end:
-            lost.append(StreamRange(one.stream_id, max(one.start, stream.end), one.end))
+        elif one.end > (start := image.streams.uncommitted_from(one)):
+            lost.append(StreamRange(one.stream_id, max(one.start, start), one.end))
     return lost
 
 

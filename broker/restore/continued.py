@@ -10,8 +10,9 @@ opened by the next owner, and so on, since. Each owner appends from the sealed e
 what the logs hold says who owes what, as metadata did. A later epoch that begins before the end of an earlier
 one began where that one's log was given up: it counts, and what lies beside it is told.
 
-Where the node that has the stream open keeps a log that is not read from here, and another goes on behind
-it, the first one owes what lies between: the other one could begin nowhere else.
+Where the node that has the stream open keeps the only log that is not read from here, and another goes on
+behind it, the first one owes what lies between: the other one could begin nowhere else. With more of them
+out of sight nobody can tell which has what.
 
 Not here: reading logs (cli/restore_logs.py), streams that the image does not know
 (identity/unknown_streams.py). Kept true: what a log holds beyond the image's end is in one line of pieces
@@ -20,7 +21,7 @@ without a gap, or is told with its node and offsets.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import NamedTuple
 
@@ -50,8 +51,11 @@ class Continued:
     behind: dict[int, list[StreamRange]] = field(default_factory=dict)
 
 
-def continued(image: MetadataImage, logs: Mapping[int, Sequence[WalStream]]) -> Continued:
-    """`logs`: by node, of blocks, and read: those of other nodes are not."""
+def continued(
+    image: MetadataImage, logs: Mapping[int, Sequence[WalStream]], unread: Sequence[int] = ()
+) -> Continued:
+    """`logs`: by node, of blocks, and read. `unread`: nodes whose logs of blocks, or of a kind that is not
+    known, are not."""
     found = Continued()
     held: dict[StreamId, list[Piece]] = {}
     for node_id, streams in logs.items():
@@ -62,7 +66,8 @@ def continued(image: MetadataImage, logs: Mapping[int, Sequence[WalStream]]) -> 
                 held.setdefault(one.stream_id, []).append(piece)
     for stream_id, pieces in held.items():
         stream = image.streams.by_id[stream_id]
-        line = _as_far_as_known(image, stream, in_order(pieces, stream.epoch), logs)
+        is_sure = stream.node_id not in logs and all(one == stream.node_id for one in unread)
+        line = _as_far_as_known(image, stream, in_order(pieces, stream.epoch), is_sure=is_sure)
         for piece in pieces:
             for start, end in _left_of(piece, line):
                 found.behind.setdefault(piece.node_id, []).append(StreamRange(stream_id, start, end))
@@ -91,13 +96,14 @@ def in_order(pieces: Iterable[Piece], epoch: int) -> list[Piece]:
 
 
 def _as_far_as_known(
-    image: MetadataImage, stream: StreamState, pieces: Sequence[Piece], read: Container[int]
+    image: MetadataImage, stream: StreamState, pieces: Sequence[Piece], *, is_sure: bool
 ) -> list[Piece]:
     """Of these, from the stream's end on, as many as follow without a gap, and as metadata can have: a node
-    owes one range of a stream, and below the level that has owed ranges none does."""
+    owes one range of a stream, and below the level that has owed ranges none does. `is_sure`: who has it open
+    has what lies before them."""
     owing = dict.fromkeys(one.node_id for one in image.streams.owed.of_stream(stream.stream_id))
     line: list[Piece] = []
-    if pieces and pieces[0].start > stream.end and stream.is_open and stream.node_id not in read:
+    if pieces and pieces[0].start > stream.end and stream.is_open and is_sure:
         line.append(Piece(stream.node_id, stream.epoch, stream.end, pieces[0].start))
     for piece in pieces:
         if piece.start > (line[-1].end if line else stream.end):

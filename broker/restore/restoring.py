@@ -342,7 +342,10 @@ class Restoring:
         held = await self._look_at_own(restored, seen, identity) if self._settings.is_broker else None
         if held is not None:
             streams[own] = held
-        self._judge_streams(restored, seen, streams)
+        unread = [wal.node_id for wal, log in others if log.reason and wal.kind not in SHARED_KINDS]
+        unread += [own] if restored.is_wal_lost else []
+        unread += self._unnamed(restored, others)
+        self._judge_streams(restored, seen, streams, unread)
         after = went_on(image, seen)
         self._tell_others(restored, after, others)
         if restored.is_wal_lost:
@@ -368,9 +371,13 @@ class Restoring:
             if log.reason:
                 reason = f"what it acknowledged later is in the log of node {wal.node_id} alone"
                 restored.waiting += ranges_in_wal(after, wal.node_id, reason)
+        restored.wals += map(unnamed_text, self._unnamed(restored, others))
+
+    def _unnamed(self, restored: Restored, others: Sequence[tuple[NodeWal, SeenLog]]) -> list[int]:
+        """Nodes that were not stopped in order, and of which metadata names no log."""
         known = [self._settings.node_id, *(wal.node_id for wal, _ in others)]
-        unnamed = [claim.series for claim in restored.claims if claim.is_standing and claim.series >= 0]
-        restored.wals += [unnamed_text(node_id) for node_id in unnamed if node_id not in known]
+        standing = [claim.series for claim in restored.claims if claim.is_standing and claim.series >= 0]
+        return [node_id for node_id in standing if node_id not in known]
 
     async def _look_at_own(
         self, restored: Restored, seen: Seen, identity: WalIdentity | None
@@ -460,12 +467,14 @@ class Restoring:
         restored.missing += ranges_in_wal(image, self._settings.node_id, reason)
         restored.note_loss()
 
-    def _judge_streams(self, restored: Restored, seen: Seen, logs: dict[int, list[WalStream]]) -> None:
+    def _judge_streams(
+        self, restored: Restored, seen: Seen, logs: dict[int, list[WalStream]], unread: Sequence[int]
+    ) -> None:
         """Of what each node's log holds: streams that go on in it are opened there again, and what lies
         before, in other logs, is owed by these; streams that were made since are named, and what has no place
         behind what is known."""
         image = restored.loaded.image
-        found = continued(image, logs)
+        found = continued(image, logs, unread)
         for stream_id, (*before, last) in found.lines.items():
             seen.owed += [_owed(image, seen, stream_id, piece) for piece in before]
             seen.reopened[stream_id] = last.node_id, max(image.streams.by_id[stream_id].epoch, last.epoch)

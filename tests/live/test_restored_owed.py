@@ -250,3 +250,53 @@ def test_a_lost_log_of_its_own_start_is_given_up_by_its_setting(tmp_path: Path) 
         until(lambda: {*leaders(node).values()} == {3}, "it does not lead all")
         traffic.move_to(cluster.addresses)
         kept(traffic, lost)
+
+
+def test_a_cluster_that_is_lost_again_as_it_starts_is_restored_again(tmp_path: Path) -> None:
+    """One node of three, killed as soon as it is ready: the logs of the others may be recovered, or not, and
+    the bucket may know what they owed, or not yet."""
+    moving = Moving(tmp_path)
+    traffic = moving.run(moved_twice)
+    moving.puts.lift()
+    lose(moving.cluster)
+    cluster = alone(tmp_path)
+    node = cluster.brokers[1]
+    for pause_s in (0.0, 0.5, 2.0):
+        restore(node, tmp_path)
+        node.begin()
+        node.wait_ready()
+        time.sleep(pause_s)
+        lose(cluster)
+    restore(node, tmp_path)
+    with cluster:
+        until(lambda: {*leaders(node).values()} == {1}, "partitions wait")
+        print(f"{check(cluster, traffic)} records")
+
+
+def test_logs_that_were_not_at_hand_are_not_dropped(tmp_path: Path) -> None:
+    """The restore saw one log of three, as of three machines with a disk each, and partitions have moved over
+    all of them. What has no place in what was restored is named, and its node asks for the word; restored
+    once more with the logs at hand, all is there."""
+    moving = Moving(tmp_path)
+    traffic = moving.run(moved_twice)
+    moving.puts.lift()
+    lose(moving.cluster)
+    cluster = the_same(tmp_path)
+    node, *elsewhere = cluster.brokers.values()
+    for one in elsewhere:
+        (one.folder / "data" / "wal").rename(one.folder / "away")
+    told = restore(node, tmp_path, code=1)
+    assert re.search(r"stream \d+ of node 1: offsets \[", told), told
+    assert told.count("opened after the bucket's newest metadata is not known") == len(elsewhere), told
+    for one in elsewhere:
+        (one.folder / "away").rename(one.folder / "data" / "wal")
+    for one in cluster.brokers.values():
+        one.begin()
+    assert node.wait_end() != 0
+    assert logged(
+        node, r"holds records of \d+ streams that were opened after what the restored metadata knows"
+    )
+    lose(cluster)
+    restore(node, tmp_path)
+    with cluster:
+        print(f"{check(cluster, traffic)} records")

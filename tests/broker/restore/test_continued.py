@@ -3,7 +3,7 @@ have no place."""
 
 from __future__ import annotations
 
-from millrace.broker.identity.unknown_streams import WalStream
+from millrace.broker.identity.unknown_streams import WalStream, unknown_ranges
 from millrace.broker.restore.continued import Piece, continued, in_order
 from millrace.broker.restore.plan import Seen, lifted
 from millrace.kraft.image.image import MetadataImage
@@ -18,8 +18,11 @@ STREAM = StreamId(0)
 Logs = dict[int, list[tuple[int, int, int]]]  # by node: epoch, start, end
 
 
-def going_on(image: MetadataImage, logs: Logs) -> tuple[list[tuple[int, ...]], dict[int, list[StreamRange]]]:
-    found = continued(image, {node: [WalStream(STREAM, *one) for one in held] for node, held in logs.items()})
+def going_on(
+    image: MetadataImage, logs: Logs, *unread: int
+) -> tuple[list[tuple[int, ...]], dict[int, list[StreamRange]]]:
+    held = {node: [WalStream(STREAM, *one) for one in some] for node, some in logs.items()}
+    found = continued(image, held, unread)
     return [tuple(piece) for piece in found.lines.get(STREAM, ())], found.behind
 
 
@@ -102,8 +105,12 @@ def test_a_node_that_got_back_what_it_owes_has_it_open_beside() -> None:
 
 def test_what_a_log_that_is_not_read_must_have_is_owed_by_it() -> None:
     """The node that had the stream open: another one could begin behind it alone. Not where its log is read,
-    and lacks that."""
+    and lacks that; nor where a third one is not read that may have some of it."""
     image = open_at_1().image
+    assert going_on(image, {2: [(2, 17, 20)]}, 1) == ([(1, 1, 10, 17), (2, 2, 17, 20)], {})
+    assert going_on(image, {2: [(2, 17, 20)]}, 1, 3) == ([], left(2, (17, 20)))
+    assert going_on(image, {2: [(2, 17, 20)]}, 3) == ([], left(2, (17, 20)))
+    assert going_on(image, {2: [(2, 10, 20)]}, 1, 3) == ([(2, 2, 10, 20)], {})
     assert going_on(image, {2: [(2, 17, 20)]}) == ([(1, 1, 10, 17), (2, 2, 17, 20)], {})
     assert going_on(image, {1: [(1, 10, 15)], 2: [(2, 17, 20)]}) == ([], left(2, (17, 20)))
     assert going_on(image, {2: [(2, 10, 20)]}) == ([(2, 2, 10, 20)], {})
@@ -130,3 +137,12 @@ def test_what_has_no_place_is_told() -> None:
 def test_neighbours_of_one_node_are_one_piece() -> None:
     pieces = [Piece(1, 1, 0, 5), Piece(1, 2, 5, 9), Piece(2, 3, 9, 12)]
     assert in_order(reversed(pieces), 0) == [Piece(1, 2, 0, 9), Piece(2, 3, 9, 12)]
+
+
+def test_what_lies_in_the_place_of_what_another_owes_is_not_dropped() -> None:
+    """A third log, which was not read at the restore, has some of what the first one is taken to owe: no
+    object has that, so that its node asks for the word, as for what lies behind the stream's end."""
+    image = restored(open_at_1().image, {3: [(3, 25, 28)]})
+    assert [(one.node_id, one.start, one.end) for one in image.streams.owed] == [(1, 10, 25)]
+    held = [StreamRange(STREAM, 2, 10), StreamRange(STREAM, 20, 25), StreamRange(STREAM, 25, 27)]
+    assert unknown_ranges(held, image, 1) == held[1:]
