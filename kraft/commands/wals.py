@@ -27,6 +27,7 @@ from millrace.protocol.stream_records import RemoveNodeWalRecord
 from millrace.s3stream.ids import StreamRole
 
 NO_ID: Final = bytes(16)
+NO_END: Final = -1  # LostPartition.lost_end: as far as anything was acknowledged
 
 
 def decide_register_node_wal(image: MetadataImage, request: RegisterNodeWalRequest) -> Decision:
@@ -72,35 +73,23 @@ def replaced_records(image: MetadataImage, request: RegisterNodeWalRequest) -> l
 
 
 def decide_accept_wal_loss(image: MetadataImage, request: AcceptWalLossRequest) -> Decision:
+    """A partition's leader epoch rises once, whatever is lost of it."""
     check_broker(image, request.node_id, request.broker_epoch)
     decision = Decision(AcceptWalLossResponse())
-    for stream in image.streams.open_on(request.node_id):
+    lost = [(stream, stream.end, NO_END) for stream in image.streams.open_on(request.node_id)]
+    for owed in image.streams.owed.of_node(request.node_id):
+        decision.records.append(lost_record(owed))
+        lost.append((image.streams.by_id[owed.stream_id], owed.start, owed.end))
+    raised: dict[tuple[bytes, int], None] = {}
+    for stream, start, end in lost:
         topic = image.topics.by_id(stream.topic_id)
         if stream.role is not StreamRole.DATA or topic is None:
             continue
-        state = topic.partitions[stream.partition]
-        decision.records.append(PartitionChangeRecord(stream.partition, stream.topic_id, leader=state.leader))
-        lost = LostPartition(
-            topic.name, stream.topic_id, stream.partition, stream.end, state.leader_epoch + 1
-        )
-        decision.response.partitions.append(lost)
-    for owed in image.streams.owed.of_node(request.node_id):
-        decision.records.append(lost_record(owed))
-        stream = image.streams.by_id[owed.stream_id]
-        topic = image.topics.by_id(stream.topic_id)
-        if stream.role is StreamRole.DATA and topic is not None:
-            state = topic.partitions[stream.partition]
-            decision.records.append(
-                PartitionChangeRecord(stream.partition, stream.topic_id, leader=state.leader)
-            )
-            decision.response.partitions.append(
-                LostPartition(
-                    topic.name,
-                    stream.topic_id,
-                    stream.partition,
-                    owed.start,
-                    state.leader_epoch + 1,
-                    owed.end,
-                )
-            )
+        state, key = topic.partitions[stream.partition], (stream.topic_id, stream.partition)
+        if key not in raised:
+            change = PartitionChangeRecord(stream.partition, stream.topic_id, leader=state.leader)
+            decision.records.append(change)
+            raised[key] = None
+        place = topic.name, stream.topic_id, stream.partition
+        decision.response.partitions.append(LostPartition(*place, start, state.leader_epoch + 1, end))
     return decision

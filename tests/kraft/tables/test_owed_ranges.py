@@ -501,6 +501,17 @@ def test_an_accepted_loss_gives_up_what_is_owed() -> None:
     machine.checked()
 
 
+def test_an_accepted_loss_of_both_parts_of_a_stream_raises_its_epoch_once() -> None:
+    """As restored metadata may have it: the node owes some of the stream, and has it open behind another."""
+    machine = moved_twice()
+    machine.commit([stream_record(machine.stream._replace(node_id=1))])
+    before = machine.state.leader_epoch
+    answer = machine.do(AcceptWalLossRequest(1, machine.epochs[1]))
+    assert [(lost.end_offset, lost.lost_end) for lost in answer.partitions] == [(25, -1), (10, 20)]
+    assert {lost.leader_epoch for lost in answer.partitions} == {machine.state.leader_epoch} == {before + 1}
+    machine.checked()
+
+
 STEP = st.tuples(
     st.sampled_from(
         [*["move"] * 3, *["upload"] * 5, *["late"] * 5, "trim", "trim", "lose", "compact", "delete", "meet"]
