@@ -1,5 +1,4 @@
-"""Raft as Kafka does it, as a function of its inputs: messages, ticks and what became durable in; a Ready
-out.
+"""Raft as Kafka does it, as a function: messages, ticks and what became durable go in, a Ready comes out.
 
 The caller's loop:
 
@@ -295,8 +294,7 @@ class Raft:
             self.resign()
 
     def tick(self) -> bool:
-        """Whether `ready` has anything to tell that it had not before: most ticks of a quorum at rest change
-        nothing."""
+        """Whether `ready` may have anything to tell: at rest most ticks change nothing."""
         self.now += 1
         role = self.role
         if isinstance(role, Leader):
@@ -369,8 +367,7 @@ class Raft:
     def _ask_for_leader(self) -> None:
         """Of an observer, whom a new leader does not know: any voter answers a fetch with who leads. And of a
         voter that may not stand."""
-        others = [voter for voter in self.voters if voter != self.node_id]
-        others += self.settings.bootstrap
+        others = [*(voter for voter in self.voters if voter != self.node_id), *self.settings.bootstrap]
         if others:
             self._send(self._fetch_message(others[self._random_below(len(others))]))
 
