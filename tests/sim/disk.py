@@ -563,11 +563,13 @@ class SimBlockFile:
                 self._file.pending.remove(pending)
                 for place, data in tear(self._disk.rand)(pending):
                     self._file.put(place, data)
-                future.set_exception(failure(fault, self._path))
+                if not future.done():
+                    future.set_exception(failure(fault, self._path))
                 return
             self._file.settle(pending, fault.delta_bytes if isinstance(fault, Misdirect) else 0)
             self._disk.on_durable(self._path, position, content)
-            future.set_result(None)
+            if not future.done():  # whoever waited may have gone, as a failover that is taken back
+                future.set_result(None)
 
         self._disk.later(complete)
         return future

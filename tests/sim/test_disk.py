@@ -15,6 +15,7 @@ from millrace.runtime.disk import DiskFailed, DiskFull
 from millrace.runtime.disk.aligned import Arena
 from millrace.runtime.rand import Rand
 from tests.sim.disk import Cut, Fail, Misdirect, SimBlockFile, SimDisk, any_fate, drop, holes, keep, tear
+from tests.sim.loop import SimLoop, run_simulation
 
 PATH = "/d/block"
 
@@ -281,3 +282,18 @@ def test_the_same_seed_is_the_same_run() -> None:
         assert first != await history(b"other")
 
     asyncio.run(run())
+
+
+def test_a_write_lands_though_nobody_waits_for_it() -> None:
+    """As with the real drivers: whoever waited may have been cancelled."""
+
+    async def main(loop: SimLoop) -> None:
+        disk = SimDisk(hops=5)
+        file = await disk.open_block(PATH, 8192)
+        file.write_at(0, memoryview(bytes([7]) * 4096)).cancel()
+        await file.close()
+        again = await disk.open_block(PATH, 8192)
+        assert await again.read_at(0, 4096) == bytes([7]) * 4096
+        assert not loop.problems
+
+    run_simulation(main)
