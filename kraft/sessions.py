@@ -20,7 +20,7 @@ LOOKS: Final = 4  # in a session
 # Of a session: within it a voter that lives has been told who leads now, twice, and its broker has said
 # that it is there, which it does as soon as it knows.
 HEARD_PART: Final = 1 / 3
-BEHIND_S: Final = 0.002
+BEHIND_S: Final = 0.002  # a look comes so much after the end of a session, so that it is over by then
 LATE_PART: Final = 0.5  # of a session: a look that comes so much later than it was due says nothing of others
 
 

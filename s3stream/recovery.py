@@ -106,6 +106,7 @@ class ExpectedOffsets:
             if one.sealed_end is not None:
                 self._sealed[one.stream_id] = one.sealed_end
         self._expected = dict(self._committed)
+        self.has_parts = bool(self._later)
 
     def judge(self, entry: EntryHeader, recovered: Recovered) -> bool:
         """Whether the entry is to be uploaded. Raises OffsetGap when it does not continue what is known;
@@ -243,7 +244,8 @@ async def _read(
         header, payload = _decode(record)
         if not expected.judge(header, recovered):
             continue
-        _part_from_others(cache, header)
+        if expected.has_parts:
+            _part_from_others(cache, header)
         cache.put(
             header.stream_id,
             Entry(header.base_offset, header.count, payload, header.epoch, header.crc),

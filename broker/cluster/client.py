@@ -54,28 +54,24 @@ class ClusterClient:
     async def ask(self, request: Any, answer_s: float = ANSWER_S) -> Any:
         """The response of the first broker that answers within `answer_s`. Raises NobodyAnswers, WireError
         where it does not serve that."""
-        reasons = []
-        for address in dict.fromkeys((*self._bootstrap, *self._known.values())):
-            try:
-                return await self._ask_at(address, request, answer_s)
-            except Unavailable as error:
-                reasons.append(in_words(error))
-        raise NobodyAnswers("; ".join(reasons))
+        return await self._ask_any(request, answer_s, is_change=False)
 
     async def change(self, request: Any, answer_s: float = ANSWER_S) -> Any:
         """As `ask`, of what changes something: once it was sent no other broker is asked, which would judge
         it as if nothing had been done, or do it twice. Raises AnswerLost, NobodyAnswers, WireError."""
+        return await self._ask_any(request, answer_s, is_change=True)
+
+    async def _ask_any(self, request: Any, answer_s: float, *, is_change: bool) -> Any:
         reasons = []
         for address in dict.fromkeys((*self._bootstrap, *self._known.values())):
+            connection = None
             try:
                 connection = await self._connected(address)
-            except Unavailable as error:
-                reasons.append(in_words(error))
-                continue
-            try:
                 return await connection.ask(request, answer_s)
             except Unavailable as error:
-                raise AnswerLost(in_words(error)) from None
+                if is_change and connection is not None:
+                    raise AnswerLost(in_words(error)) from None
+                reasons.append(in_words(error))
         raise NobodyAnswers("; ".join(reasons))
 
     async def ask_node(self, node_id: int, request: Any, answer_s: float = ANSWER_S) -> Any:

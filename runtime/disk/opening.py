@@ -29,7 +29,7 @@ OpenFd = Callable[[str, int, int], int]
 _O_DIRECT = getattr(os, "O_DIRECT", 0)
 _O_DSYNC = getattr(os, "O_DSYNC", getattr(os, "O_SYNC", 0))
 _LOCK_WAIT_S = 1.0
-VIEWED_BYTES_MIN = 1 << 20
+VIEWED_BYTES_MIN = 1 << 20  # of a read that is given where it lies
 # What Linux makes of a device's "reservation conflict" (BLK_STS_RESV_CONFLICT); nobody else has such devices.
 _RESERVATION_CONFLICT = getattr(errno, "EBADE", -1)
 _MEMORY_FILE_SYSTEMS = frozenset({0x01021994, 0x858458F6})  # tmpfs, ramfs

@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,17 @@ def others(folder: Path, kind: str = BLOCKS) -> LiveNodes:
     return combined(folder, 3, kind, first=11)
 
 
+@contextmanager
+def restored(cluster: LiveNodes, folder: Path, *words: str) -> Iterator[None]:
+    """Of a bucket that has ranges owed: it runs, and leads all."""
+    first = next(iter(cluster.brokers.values()))
+    told = restore(first, folder, *words)
+    assert "it owes some of" in told, told
+    with cluster:
+        until(lambda: {*leaders(first).values()} <= {*cluster.brokers}, "partitions wait")
+        yield
+
+
 @pytest.mark.parametrize("after", [the_same, alone, others])
 @pytest.mark.parametrize("kind", [BLOCKS, OBJECTS])
 def test_what_the_bucket_has_owed_is_recovered(
@@ -137,11 +149,7 @@ def test_what_the_bucket_has_owed_is_recovered(
     moving.metadata.lift()
     lose(moving.cluster)
     cluster = after(tmp_path, kind)
-    first = next(iter(cluster.brokers.values()))
-    told = restore(first, tmp_path, *(["--new-node"] if after is others else []))
-    assert "it owes some of" in told, told
-    with cluster:
-        until(lambda: {*leaders(first).values()} <= {*cluster.brokers}, "partitions wait")
+    with restored(cluster, tmp_path, *(["--new-node"] if after is others else [])):
         print(f"{check(cluster, traffic)} records")
 
 
@@ -157,11 +165,7 @@ def test_what_several_logs_hold_of_a_stream_is_all_there(
     (moving.metadata if trouble is moved_back else moving.puts).lift()
     lose(moving.cluster)
     cluster = after(tmp_path)
-    first = next(iter(cluster.brokers.values()))
-    told = restore(first, tmp_path, *(["--new-node"] if after is others else []))
-    assert "it owes some of" in told, told
-    with cluster:
-        until(lambda: {*leaders(first).values()} <= {*cluster.brokers}, "partitions wait")
+    with restored(cluster, tmp_path, *(["--new-node"] if after is others else [])):
         print(f"{check(cluster, traffic)} records")
         for node in cluster.brokers.values():
             node.kill()

@@ -192,6 +192,16 @@ async def until_uploaded(engine: Storage, *stream_ids: int) -> None:
         await engine._wait_for(engine._uploaded)
 
 
+async def sealed_away(pair: Pair) -> tuple[Storage, Storage]:
+    """Both engines; a stream of the old one is sealed, with ten entries that the store did not take."""
+    old, new = await pair.old.started(), await pair.new.started()
+    stream = opened(pair.old, old)
+    await write(stream, 10)
+    pair.away()
+    await stream.seal()
+    return old, new
+
+
 def numbered(start: int, end: int) -> list[bytes]:
     return [b"%03d" % offset for offset in range(start, end)]
 
@@ -202,11 +212,7 @@ def test_the_next_owner_writes_before_the_upload() -> None:
 
     async def scenario() -> None:
         pair = Pair()
-        old, new = await pair.old.started(), await pair.new.started()
-        stream = opened(pair.old, old)
-        await write(stream, 10)
-        pair.away()
-        await stream.seal()
+        old, new = await sealed_away(pair)
         assert pair.stream.owed == {"old": (0, 10, 0)}
         following = opened(pair.new, new)
         assert (following.epoch, following.next_offset, following.committed_end) == (1, 10, 10)
@@ -293,11 +299,7 @@ def test_an_owner_that_is_killed_commits_what_it_owes() -> None:
 
     async def scenario() -> None:
         pair = Pair()
-        old, new = await pair.old.started(), await pair.new.started()
-        stream = opened(pair.old, old)
-        await write(stream, 10)
-        pair.away()
-        await stream.seal()
+        old, new = await sealed_away(pair)
         following = opened(pair.new, new)
         await write(following, 5)
         await pair.old.crash(old)
@@ -352,11 +354,7 @@ def test_what_a_log_owes_and_what_it_has_of_the_stream_again_are_both_recovered(
 
     async def scenario() -> None:
         pair = Pair()
-        old, new = await pair.old.started(), await pair.new.started()
-        stream = opened(pair.old, old)
-        await write(stream, 10)
-        pair.away()
-        await stream.seal()
+        old, new = await sealed_away(pair)
         end = 10
         if is_written_between:
             following = opened(pair.new, new)
@@ -430,11 +428,7 @@ def test_it_moves_on_before_it_is_uploaded() -> None:
 
     async def scenario() -> None:
         pair = Pair()
-        old, new = await pair.old.started(), await pair.new.started()
-        stream = opened(pair.old, old)
-        await write(stream, 10)
-        pair.away()
-        await stream.seal()
+        old, new = await sealed_away(pair)
         following = opened(pair.new, new)
         await write(following, 5)
         await following.seal()
@@ -606,11 +600,7 @@ def test_what_is_owed_no_more_is_not_waited_for(is_lost: bool, is_written: bool)
 
     async def scenario() -> None:
         pair = Pair()
-        old, new = await pair.old.started(), await pair.new.started()
-        stream = opened(pair.old, old)
-        await write(stream, 10)
-        pair.away()
-        await stream.seal()
+        old, new = await sealed_away(pair)
         await asyncio.sleep(0.05)  # its upload waits
         assert pair.stream.owed
         catalog: Any = pair.old.catalog
@@ -644,7 +634,7 @@ def test_what_is_owed_no_more_is_not_waited_for(is_lost: bool, is_written: bool)
     run(scenario())
 
 
-async def sealed_and_gone_on(pair: Pair) -> tuple[Storage, Storage, Stream]:
+async def sealed_and_gone_on(pair: Pair) -> tuple[Storage, Storage]:
     """[0, 4) is in objects, [4, 10) owed, [10, 15) in the next owner's log."""
     old, new = await pair.old.started(), await pair.new.started()
     stream = opened(pair.old, old)

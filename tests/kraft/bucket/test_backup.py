@@ -111,15 +111,21 @@ def test_what_nobody_waits_for_goes_by_age() -> None:
     run_simulation(lambda loop: main())
 
 
+async def waiting_for_the_store() -> tuple[BackedUp, asyncio.Future[None]]:
+    """A backup whose store is away, and who waits for it."""
+    up = await BackedUp().start()
+    up.bucket.is_away = True
+    await up.create("one")
+    waiting = asyncio.ensure_future(up.backup.reach_committed())
+    await asyncio.sleep(0.1)
+    return up, waiting
+
+
 def test_a_store_that_is_away_makes_everything_wait() -> None:
     """No wait ends and nothing fails; the reason is told; when the store is back everything goes on."""
 
     async def main() -> None:
-        up = await BackedUp().start()
-        up.bucket.is_away = True
-        await up.create("one")
-        waiting = asyncio.ensure_future(up.backup.reach_committed())
-        await asyncio.sleep(0.1)
+        up, waiting = await waiting_for_the_store()
         await up.create("two")
         assert not waiting.done()
         assert "away" in up.backup.blocked_reason
@@ -136,11 +142,7 @@ def test_who_waits_while_it_is_ended_is_told() -> None:
     """As where a leader's term is over: what it would have put, the next one puts."""
 
     async def main() -> None:
-        up = await BackedUp().start()
-        up.bucket.is_away = True
-        await up.create("one")
-        waiting = asyncio.ensure_future(up.backup.reach_committed())
-        await asyncio.sleep(0.1)
+        up, waiting = await waiting_for_the_store()
         up.task.cancel()
         await asyncio.wait([up.task])
         up.backup.close()

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from millrace.runtime.disk import DiskFailed
-from millrace.wal.block.layout import BLOCK_BYTES, DeviceHeader, Geometry
+from millrace.wal.block.layout import BLOCK_BYTES, Geometry
 from millrace.wal.block.reading import RingReads
-from millrace.wal.block.recovery import READS_AHEAD, RecoveryScan
+from millrace.wal.block.recovery import FIRST_READ_BYTES, READS_AHEAD, RecoveryScan
+from tests.wal.block.test_recovery import header
 
 RING = Geometry(64 * BLOCK_BYTES, 0)
 
@@ -86,12 +87,13 @@ def test_a_read_that_failed_ahead_is_met_where_it_is_wanted() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(("position", "count"), [(0, READS_AHEAD), (63, 1)])
+@pytest.mark.parametrize(("position", "count"), [(0, READS_AHEAD), (15, 1)])
 def test_what_follows_ends_where_the_ring_ends(position: int, count: int) -> None:
-    header = DeviceHeader.__new__(DeviceHeader)
-    scan = RecoveryScan.__new__(RecoveryScan)
-    scan._geometry, scan._stop, scan._header = RING, RING.ring_bytes, header
-    scan._read_bytes = scan._read_bytes_max = BLOCK_BYTES
+    scan = RecoveryScan(header(), BLOCK_BYTES)
     assert len(list(scan.following(position * BLOCK_BYTES))) == count
-    scan._read_bytes_max = 2 * BLOCK_BYTES  # reads still grow
-    assert len(list(scan.following(position * BLOCK_BYTES))) == 1
+
+
+def test_one_read_is_ahead_while_reads_grow() -> None:
+    """An empty log opens at once: what lies behind its first read is not asked for."""
+    scan = RecoveryScan(header(), 2 * FIRST_READ_BYTES)
+    assert len(list(scan.following(0))) == 1
