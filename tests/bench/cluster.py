@@ -29,6 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.bench import cluster_kafka, elections, three_nodes
+from tests.bench.kept import KEPT
 from tests.bench.report import Row, exit_code, table
 from tests.bench.write_gaps import QUIET_S, probing, quantile_ms
 from tests.live import LiveBroker
@@ -46,12 +47,6 @@ WATCHED = 24  # partitions of the broker that goes
 MIB = 1 << 20
 MOVED_MS, MOVED_P99_MS, STOPPED_MS = 100.0, 300.0, 500.0
 FENCED_S, KILLED_S = 2.0, 5.0
-# Nothing is uploaded before the crash.
-KEPT = {
-    "s3.wal.upload.interval.ms": "3600000",
-    "s3.wal.upload.threshold": "3GiB",
-    "s3.wal.cache.size": "4GiB",
-}
 BLOCKS = "0@file://{folder}/wal{node_id}?capacity={capacity_mib}MiB"
 OBJECTS = "0@file://{folder}/log{node_id}/?kind=object&capacity={capacity_mib}MiB"
 
