@@ -334,7 +334,7 @@ async def close_in_catalog(catalog: StreamCatalog, streams: list[tuple[StreamId,
 
 def _decode(record: WalRecord) -> tuple[EntryHeader, memoryview]:
     try:
-        header, payload, end = decode_entry(record.payload, 0)
+        header, payload, end = decode_entry(record.payload, 0, record.lead, record.tail_crc)
     except ObjectCorrupt as error:
         raise ObjectCorrupt(error.reason, record.position + error.position, "(wal)") from None
     if end != len(record.payload):

@@ -44,11 +44,15 @@ class WalOwner:
 
 @dataclass(slots=True)
 class WalRecord:
-    """One appended or recovered record. `payload` is a read-only view that pins its block's memory."""
+    """One appended or recovered record. `payload` is a read-only view that pins its block's memory. Of a
+    recovered one `tail_crc` is the CRC32C of the payload from byte `lead` on: whoever has those bytes summed
+    as well need not walk them again."""
 
     position: int
     end: int
     payload: memoryview
+    lead: int = 0
+    tail_crc: int | None = None
 
 
 class WriteAheadLog(Protocol):

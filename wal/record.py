@@ -15,6 +15,7 @@ newer one's write was torn, never passes.
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 from millrace.protocol.crc32c import crc32c
 
@@ -25,6 +26,14 @@ LEAD_BYTES_MAX = 0xFFFF
 _HEADER = struct.Struct(">HHIqI")
 _pack_header = _HEADER.pack
 _CRC = struct.Struct(">I")
+
+
+class DecodedPayload(NamedTuple):
+    """`tail_crc`: the CRC32C of `payload` from byte `lead` on, as it was found there."""
+
+    payload: memoryview
+    lead: int
+    tail_crc: int
 
 
 def epoch_seed(epoch: int) -> int:
@@ -82,7 +91,7 @@ def record_end(block: memoryview, at: int, limit: int, position: int, seed: int)
     return body_at + length if is_here else None
 
 
-def decode_record(block: memoryview, at: int, limit: int, position: int, seed: int) -> memoryview | None:
+def decode_record(block: memoryview, at: int, limit: int, position: int, seed: int) -> DecodedPayload | None:
     """The payload of the record at `at`, or None when there is no whole, sound record of `position` below
     `limit`."""
     body_at = at + RECORD_HEADER_BYTES
@@ -94,4 +103,5 @@ def decode_record(block: memoryview, at: int, limit: int, position: int, seed: i
     if _CRC.unpack_from(block, at + 20)[0] != crc32c(block[at : at + 20], seed):
         return None
     payload = block[body_at : body_at + length]
-    return payload if crc32c(payload[:lead], crc32c(payload[lead:])) == body_crc else None
+    tail_crc = crc32c(payload[lead:])
+    return DecodedPayload(payload, lead, tail_crc) if crc32c(payload[:lead], tail_crc) == body_crc else None

@@ -172,8 +172,12 @@ def _payload_sum(payload: memoryview) -> int:
     return crc32c(payload[:SUMMED_FROM], crc32c(payload[SUMMED_FROM:]))
 
 
-def decode_entry(view: memoryview, position: int) -> tuple[EntryHeader, memoryview, int]:
-    """Header, payload as a view, and the position after it. Raises ObjectCorrupt where it is damaged."""
+def decode_entry(
+    view: memoryview, position: int, known_from: int = 0, known_crc: int | None = None
+) -> tuple[EntryHeader, memoryview, int]:
+    """Header, payload as a view, and the position after it. Raises ObjectCorrupt where it is damaged.
+    `known_crc`: the CRC32C of the view from `known_from` on, just taken of these bytes; where the entry's own
+    sum begins there, they are not walked again."""
     if position < 0 or len(view) - position < ENTRY_HEADER_BYTES:
         raise ObjectCorrupt("entry header is cut off", position)
     magic, version, flags, count, length, stream_id, epoch, base_offset, crc = _ENTRY.unpack_from(
@@ -185,7 +189,11 @@ def decode_entry(view: memoryview, position: int) -> tuple[EntryHeader, memoryvi
     if length < 0 or end > len(view):
         raise ObjectCorrupt(f"entry length {length} exceeds its container", position)
     payload = view[start:end]
-    if crc32c(view[position : position + _ENTRY_HEAD_BYTES], _payload_sum(payload)) != crc:
+    if known_crc is not None and known_from == start + SUMMED_FROM and end == len(view):
+        payload_sum = crc32c(payload[:SUMMED_FROM], known_crc)
+    else:
+        payload_sum = _payload_sum(payload)
+    if crc32c(view[position : position + _ENTRY_HEAD_BYTES], payload_sum) != crc:
         raise ObjectCorrupt("entry checksum differs", position)
     if count <= 0 or base_offset < 0 or base_offset > INT64_MAX - count:
         raise ObjectCorrupt(f"entry base offset {base_offset} and count {count} are out of bounds", position)

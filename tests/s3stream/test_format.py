@@ -108,6 +108,29 @@ def test_an_entry_comes_back(
     assert end == 3 + ENTRY_HEADER_BYTES + len(payload) == len(data) - len(after)
 
 
+@pytest.mark.parametrize(
+    ("lead", "after", "is_walked"),
+    [
+        (ENTRY_HEADER_BYTES + SUMMED_FROM, b"", False),
+        (ENTRY_HEADER_BYTES + SUMMED_FROM, b"x", True),
+        (ENTRY_HEADER_BYTES, b"", True),
+        (0, b"", True),
+    ],
+)
+def test_bytes_that_were_summed_are_not_walked_again(lead: int, after: bytes, is_walked: bool) -> None:
+    """The checksum of the container's tail counts where it is that of the entry's as well, and there alone:
+    a wrong one is found out."""
+    data = entry_bytes(7, 100, 5, b"payload" * 10) + after
+    known_crc = crc32c(data[lead:])
+    expected = decode_entry(memoryview(data), 0)
+    assert decode_entry(memoryview(data), 0, lead, known_crc) == expected
+    if is_walked:
+        assert decode_entry(memoryview(data), 0, lead, known_crc ^ 1) == expected
+    else:
+        with pytest.raises(ObjectCorrupt, match="entry checksum differs"):
+            decode_entry(memoryview(data), 0, lead, known_crc ^ 1)
+
+
 @given(st.binary(min_size=SUMMED_FROM, max_size=SUMMED_FROM), st.binary(max_size=300))
 def test_a_known_checksum_is_carried_on(lead: bytes, tail: bytes) -> None:
     """With the tail's own checksum given, the header is the one that a pass over all bytes gives."""

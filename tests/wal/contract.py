@@ -182,14 +182,16 @@ async def sizes_at_the_edges(yard: Yard) -> None:
 
 async def a_checksum_is_carried_on(yard: Yard) -> None:
     """A record whose tail's CRC was handed in reads back like any other, with and without bytes before the
-    tail."""
+    tail; and the log tells a checksum of its end again."""
     wal, _, journal = await started(yard, 1)
     head, tail = payload(1, 61), payload(2, 5000)
     wal.append(head, tail, tail_crc=crc32c(tail))
     record = wal.append(tail, tail_crc=crc32c(tail))
     await journal.reach(record.end)
     yard.crash()
-    assert (await recovered(yard, 2))[1] == [head + tail, tail]
+    found = [record async for record in (await yard.open(owner(2))).recover()]
+    assert [bytes(one.payload) for one in found] == [head + tail, tail]
+    assert [one.tail_crc for one in found] == [crc32c(one.payload[one.lead :]) for one in found]
 
 
 async def a_trim_is_exact(yard: Yard) -> None:

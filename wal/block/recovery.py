@@ -339,10 +339,10 @@ def block_records(data: memoryview, header: BlockHeader) -> list[WalRecord] | No
     at = BLOCK_HEADER_BYTES
     found = []
     for _ in range(header.record_count):
-        payload = decode_record(data, at, header.length, header.position + at, seed)
-        if payload is None:
+        decoded = decode_record(data, at, header.length, header.position + at, seed)
+        if decoded is None:
             return None
         position = header.position + at
-        at += RECORD_HEADER_BYTES + len(payload)
-        found.append(WalRecord(position, header.position + at, payload))
+        at += RECORD_HEADER_BYTES + len(decoded.payload)
+        found.append(WalRecord(position, header.position + at, *decoded))
     return found if at == header.length else None

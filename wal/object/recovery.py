@@ -366,10 +366,10 @@ class ObjectScan:
         found: list[WalRecord] = []
         for _ in range(header.record_count):
             position = header.position + at
-            payload = decode_record(data, at, limit, position, seed)
-            if payload is not None:
-                at += RECORD_HEADER_BYTES + len(payload)
-                found.append(WalRecord(position, header.position + at, payload))
+            decoded = decode_record(data, at, limit, position, seed)
+            if decoded is not None:
+                at += RECORD_HEADER_BYTES + len(decoded.payload)
+                found.append(WalRecord(position, header.position + at, *decoded))
                 continue
             end = record_end(data, at, limit, position, seed)
             self._on_damage(header.place, position, "it has no sound record there")

@@ -40,7 +40,7 @@ def test_batches_are_packed_over_arenas() -> None:
             at = record.position - position - HEADER_BYTES
             found = decode_record(body, at, len(body), record.position, epoch_seed(5))
             assert found is not None
-            assert bytes(found) == data == bytes(record.payload)
+            assert bytes(found.payload) == data == bytes(record.payload)
         position, slot = batch.end, slot + 1
         assert (batcher.position, batcher.next_position, batcher.body_bytes, batcher.limit) == (
             position,

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
+from millrace.protocol.crc32c import crc32c
 from millrace.runtime.disk import Buffer
 from millrace.wal.errors import WalClosed, WalFenced, WalFull, WalMismatch, WalOutdated
 from millrace.wal.identity import NO_MARK, NO_WAL_ID, MetadataMark, WalIdentity
@@ -69,7 +70,7 @@ class ShelfWal:
 
     async def recover(self) -> AsyncGenerator[WalRecord, None]:
         for position, end, payload in list(self._shelf.records):
-            yield WalRecord(position, end, memoryview(payload))
+            yield WalRecord(position, end, memoryview(payload), 0, crc32c(payload))
         if self._shelf.end < self._owner.committed_end:
             raise WalOutdated(self._shelf.end, self._owner.committed_end)
         self._shelf.epoch = self._owner.epoch
