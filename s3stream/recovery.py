@@ -336,9 +336,7 @@ def _decode(record: WalRecord) -> tuple[EntryHeader, memoryview]:
     try:
         header, payload, end = decode_entry(record.payload, 0, record.lead, record.tail_crc)
     except ObjectCorrupt as error:
-        raise ObjectCorrupt(error.reason, record.position + error.position, "(wal)") from None
+        raise ObjectCorrupt(error.reason, record.position + error.position) from None
     if end != len(record.payload):
-        raise ObjectCorrupt(
-            f"{len(record.payload) - end} bytes follow the entry", record.position + end, "(wal)"
-        )
+        raise ObjectCorrupt(f"{len(record.payload) - end} bytes follow the entry", record.position + end)
     return header, payload

@@ -20,7 +20,7 @@ from typing import Final
 
 from millrace.broker.config import BrokerSettings
 from millrace.broker.controller_client import ControllerClient
-from millrace.broker.quorum.log_recovery import CommittedInBucket, LogRecovery, LogUnreachable
+from millrace.broker.quorum.log_recovery import CommittedInBucket, LogDamaged, LogRecovery, LogUnreachable
 from millrace.broker.stores import NodeStores
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
@@ -35,6 +35,7 @@ from millrace.runtime.errors import Fenced, MillraceError, Unavailable, in_words
 log = logging.getLogger(__name__)
 AT_ONCE: Final = 2
 AGAIN_S, AGAIN_MAX_S = 5.0, 15.0  # between looks at a log that nobody can recover, doubled with each
+DAMAGED_AGAIN_MAX_S: Final = 300.0  # likewise at one that is damaged: a sound copy may come in its place
 GIVE_BACK_S: Final = 2.0  # for a controller to be told, by a broker that ends
 FENCED_S: Final = 0.5  # before a log is tried again that somebody else has, or had, doubled with each
 
@@ -165,7 +166,8 @@ class Failovers:
                 return
             if failed is None or str(failure) != failed.reason:
                 log.warning("failover: the write-ahead log of broker %d: %s", node_id, failure)
-            again_s = AGAIN_S if failed is None else min(2 * failed.again_s, AGAIN_MAX_S)
+            again_max_s = DAMAGED_AGAIN_MAX_S if isinstance(failure, LogDamaged) else AGAIN_MAX_S
+            again_s = AGAIN_S if failed is None else min(2 * failed.again_s, again_max_s)
             self._failed[node_id] = Failed(str(failure), again_s, needs_word=failure.needs_word)
             if self._is_asked(node_id):
                 await self._end(node_id, str(failure))

@@ -37,8 +37,10 @@ from millrace.runtime.errors import MillraceError, Unavailable, in_words
 from millrace.runtime.objectstore import StoreFull
 from millrace.runtime.objectstore.retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.objectstore.watched import WAL_STORE, StoreWatch
+from millrace.s3stream.errors import ObjectCorrupt, OffsetGap
 from millrace.s3stream.recovery import Recovered
 from millrace.s3stream.storage import Storage
+from millrace.wal.errors import WalCorrupt
 from millrace.wal.identity import NO_MARK, MetadataMark, WalIdentity
 from millrace.wal.kind import WalPlace
 from millrace.wal.log import WalOwner, WriteAheadLog
@@ -70,6 +72,10 @@ class LogUnreachable(Unavailable):
     def __init__(self, why: str, *, needs_word: bool = False) -> None:
         super().__init__(why)
         self.needs_word = needs_word
+
+
+class LogDamaged(LogUnreachable):
+    """The log cannot be recovered as it is: some of it is damaged, or missing. Nothing of it was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +146,8 @@ class LogRecovery:
 
     async def run(self, found: Found) -> None:
         """On return no stream of the broker is open. Raises Fenced where it is back, or another recovers its
-        log; Unavailable where a store stops to answer; what opening and recovering a log raise."""
+        log; LogDamaged; Unavailable where a store stops to answer; what opening and recovering a log
+        raise."""
         incarnation = self._rand.split("incarnation").uuid()
         client = await self._client.begin_failover(self._node_id, incarnation)
         claimant = await self._claimant(client, incarnation)
@@ -156,12 +163,25 @@ class LogRecovery:
         )
         looks = asyncio.get_running_loop().create_task(owner.run(), name="looks of a failover")
         try:
-            await self._recover(found, client, owner)
+            await self._recover_sound(found, client, owner)
             await claimant.release_all([claim])
         finally:
             looks.cancel()
             await asyncio.gather(looks, return_exceptions=True)
             owner.close()
+
+    async def _recover_sound(self, found: Found, client: ControllerClient, owner: Owner) -> None:
+        try:
+            await self._recover(found, client, owner)
+        except (WalCorrupt, OffsetGap, ObjectCorrupt) as error:
+            if isinstance(error, ObjectCorrupt) and error.key:
+                raise  # that is no part of the log
+            raise LogDamaged(
+                f"{found.wal.address} cannot be recovered as it is: {in_words(error)}; put a sound copy "
+                f"there, or start broker {self._node_id} with a wal.corruption or with wal.lost.accept=true, "
+                f"or say `millrace cluster give-up {self._node_id} --accept-loss`, which gives up all that "
+                "it holds"
+            ) from error
 
     async def _recover(self, found: Found, client: ControllerClient, owner: Owner) -> None:
         wal = await _unless_stalled(self._open(found, client), lambda: self._wal_store.reason)

@@ -23,6 +23,7 @@ from tests.live.s3_server import S3Server
 from tests.live.slow_proxy import SlowProxy
 from tests.live.test_brokers import PARTITIONS, TOPIC, leaders, producer, read_all
 from tests.live.test_controllers import QUICK
+from tests.live.test_damage import flip
 from tests.patience import until
 
 SECOND = FIRST_BROKER + 1
@@ -227,6 +228,34 @@ def test_a_log_that_nobody_reaches_is_waited_for(cluster: LiveCluster, tmp_path:
     (tmp_path / "away").rename(wal)
     until(lambda: moved_from(cluster, SECOND), "the log is not recovered")
     check_all(cluster, values(0, 120))
+
+
+def test_a_damaged_log_waits_for_its_broker_and_a_word(cluster: LiveCluster, tmp_path: Path) -> None:
+    """Nobody steps over the damage but the broker itself, started with the setting that the controller's log
+    names: what lies before the damage is there then, and all partitions take records."""
+    send(cluster, values(0, 120))
+    before = leaders(cluster.brokers[FIRST_BROKER])
+    index = next(index for index, leader in before.items() if leader == SECOND)
+    with Client(cluster.brokers[SECOND].address) as client:
+        for number in range(20):
+            assert not client.send(TOPIC, [b"in order %d" % number], index).error_code
+    gone = cluster.brokers[SECOND]
+    gone.kill()
+    wal = next((tmp_path / f"broker{SECOND}").rglob("wal"))
+    whole = wal.read_bytes()
+    flip(wal, whole.find(b"in order 10"))
+    (controller,) = cluster.quorum.nodes.values()
+    until(lambda: controller.metrics()["millrace_failovers_waiting"] == 1, "nobody waits for it")
+    why = f"cannot be recovered as it is: .* start broker {SECOND} with a wal.corruption"
+    until(lambda: logged(controller, why), "the controller does not say why")
+    assert leaders(cluster.brokers[FIRST_BROKER])[index] == -1
+    gone.override({"wal.corruption": "truncate"})
+    gone.restart()
+    until(lambda: -1 not in leaders(cluster.brokers[FIRST_BROKER]).values(), "a partition has no leader")
+    kept = [*values(0, 120), *(b"in order %d" % number for number in range(10))]
+    assert sorted(read_all(cluster, len(kept))) == sorted(kept)
+    send(cluster, values(120, 60))
+    assert sorted(read_all(cluster, len(kept) + 60)) == sorted([*kept, *values(120, 60)])
 
 
 def test_a_log_that_is_lost_for_good_is_given_up_by_name(cluster: LiveCluster, tmp_path: Path) -> None:

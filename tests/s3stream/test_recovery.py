@@ -398,7 +398,7 @@ def test_a_record_that_is_no_entry_is_told() -> None:
             world.wal = MemoryWal(records=[WalRecord(4096, 4096 + len(payload), memoryview(payload))])
             with pytest.raises(ObjectCorrupt) as raised:
                 await world.engine().start()
-            assert raised.value.position >= 4096
+            assert (raised.value.position >= 4096, raised.value.key) == (True, ""), "of no object"
 
     run(scenario())
 

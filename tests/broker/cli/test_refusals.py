@@ -23,7 +23,7 @@ from millrace.broker.identity.claim_format import NOBODY, ClaimCorrupt, ClaimKin
 from millrace.broker.identity.ownership import Replaced
 from millrace.broker.partitions.meta_stream import MetaCorrupt
 from millrace.broker.partitions.opening import StateCorrupt
-from millrace.broker.quorum.log_recovery import LogUnreachable
+from millrace.broker.quorum.log_recovery import LogDamaged, LogUnreachable
 from millrace.kraft import errors as kraft
 from millrace.kraft.bucket.layout import BackupCorrupt
 from millrace.kraft.bucket.writer import BackupForked
@@ -120,7 +120,7 @@ NO_SAMPLE = {
     s3stream.StreamMissing, s3stream.OffsetTrimmed, s3stream.OffsetBeyondEnd, s3stream.UploadExpired,
     s3stream.CompactionRefused, s3stream.RangeOwed, s3stream.RangeLost,
     ConnectFailed, PeerLost, kraft.OffsetWithinBatch, MetaCorrupt, StateCorrupt,
-    LogUnreachable, AnswerLost, NobodyAnswers, NotServed,
+    LogUnreachable, LogDamaged, AnswerLost, NobodyAnswers, NotServed,
 }  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from millrace.broker.controller_client import ControllerClient
-from millrace.broker.quorum.failovers import AGAIN_MAX_S, AGAIN_S, Failovers
-from millrace.broker.quorum.log_recovery import LogRecovery, LogUnreachable
+from millrace.broker.quorum.failovers import AGAIN_MAX_S, AGAIN_S, DAMAGED_AGAIN_MAX_S, Failovers
+from millrace.broker.quorum.log_recovery import LogDamaged, LogRecovery, LogUnreachable
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.tables.failovers import NOBODY, Failover
@@ -96,6 +96,18 @@ def test_a_recovery_that_fails_is_tried_again_after_a_while(failure: BaseExcepti
         assert len(quorum.tries) == count + 1, "another one, at once"
 
     run(failure, check)
+
+
+def test_a_damaged_log_is_looked_at_ever_more_rarely() -> None:
+    """Each look takes a claim in the bucket, and damage goes away by somebody's hand alone."""
+
+    async def check(quorum: Quorum) -> None:
+        await asyncio.sleep(5 * DAMAGED_AGAIN_MAX_S)
+        gaps = [round(after - before) for before, after in zip(quorum.tries, quorum.tries[1:], strict=False)]
+        assert gaps[:3] == [AGAIN_S, 2 * AGAIN_S, 4 * AGAIN_S]
+        assert gaps[-2:] == [DAMAGED_AGAIN_MAX_S] * 2
+
+    run(LogDamaged("damaged"), check)
 
 
 def test_a_log_that_needs_a_word_is_tried_once() -> None:
