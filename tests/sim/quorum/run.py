@@ -55,7 +55,8 @@ class Outcome:
 
 
 class _Errors(logging.Handler):
-    """What a controller logs as an error is one, unless its disk is full or damaged."""
+    """What a controller logs as an error is one, unless its disk is full or damaged, or all brokers are
+    fenced: those of the workload speak when it comes to them, and not in each session."""
 
     EXCUSED = (
         "No space left",
@@ -63,6 +64,7 @@ class _Errors(logging.Handler):
         "no room for",
         "cannot be read, the one before",
         "Input/output error",
+        "nobody can recover its write-ahead log: no other broker is there",
     )
 
     def __init__(self, cluster: Cluster) -> None:
