@@ -295,7 +295,8 @@ class RecoveryScan:
         """Nothing sound follows: the log ends where the damage begins. What cannot be read and may have been
         of it is told with it."""
         assert self._found is not None
-        last = max((at for at in self._unreadable if at < self._reach_end), default=0)
+        end = min(self._reach_end, self._search_end)
+        last = max((at for at in self._unreadable if at < end), default=0)
         self.damages.append(replace(self._found, end=max(self._found.end, last + BLOCK_BYTES)))
         self._is_done = True
 

@@ -196,6 +196,24 @@ def test_nor_does_what_lies_behind_a_log_that_was_closed(policy: str) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("policy", ["skip", "truncate"])
+def test_nor_is_it_told_as_a_part_of_what_was_lost(policy: str) -> None:
+    """Damage before the end of a log that was closed ends there, however much was read with it: who compares
+    it with what metadata says that the log held would take an older copy for the log."""
+
+    async def run() -> None:
+        disk, sent = await log_of_blocks(is_closed=True)
+        last = sent[-1][0] - sent[-1][0] % BLOCK_BYTES
+        disk.flip(PATH, RING_START + last + 500)
+        for block in (COUNT, COUNT + 2):
+            disk.lose_block(PATH, RING_START + block * BLOCK_BYTES)
+        wal, records = await open_wal(disk, 2, corruption=policy)
+        assert [bytes(record.payload) for record in records] == bytes_of(sent[:-1])
+        assert extents(wal) == [(last, COUNT * BLOCK_BYTES, RING_START + last, 0)]
+
+    asyncio.run(run())
+
+
 def test_the_rest_of_a_lap_that_was_skipped_may_be_unreadable() -> None:
     """The block that follows in the next lap says where the one before it ended."""
 
