@@ -21,7 +21,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import field
 
 from millrace.protocol.dataclass import dataclass
@@ -181,7 +182,7 @@ def _note(ranges: dict[StreamId, StreamRange], entry: EntryHeader) -> None:
 
 async def recover(
     wal: WriteAheadLog,
-    records: AsyncIterator[WalRecord] | None,
+    records: AsyncGenerator[WalRecord, None] | None,
     catalog: StreamCatalog,
     uploader: Uploader,
     cache: LogCache,
@@ -206,7 +207,8 @@ async def recover(
     try:
         expected = ExpectedOffsets(opened, is_loss_accepted=is_loss_accepted)
         if records is not None:
-            await _read(records, expected, recovered, flush, bounds)
+            async with aclosing(records):  # on the way out nothing of the log is being read any more
+                await _read(records, expected, recovered, flush, bounds)
         expected.end(recovered)
         recovered.read_s = lap.seconds()
         cache.seal()
@@ -233,7 +235,7 @@ async def recover(
 
 
 async def _read(
-    records: AsyncIterator[WalRecord],
+    records: AsyncGenerator[WalRecord, None],
     expected: ExpectedOffsets,
     recovered: Recovered,
     flush: Flush,

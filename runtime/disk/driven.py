@@ -54,7 +54,8 @@ class DrivenBlockFile(ABC):
 
     async def _off_loop(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """A thread goes on where whoever waits for it is cancelled: `close` waits for it, or it would work on
-        whichever file has the number next."""
+        whichever file has the number next. So would one that begins behind it: raises Closed."""
+        self._check_open()
         under_way = self._loop.run_in_executor(None, partial(call, *args, **kwargs))
         self._calls[under_way] = None
         under_way.add_done_callback(self._calls.pop)
@@ -74,6 +75,9 @@ class DrivenBlockFile(ABC):
         """Returns when the last write that was asked for has ended; then nothing of the driver's is left."""
 
     def _new_write(self) -> asyncio.Future[Any]:
+        self._check_open()
+        return self._loop.create_future()
+
+    def _check_open(self) -> None:
         if self._closing:
             raise Closed(self._descriptor.path)
-        return self._loop.create_future()

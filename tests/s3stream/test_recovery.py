@@ -177,12 +177,17 @@ class ReadWal(MemoryWal):
     """Counts what recovery has taken of it; others have the loop between two records."""
 
     taken_count = 0
+    is_read = False  # still
 
     async def recover(self) -> AsyncGenerator[WalRecord, None]:
-        async for record in super().recover():
-            await asyncio.sleep(0)
-            self.taken_count += 1
-            yield record
+        self.is_read = True
+        try:
+            async for record in super().recover():
+                await asyncio.sleep(0)
+                self.taken_count += 1
+                yield record
+        finally:
+            self.is_read = False
 
 
 async def large_world() -> tuple[World, ReadWal]:
@@ -248,8 +253,10 @@ def test_what_comes_after_a_block_that_fails_is_not_committed() -> None:
 
         world.catalog.before = refuse
         engine = world.engine()
-        with pytest.raises(StreamFenced):
+        with pytest.raises(StreamFenced) as refused:
             await engine.start()
+        assert refused.tb is not None, "whose frames hold what they read from"
+        assert not wal.is_read, "the log may be closed"
         puts = world.store.count("put")
         assert puts <= 2
         assert (world.catalog.commits, world.catalog.closed, len(wal.records)) == ([], [], 100)

@@ -159,6 +159,28 @@ def test_closing_waits_for_what_nobody_waits_for_any_more(
 
 
 @drivers
+def test_nothing_is_begun_behind_a_close(driver: str, tmp_path: Path) -> None:
+    """A read that was asked for, and had not begun: another file has the descriptor's number by then."""
+
+    async def run() -> None:
+        file = await PosixDisk(driver=driver).open_block(str(tmp_path / "block"), MIB)
+        reading = asyncio.ensure_future(file.read_at(0, 4096))
+        await file.close()
+        with pytest.raises(Closed):
+            await reading
+        with (tmp_path / "other").open("wb+") as other:
+            other.write(bytes(2 * MIB))
+            with pytest.raises(Closed):
+                await file.read_at(0, 4096)
+            with pytest.raises(Closed):
+                await file.resize(4096)
+            other.flush()
+            assert os.fstat(other.fileno()).st_size == 2 * MIB
+
+    asyncio.run(run())
+
+
+@drivers
 def test_more_writes_than_the_queue_holds(driver: str, tmp_path: Path) -> None:
     """Three hundred writes at once are all done, in whatever order."""
 
