@@ -119,6 +119,7 @@ def build_handlers(parts: Parts) -> dict[int, Handle | Late]:
         35: late("describe_log_dirs.DescribeLogDirs", cache, directory, parts.runtime.disk, settings),
         42: late("delete_groups.DeleteGroups", groups),
         47: late("offset_delete.OffsetDelete", groups, cache),
+        57: late("update_features.UpdateFeatures", forwarding),
         60: late("describe_cluster.DescribeCluster", cache),
         61: late("describe_producers.DescribeProducers", directory),
         74: late("list_config_resources.ListConfigResources", cache),

@@ -1,4 +1,5 @@
-"""DeleteTopics (key 20): refused where `delete.topic.enable` is false, else the controller decides.
+"""DeleteTopics (key 20): refused where `delete.topic.enable` is false, else the controller decides. It may be
+another node's, which is asked in the newest version: names of older ones are put where that has them.
 
 Versions 1 to 6. Ignored: `timeout_ms` (`request.timeout.ms` bounds the wait).
 """
@@ -10,7 +11,7 @@ from typing import Any
 from millrace.broker.requests.forwarding import Forwarding
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.error_codes import ErrorCode
-from millrace.protocol.messages.delete_topics import DeleteTopicsRequest
+from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
 FIRST_WITH_DISABLED = 3  # before it, clients do not know TOPIC_DELETION_DISABLED
 
@@ -27,4 +28,5 @@ class DeleteTopics:
             return self.refuse(
                 request, ErrorCode.TOPIC_DELETION_DISABLED if is_told else ErrorCode.INVALID_REQUEST
             )
-        return await self._forwarding.ask(request, context)
+        named = [*request.topics, *map(DeleteTopicState, request.topic_names)]
+        return await self._forwarding.ask(DeleteTopicsRequest(named, timeout_ms=request.timeout_ms), context)

@@ -1,6 +1,6 @@
 """APIs that a KRaft broker passes on to the active controller as they are: CreatePartitions 37, ElectLeaders
-43, AlterPartitionReassignments 45, ListPartitionReassignments 46, DescribeQuorum 55, UpdateFeatures 57,
-UnregisterBroker 64, AddRaftVoter 80, RemoveRaftVoter 81, in all versions.
+43, AlterPartitionReassignments 45, ListPartitionReassignments 46, DescribeQuorum 55, UnregisterBroker 64,
+AddRaftVoter 80, RemoveRaftVoter 81, in all versions. None says in an older version what the newest does not.
 
 Ignored: `timeout_ms` (`request.timeout.ms` bounds the wait).
 
