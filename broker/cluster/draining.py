@@ -57,13 +57,15 @@ async def drained_of(client: ClusterClient, node_ids: Iterable[int]) -> tuple[fr
 
 
 async def _is_drained(client: ClusterClient, node_id: int) -> bool | None:
-    """None where it does not answer."""
+    """None where it does not answer, or another broker does in its place, which refuses."""
     request = DescribeConfigsRequest([DescribeConfigsResource(ResourceType.BROKER, str(node_id), [CORDONED])])
     try:
         response = await client.ask_node(node_id, request, LOOK_S)
     except Unavailable:
         return None
     assert isinstance(response, DescribeConfigsResponse)
+    if any(result.error_code for result in response.results):
+        return None
     return any(
         one.name == CORDONED and bool((one.value or "").strip())
         for result in response.results

@@ -52,8 +52,10 @@ class Brokers:
                 error_code=0 if is_known else int(ErrorCode.BROKER_ID_NOT_REGISTERED)
             )
         if isinstance(request, DescribeConfigsRequest):
-            config = DescribeConfigsResourceResult(CORDONED, "*")
-            response = DescribeConfigsResponse(results=[DescribeConfigsResult(configs=[config])])
+            result = DescribeConfigsResult(configs=[DescribeConfigsResourceResult(CORDONED, "*")])
+            if request.resources[0].resource_name != str(number + 1):  # as of any other broker's settings
+                result = DescribeConfigsResult(int(ErrorCode.INVALID_REQUEST), "Unexpected broker id")
+            response = DescribeConfigsResponse(results=[result])
         if number == 0:
             await asyncio.Event().wait()
         return response
@@ -98,6 +100,18 @@ def test_who_gives_no_answer_is_not_known_to_be_drained() -> None:
     async def main() -> None:
         async with two_brokers() as brokers, ClusterClient(LoopNet(), brokers.addresses[1:]) as client:
             assert await drained_of(client, [1, 2]) == (frozenset([2]), frozenset([1]))
+
+    run(main())
+
+
+def test_nor_is_one_for_whom_another_answers() -> None:
+    """It was started again elsewhere, and who has its address now refuses to speak for it."""
+
+    async def main() -> None:
+        async with two_brokers() as brokers, ClusterClient(LoopNet(), brokers.addresses[1:]) as client:
+            await client.describe()
+            client._known[5] = client._known[2]
+            assert await drained_of(client, [2, 5]) == (frozenset([2]), frozenset([5]))
 
     run(main())
 
