@@ -2,10 +2,11 @@
 Pure.
 
 Times are seconds of the loop's clock. Not here: heartbeats' meaning (commands/brokers.py), fencing
-(controller.py). Kept true: nobody is found gone by a controller that was itself late: after a look that came
-too late, and after each change of leader, everybody has a whole session from then on. But for the node that
-led before, where it went silent: as a voter this controller followed it, and so knows since when. What is
-left of its session is shortened by that, and is never less than it takes to hear from a broker that lives.
+(controller.py). Kept true: nobody is found gone by a controller that was itself late. A look finds who was
+gone when it was due, for what came since may not have been read; after one that came too late, and after each
+change of leader, everybody has a whole session from then on. But for the node that led before, where it went
+silent: as a voter this controller followed it, and so knows since when. What is left of its session is
+shortened by that, and is never less than it takes to hear from a broker that lives.
 
 A broker may say with its heartbeat that it does not reach the store (*in trouble*). It has its session all
 the same, until it is taken for cut off: then it has none before it says that it is well.
@@ -14,6 +15,7 @@ the same, until it is taken for cut off: then it has none before it says that it
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 LOOKS: Final = 4  # in a session
@@ -113,11 +115,10 @@ class Sessions:
 
     def look(self, now_s: float) -> list[int]:
         """Whose session is over; told at each look until it is forgotten, or heard again."""
-        late_s = now_s - self._due_s
+        late_s = max(0.0, now_s - self._due_s)
         gone = self._look(now_s, late_s)
-        ends = (heard_s + self._session_s + BEHIND_S for heard_s in self._heard.values())
-        first_s = next((end_s for end_s in ends if end_s > now_s), now_s + self.look_every_s)
-        self._due_s = min(first_s, now_s + self.look_every_s)
+        first_s = next(islice(self._heard.values(), len(gone), None), now_s) + self._session_s + BEHIND_S
+        self._due_s = min(max(first_s, now_s + late_s), now_s + self.look_every_s)
         return gone
 
     def _look(self, now_s: float, late_s: float) -> list[int]:
@@ -127,7 +128,7 @@ class Sessions:
             return []
         gone = []
         for broker_id, heard_s in self._heard.items():
-            if now_s - heard_s < self._session_s:
+            if now_s - late_s - heard_s < self._session_s:
                 break
             gone.append(broker_id)
         self._silent.update(gone)

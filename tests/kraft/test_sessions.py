@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from millrace.kraft.errors import NotLeader
 from millrace.kraft.sessions import Sessions
 from millrace.protocol.error_codes import ErrorCode
@@ -34,7 +36,7 @@ def test_a_broker_that_says_nothing_for_a_session_is_gone() -> None:
     sessions = Sessions(4.0)
     sessions.begin([1, 2], 0.0)
     sessions.hear(2, 2.5)
-    sessions.hear(3, 3.0)
+    sessions.hear(3, 2.5)
     assert looked(sessions, 10.0) == [(4.0, 1), (7.0, 2), (7.0, 3)]
 
 
@@ -88,6 +90,32 @@ def test_a_controller_that_was_late_itself_finds_nobody_gone() -> None:
     looked(sessions, 2.0)
     assert sessions.look(6.0) == []
     assert looked(sessions, 20.0, 6.0) == [(10.0, 1)]
+
+
+@pytest.mark.parametrize("stood_s", [0.5, 1.0, 1.5, 2.0, 2.2])
+@pytest.mark.parametrize("every_s", [1.0, 1.5])
+def test_who_could_not_be_heard_is_not_found_gone(every_s: float, stood_s: float) -> None:
+    """The controller stood still, and looks before it reads what came meanwhile. Who is gone is found soon
+    after, or a session later where it stood for long."""
+    soon_s = 0.75 if stood_s <= 1.5 else 3.01
+    for step in range(100):
+        sessions, began_s = Sessions(3.0), 3.0 + step * 0.015
+        sessions.begin([1, 2], 0.0)
+        now_s = said_s = 0.0
+        found: dict[int, float] = {}
+        while now_s < began_s:
+            now_s += sessions.wait_s(now_s)
+            while said_s + every_s < min(now_s, began_s):
+                said_s += every_s
+                sessions.hear(1, said_s)
+            now_s = now_s if now_s < began_s else max(now_s, began_s + stood_s)
+            found |= dict.fromkeys(sessions.look(now_s), now_s)
+        assert 1 not in found, (began_s, now_s)
+        sessions.hear(1, now_s)
+        while 2 not in found:
+            now_s += sessions.wait_s(now_s)
+            found |= dict.fromkeys(sessions.look(now_s), now_s)
+        assert found[2] <= began_s + stood_s + soon_s
 
 
 async def register(member: Member, incarnation: int = 1) -> int:
