@@ -43,16 +43,17 @@ async def move_all(
     patience_s: float,
     on_served: Callable[[int], None],
 ) -> None:
-    """`on_served` is told how many of them are served. Raises NotServed when some of a group are not within
-    `patience_s`; KafkaError for what is refused, with nothing of its group moved or some; Unavailable."""
+    """`on_served` is told how many of them are served, or deleted. Raises NotServed when some of a group are
+    not within `patience_s`; KafkaError for what is refused, with nothing of its group moved or some;
+    Unavailable."""
     for start in range(0, len(moves), at_once):
         group = moves[start : start + at_once]
-        await _reassign(client, group)
-        await _until_served(client, group, patience_s)
+        await _until_served(client, await _reassign(client, group), patience_s)
         on_served(start + len(group))
 
 
-async def _reassign(client: ClusterClient, group: Sequence[Move]) -> None:
+async def _reassign(client: ClusterClient, group: Sequence[Move]) -> list[Move]:
+    """Those that go: what was deleted since they were decided on keeps no other from moving."""
     topics: dict[str, list[ReassignablePartition]] = {}
     for move in group:
         topics.setdefault(move.topic, []).append(ReassignablePartition(move.index, [move.to]))
@@ -60,11 +61,15 @@ async def _reassign(client: ClusterClient, group: Sequence[Move]) -> None:
     response = await client.ask(AlterPartitionReassignmentsRequest(topics=asked))
     if response.error_code:
         raise KafkaError(ErrorCode(response.error_code), response.error_message or "")
+    gone: set[tuple[str, int]] = set()
     for topic in response.responses:
         for one in topic.partitions:
-            if one.error_code:
+            if one.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                gone.add((topic.name, one.partition_index))
+            elif one.error_code:
                 why = f"{topic.name}-{one.partition_index}: {one.error_message or ''}"
                 raise KafkaError(ErrorCode(one.error_code), why)
+    return [move for move in group if (move.topic, move.index) not in gone]
 
 
 async def _until_served(client: ClusterClient, group: Sequence[Move], patience_s: float) -> None:

@@ -1,0 +1,81 @@
+"""How partitions are moved group by group, while the cluster changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millrace.broker.cluster.mover import move_all
+from millrace.broker.cluster.moves import Move
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from millrace.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from tests.kraft.build import run
+
+
+class Cluster:
+    """Moves at once what it has, and refuses the others with the code."""
+
+    def __init__(self, missing: str, code: ErrorCode) -> None:
+        self.leaders: dict[tuple[str, int], int] = {}
+        self._missing, self._code = missing, code
+
+    async def ask(self, request: AlterPartitionReassignmentsRequest) -> Any:
+        response = AlterPartitionReassignmentsResponse()
+        for topic in request.topics:
+            code = int(self._code) if topic.name == self._missing else 0
+            parts = [ReassignablePartitionResponse(one.partition_index, code) for one in topic.partitions]
+            response.responses.append(ReassignableTopicResponse(topic.name, parts))
+            for one in topic.partitions:
+                if not code and one.replicas:
+                    self.leaders[topic.name, one.partition_index] = one.replicas[0]
+        return response
+
+    async def ask_node(self, node_id: int, request: ListOffsetsRequest) -> Any:
+        response = ListOffsetsResponse()
+        for topic in request.topics:
+            parts = []
+            for one in topic.partitions:
+                is_led = self.leaders.get((topic.name, one.partition_index)) == node_id
+                code = 0 if is_led else int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                parts.append(ListOffsetsPartitionResponse(one.partition_index, code))
+            response.topics.append(ListOffsetsTopicResponse(topic.name, parts))
+        return response
+
+
+MOVES = [Move("a", 0, 2), Move("b", 0, 3), Move("b", 1, 2), Move("c", 0, 2)]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 4])
+def test_a_topic_that_is_deleted_meanwhile_keeps_no_other_from_moving(at_once: int) -> None:
+    """Nor is waited for where it would have gone."""
+
+    async def main() -> None:
+        cluster, told = Cluster("b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), list[int]()
+        await move_all(cluster, MOVES, at_once, 0.5, told.append)  # type: ignore[arg-type]
+        assert cluster.leaders == {("a", 0): 2, ("c", 0): 2}
+        assert told[-1] == len(MOVES)
+
+    run(main())
+
+
+def test_what_is_refused_ends_it() -> None:
+    async def main() -> None:
+        cluster = Cluster("b", ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+        with pytest.raises(KafkaError, match="b-0"):
+            await move_all(cluster, MOVES, 1, 0.5, lambda count: None)  # type: ignore[arg-type]
+        assert cluster.leaders == {("a", 0): 2}
+
+    run(main())
