@@ -8,17 +8,21 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from millrace.protocol.apis import API
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.api_versions import ApiVersionsRequest
+from millrace.protocol.messages.heartbeat import HeartbeatRequest
+from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.live.changed import changed
-from tests.live.client import Client
+from tests.live.client import LATEST, Client
 from tests.live.every_request import NAME, ROWS, Scene
 from tests.live.fitting import codes_in, fit
 from tests.live.test_every_version import ask
 from tests.live.wire import Wire
+from tests.patience import until
 
 ANSWER_S = 3.0
 SETTLES_S = 0.4  # until a topic of Kafka's takes records
@@ -100,6 +104,14 @@ class SlowClient(Client):
     def create(self, topic: str, partitions: int = 1, **configs: object) -> None:
         super().create(topic, partitions, **configs)
         time.sleep(SETTLES_S)
+        until(partial(self._is_led, topic, partitions), f"nobody leads {topic}")
+
+    def _is_led(self, topic: str, partitions: int) -> bool:
+        asked = [
+            ListOffsetsTopic(topic, [ListOffsetsPartition(one, -1, LATEST) for one in range(partitions)])
+        ]
+        (answer,) = self.ask("ListOffsets", ListOffsetsRequest(-1, 0, asked)).topics
+        return not any(one.error_code for one in answer.partitions)
 
 
 def compare(ours: str, kafkas: str, seed: int, count: int) -> Iterator[Difference | None]:
@@ -112,6 +124,8 @@ def compare(ours: str, kafkas: str, seed: int, count: int) -> Iterator[Differenc
     keys = [key for key in ROWS if key in versions and key not in OFF]
     with Client(ours) as client, SlowClient(kafkas) as slow:
         scenes = Scene(client), Scene(slow)
+        for one in (client, slow):
+            until(partial(has_loaded_groups, one), "groups are not loaded")
         for _ in range(count):
             key = chance.choice(keys)
             least, most = versions[key]
@@ -125,6 +139,13 @@ def compare(ours: str, kafkas: str, seed: int, count: int) -> Iterator[Differenc
                 continue
             said = codes(ours, key, version, mine), codes(kafkas, key, version, other)
             yield None if said[0] == said[1] else difference(key, version, said, str(mine))
+
+
+def has_loaded_groups(client: Client) -> bool:
+    """Both partitions of the offsets topic: of one that is being loaded every member is well."""
+    requests = (HeartbeatRequest(group, 1, "nobody") for group in ("a", "b"))
+    answers = [client.ask("Heartbeat", request) for request in requests]
+    return all(answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID for answer in answers)
 
 
 def settled(key: int, request: Any) -> Any:
