@@ -4,7 +4,8 @@ voters that its snapshot and log come to, and what of it is known to be committe
 Nothing is written but to finish what a start or an end before was at; a directory that holds nothing is made
 anew. Not here: locking it, what is done with what is found (node.py). Kept true: the image is the newest
 whole snapshot and the log behind it as far as that is known to be committed; a snapshot that cannot be read
-falls back to the one before it while the log still reaches back that far.
+falls back to the one before it while the log still reaches back that far; and never to no voters where the
+directory was formatted with some.
 """
 
 from __future__ import annotations
@@ -183,6 +184,8 @@ async def replay(
         except SnapshotCorrupt as error:
             log.error("a snapshot cannot be read, the one before it is tried: %s", error)
             fault = fault or error
+    if fault is not None and chosen is None and FORMATTED in snapshots:
+        raise fault  # it alone names the first voters, whom the log changes
     image = loaded.image if chosen != FORMATTED else EMPTY_IMAGE  # as of who was not formatted
     if segments and image.offset < segments[0]:
         if fault is not None:

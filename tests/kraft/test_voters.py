@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from millrace.kraft.errors import LogCorrupt, VotersChanged
+from millrace.kraft.errors import LogCorrupt, SnapshotCorrupt, VotersChanged
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.log.formatted_log import UNFINISHED, is_formatted, write_formatted_log
@@ -309,6 +309,29 @@ def test_commands_beside_a_change_are_folded_once() -> None:
         assert len(adopted) == 2
         await quorum.agree()
         await quorum.stop()
+
+    run(main())
+
+
+def test_a_formatted_directory_whose_voters_cannot_be_read_is_refused() -> None:
+    """It would start as who knows no voters, answer nobody, and wait for a leader for ever."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        meta = MetaProperties(CLUSTER, 1, uuid_text(bytes([1]) * 16))
+        await write_formatted_log(disk, "/data", meta, VoterSet((voter_on_first_disk(1),), DYNAMIC), 0)
+        own = replace(SETTINGS, cluster_id=CLUSTER, is_dynamic=True)
+        (checkpoint,) = (name for name in disk.files if name.endswith(".checkpoint"))
+        in_records = 61  # behind the first batch's header
+        disk.flip(checkpoint, in_records)
+        with pytest.raises(SnapshotCorrupt) as caught:
+            await ControllerNode.open(disk, HandClock(), Rand(b"1"), own, send=lambda one: None)
+        assert caught.value.path == checkpoint
+        disk.flip(checkpoint, in_records)
+        node = await ControllerNode.open(disk, HandClock(), Rand(b"1"), own, send=lambda one: None)
+        await node.start()
+        assert ids(node) == (1,)
+        await node.close()
 
     run(main())
 
