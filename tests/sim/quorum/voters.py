@@ -5,7 +5,8 @@ are lost. And what must hold of them beside all else:
     two-changes-open      a leader has more than one change that is not committed
     changed-too-early     a leader changed voters before it had committed in its epoch
 
-A disk is lost only while all are up, and where a majority of every set that is known is left.
+A disk is lost only while all are up and some set is known, which is not so where what the log began with is
+damaged, and where a majority of every such set is left.
 """
 
 from __future__ import annotations
@@ -124,6 +125,7 @@ async def lost_disks(cluster: Cluster, rand: Rand) -> None:
 
 
 def may_lose(cluster: Cluster, replica: Replica) -> bool:
+    is_known = False
     for other in cluster.replicas.values():
         raft = other.raft
         if raft is None or not other.is_up:
@@ -136,4 +138,5 @@ def may_lose(cluster: Cluster, replica: Replica) -> bool:
             ]
             if known.voters and len(left) < majority(len(known.voters)):
                 return False
-    return True
+            is_known = is_known or bool(known.voters)
+    return is_known

@@ -182,6 +182,8 @@ class Watch:
 
     def _on_leader(self, replica: Replica, raft: Raft, role: Leader, seen: Seen) -> None:
         if seen.led_epoch != role.epoch:
+            if vote(replica.disk)[0] < role.epoch:
+                return  # by its own vote alone, which is not durable: a process killed now has led nobody
             seen.led_epoch = role.epoch
             seen.heard_ticks = {}
             self.counts["leaders"] += 1
