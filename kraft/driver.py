@@ -29,7 +29,7 @@ from millrace.kraft.image.voter_records import (
     encode_voters_change,
     leading_voters,
 )
-from millrace.kraft.log.log_store import LogStore, SnapshotId
+from millrace.kraft.log.log_store import SYNCED_TOGETHER_BYTES_MAX, LogStore, SnapshotId
 from millrace.kraft.log.reserve import Reserve
 from millrace.kraft.log.snapshot import receive_snapshot
 from millrace.kraft.news import QuorumNews
@@ -383,13 +383,15 @@ def entry_of(batch: StoredBatch) -> Entry:
 
 def groups(entries: Sequence[Entry], bytes_max: int) -> list[list[Entry]]:
     """Entries that may share a sync, so many bytes: proposals of one epoch, which share a batch; or a
-    leader's batches. A control record of this node's own stands alone."""
+    leader's batches, within what the log takes together. A control record of this node's own stands
+    alone."""
     found: list[list[Entry]] = []
     size_bytes = 0
     for entry in entries:
         more_bytes = size_of(entry, bytes_max)
         last = found[-1][-1] if found else None
-        if last is not None and may_join(last, entry) and size_bytes + more_bytes <= bytes_max:
+        bound = min(bytes_max, SYNCED_TOGETHER_BYTES_MAX) if isinstance(entry.payload, bytes) else bytes_max
+        if last is not None and may_join(last, entry) and size_bytes + more_bytes <= bound:
             found[-1].append(entry)
             size_bytes += more_bytes
         else:

@@ -6,11 +6,12 @@
         00000000000000012345-0000000007.checkpoint    a snapshot: end offset and epoch (snapshot.py)
         quorum-state                                  JSON: epoch, leader, vote
 
-There are no index files: the log is read from a snapshot's end to its own. One batch at a time is appended
-and synced, so after a power cut at most the last batch is not whole, and nothing lies behind it: such a tail
-was never acknowledged and is cut off. (What is read at a start is synced before anything follows it: the
-process before may have been killed.) A bad batch with an intact one behind it was once whole: that is
-corruption, and start is refused.
+There are no index files: the log is read from a snapshot's end to its own. What was appended with the last
+sync may not be whole after a power cut: such a tail was never acknowledged and is cut off. (What is read at a
+start is synced before anything follows it: the process before may have been killed.) That is one batch, or
+several of no more than SYNCED_TOGETHER_BYTES_MAX, whose sectors reach the disk in any order: one that did not
+reads as zeros, and a batch behind it may be intact. Any other bad batch with an intact one behind it was once
+whole: that is corruption, and start is refused.
 
 Not here: what records mean. Kept true: offsets in a segment and from one to the next are continuous; `end` is
 durable; a segment goes only when a durable snapshot holds what it held.
@@ -47,6 +48,8 @@ READ_BYTES: Final = 1 << 20
 RECENT_BYTES_MAX: Final = 1 << 20  # of what was appended last, kept for readers that are close behind
 MARK_EVERY_BYTES: Final = 64 << 10  # a reader begins at most so far before what it wants
 BATCH_BYTES_MAX: Final = 1 << 30  # a longer length is no length
+SYNCED_TOGETHER_BYTES_MAX: Final = 1 << 20  # of several batches: the less, the surer what is damage
+SECTOR_BYTES: Final = 512  # what a disk writes whole or not at all
 SEGMENT_NAME: Final = re.compile(r"(\d{20})\.log")
 SNAPSHOT_NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 # Where a batch may begin: base offset below 2^48, a length below 2^30, magic 2. Found by a scan for what is
@@ -299,8 +302,10 @@ class LogStore:
         await self.append_all([batch], end)
 
     async def append_all(self, batches: Sequence[bytes], end: int) -> None:
-        """Adds batches that follow one another, and end before offset `end`, with one sync. Durable on
-        return. DiskFull: nothing was added, and it may be tried again once there is room."""
+        """Adds batches that follow one another, and end before offset `end`, with one sync; several are at
+        most SYNCED_TOGETHER_BYTES_MAX. Durable on return. DiskFull: nothing was added, and it may be tried
+        again once there is room."""
+        assert len(batches) == 1 or sum(map(len, batches)) <= SYNCED_TOGETHER_BYTES_MAX
         if self._is_roll_due or (
             self._open_file.size_bytes and self._open_file.size_bytes >= self._segment_bytes
         ):
@@ -533,13 +538,30 @@ def check_torn(rest: bytes, path: str, position: int, offset: int, fault: str, m
     if not may_be_torn:
         raise LogCorrupt(path, position, f"{what}, and later segments follow")
     behind = find_intact(rest, 1, offset)
-    if behind is not None:
-        raise LogCorrupt(path, position, f"{what}, and offset {behind} behind it is whole")
+    if behind is None:
+        return
+    start, found = behind
+    is_one_sync = len(rest) <= SYNCED_TOGETHER_BYTES_MAX
+    if not (is_one_sync and has_unwritten_sector(rest[:start], position, offset)):
+        raise LogCorrupt(path, position, f"{what}, and offset {found} behind it is whole")
 
 
-def find_intact(rest: bytes, position: int, offset: int) -> int | None:
-    """The offset of an intact batch at or behind `position`, whose offset is above `offset`; None when there
-    is none."""
+def has_unwritten_sector(bad: bytes, position: int, offset: int) -> bool:
+    """Whether some sector of the file holds zeros alone where a batch of `offset` would have others, from the
+    beginning of these bytes at `position` on. That of their end was written, with what follows them."""
+    begin = offset.to_bytes(8)
+    at, end = 0, SECTOR_BYTES - position % SECTOR_BYTES
+    while end <= len(bad):
+        is_zero = bad.count(0, at, end) == end - at
+        if is_zero and (end > len(begin) or any(begin[:end])):
+            return True
+        at, end = end, end + SECTOR_BYTES
+    return False
+
+
+def find_intact(rest: bytes, position: int, offset: int) -> tuple[int, int] | None:
+    """The place and the offset of an intact batch at or behind `position`, whose offset is above `offset`;
+    None when there is none."""
     view = memoryview(rest)
     for match in BATCH_START.finditer(rest, position):
         start = match.start()
@@ -548,5 +570,5 @@ def find_intact(rest: bytes, position: int, offset: int) -> int | None:
         header = BatchHeader(view, start)
         is_possible = header.base_offset > offset and HEADER_BYTES <= header.size_bytes <= len(rest) - start
         if is_possible and is_intact(view[start : start + header.size_bytes], header):
-            return header.base_offset
+            return start, header.base_offset
     return None

@@ -9,7 +9,7 @@ import pytest
 
 from millrace.kraft.errors import LogCorrupt, OffsetWithinBatch
 from millrace.kraft.image.records import Proposal, encode_batch
-from millrace.kraft.log.log_store import LogStore, SnapshotId
+from millrace.kraft.log.log_store import SYNCED_TOGETHER_BYTES_MAX, LogStore, SnapshotId
 from millrace.kraft.raft.ready import QuorumState
 from millrace.protocol.batches import BatchHeader
 from millrace.runtime.disk import DiskFull
@@ -133,6 +133,55 @@ def test_a_bad_batch_before_a_good_one_is_corruption(where: int) -> None:
         with pytest.raises(LogCorrupt, match="behind it is whole") as caught:
             await opened(disk)
         assert (caught.value.path, caught.value.position) == (FIRST, len(batch(0)))
+
+    run(main())
+
+
+@pytest.mark.parametrize("first", [0, 300, 507, 509])
+@pytest.mark.parametrize("missing", range(6))
+def test_a_sector_that_never_came_is_a_torn_tail(first: int, missing: int) -> None:
+    """Batches that share a sync reach the disk in any order. One of them lacks a sector, those behind it are
+    whole: the log ends before it, wherever in the sector it begins."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        store, _ = await opened(disk)
+        await store.append(batch(0, size=first), 1)
+        together = [batch(1), batch(2, size=1500), batch(3, size=700), batch(4)]
+        start = len(disk.files[FIRST].durable)
+        await store.append_all(together, 5)
+        file = disk.files[FIRST]
+        at = start // 512 * 512 + 512 * missing
+        lost = slice(max(at, start), min(at + 512, len(file.durable)))
+        for data in (file.durable, file.visible):
+            data[lost] = bytes(lost.stop - lost.start)
+        if lost.stop == len(file.durable):
+            del file.durable[lost.start :], file.visible[lost.start :]
+        ends = [start]
+        for one in together:
+            ends.append(ends[-1] + len(one))
+        kept = sum(end <= lost.start for end in ends)
+        store, seen = await opened(disk)
+        assert (seen, store.end) == (list(range(kept)), kept)
+
+    run(main())
+
+
+def test_a_missing_sector_long_before_the_end_is_corruption() -> None:
+    """What lies so far behind it was of later syncs."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        store, _ = await opened(disk)
+        await store.append(batch(0), 1)
+        await store.append_all([batch(1, size=2000), batch(2)], 3)
+        for base in range(3, 13):
+            await store.append(batch(base, size=SYNCED_TOGETHER_BYTES_MAX // 10), base + 1)
+        file = disk.files[FIRST]
+        for data in (file.durable, file.visible):
+            data[512:1024] = bytes(512)
+        with pytest.raises(LogCorrupt, match="offset 2 behind it is whole"):
+            await opened(disk)
 
     run(main())
 
