@@ -142,7 +142,8 @@ async def recover(
     )  # no checksum covers a batch's epoch
     if state.epoch < epoch:
         raise LogCorrupt(f"{store.folder}/quorum-state", 0, f"epoch {state.epoch}, below the log's {epoch}")
-    start = store.start if recovery.start is None else recovery.start
+    # Older segments may lie there still; of their epochs nothing was read.
+    start = store.end if recovery.start is None else recovery.start
     log_view = LogView(start, store.end, store.end, recovery.epochs, voters=recovery.voters)
     if snapshot is not None and snapshot != FORMATTED:
         log_view.snapshot = snapshot.end, snapshot.epoch

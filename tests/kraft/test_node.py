@@ -414,6 +414,31 @@ def test_a_clean_shutdown_leaves_a_snapshot_where_it_is_worth_it() -> None:
     run(main())
 
 
+def test_a_log_of_which_nothing_was_read_begins_at_its_end() -> None:
+    """A node that was killed with a snapshot and an empty segment behind it, before the older segment went:
+    of the epochs in that it knows nothing, so that who asks for what lies there is given the snapshot, and is
+    not told that its log diverges."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        node = await open_node(disk)
+        await Broker.register(node)
+        await create_topic(node, "t", 3)
+        await node.snapshot()
+        offset, epoch = node.publisher.image.offset, node.publisher.image.epoch
+        await node.close()
+        assert f"{FOLDER}/00000000000000000000.log" in disk.files
+        empty = await disk.open_log(f"{FOLDER}/{offset:020}.log")
+        await empty.close()
+        again = await ControllerNode.open(disk, HandClock(), Rand(b"1"), SETTINGS, send=lambda one: None)
+        view = again.driver.raft.log
+        assert (view.start, view.end, view.snapshot) == (offset, offset, (offset, epoch))
+        assert view.check_fetch(offset - 1, epoch) == "snapshot"
+        await again.close()
+
+    run(main())
+
+
 @pytest.mark.parametrize("harm", ["flip", "cut", "empty", "footer"])
 def test_a_bad_snapshot_falls_back_to_the_one_before(harm: str) -> None:
     """A snapshot that is not whole is not believed: the older one and the log behind it give the same
