@@ -10,7 +10,7 @@ from copy import copy
 from functools import partial
 from typing import Any
 
-from millrace.kraft.errors import SnapshotCorrupt
+from millrace.kraft.errors import LogFull, SnapshotCorrupt
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.log.formatted_log import write_formatted_log
 from millrace.kraft.log.log_store import SnapshotId
@@ -213,7 +213,7 @@ class Cluster:
         replica.failures.clear()
 
     def _is_excused(self, replica: Replica, error: BaseException | None) -> bool:
-        is_full = isinstance(error, DiskFull) and replica.node_id in self.has_full_disk
+        is_full = isinstance(error, DiskFull | LogFull) and replica.node_id in self.has_full_disk
         return is_full or (isinstance(error, DiskFailed) and replica.has_failed_write)
 
     async def stop(self, replica: Replica) -> None:
