@@ -6,18 +6,15 @@ Versions 0 to 2. Ignored: `timeout_ms` (`request.timeout.ms` bounds the wait).
 
 from __future__ import annotations
 
-from typing import Final
-
 from millrace.broker.requests.forwarding import Forwarding
 from millrace.broker.requests.request import RequestContext
+from millrace.kraft.commands.features import SAFE_DOWNGRADE
 from millrace.protocol.messages.update_features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-
-SAFE_DOWNGRADE: Final = 2
 
 
 class UpdateFeatures:
