@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 
 from tests.sim.cluster.run import WALS, Outcome, drawn_plan, run_plan
+from tests.sim.hunt import Tally
+from tests.sim.workers import tallied
 
 RUNS_A_PROCESS = 50
 # What a hunt of some hundred seeds has to meet, or it looked at less than it says.
@@ -49,40 +51,22 @@ MUST_HIT = (
 )
 
 
-@dataclass
-class Tally:
-    runs: int = 0
-    hits: Counter[str] = field(default_factory=Counter)
-    looked_at: Counter[str] = field(default_factory=Counter)
-    failed: list[Outcome] = field(default_factory=list)
-
-    def add(self, outcome: Outcome) -> None:
-        self.runs += 1
-        self.hits += outcome.hits
-        self.looked_at += outcome.looked_at
-        if outcome.findings:
-            self.failed.append(outcome)
-
-    def missed(self) -> list[str]:
-        return [name for name in MUST_HIT if not self.hits[name]]
-
-
 def run_seed(seed: int, wal: str = "") -> Outcome:
     plan = drawn_plan(seed)
     return run_plan(replace(plan, wal=wal) if wal else plan)
 
 
-def hunt_seeds(first: int, count: int, workers: int, wal: str = "") -> Tally:
+def run_all(first: int, count: int, workers: int, wal: str) -> Iterator[Outcome]:
     """Processes are new ones after every so many runs, for each keeps some memory; by a pool of their own, as
     Python 3.11's `max_tasks_per_child` may leave a pool without any, waiting."""
-    tally, end, step = Tally(), first + count, RUNS_A_PROCESS * workers
+    end, step = first + count, RUNS_A_PROCESS * workers
     for start in range(first, end, step):
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            for outcome in pool.map(partial(run_seed, wal=wal), range(start, min(end, start + step))):
-                tally.add(outcome)
-                if outcome.findings:
-                    print(f"{outcome.plan}: {outcome.findings[:3]}", flush=True)
-    return tally
+            yield from pool.map(partial(run_seed, wal=wal), range(start, min(end, start + step)))
+
+
+def hunt_seeds(first: int, count: int, workers: int, wal: str = "") -> Tally[Outcome]:
+    return tallied(run_all(first, count, workers, wal), count)
 
 
 def main() -> int:
@@ -98,8 +82,9 @@ def main() -> int:
     tally = hunt_seeds(given.first, given.seeds, given.workers, given.wal)
     for name, count in sorted((*tally.hits.items(), *tally.looked_at.items())):
         print(f"{count:10} {name}")
-    print(f"{tally.runs} runs, {len(tally.failed)} with findings; never met: {tally.missed() or 'nothing'}")
-    return int(bool(tally.failed or tally.missed()))
+    missing = tally.missing(MUST_HIT)
+    print(f"{tally.runs} runs, {len(tally.failed)} with findings; never met: {missing or 'nothing'}")
+    return int(bool(tally.failed or missing))
 
 
 if __name__ == "__main__":
