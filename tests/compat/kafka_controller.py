@@ -6,13 +6,15 @@ nothing of the records of this project.
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
 from tests.compat.jvm import java_command
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 NEVER_MS = 3_600_000
 NEVER = {
@@ -87,6 +89,18 @@ class KafkaController:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+
+    def wait_for_listener(self) -> None:
+        """Until it takes connections, which who adds it as a voter needs: it fetches some time before."""
+        host, _, port = self._settings["listeners"].partition("://")[2].partition(":")
+
+        def is_open() -> bool:
+            with contextlib.suppress(OSError):
+                socket.create_connection((host, int(port)), PATIENCE_S).close()
+                return True
+            return False
+
+        until(is_open, f"Kafka takes no connections: {self.output.read_text()[-2000:]}")
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None

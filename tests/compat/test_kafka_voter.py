@@ -106,9 +106,16 @@ def has_all(members: PlainVoters, kafka: KafkaController) -> None:
 
 
 def added_by_kafkas_tool(members: PlainVoters, kafka: KafkaController) -> None:
+    kafka.wait_for_listener()
     asked = QUORUM, "--bootstrap-controller", members.controllers[1]
     said = tool(*asked, "--command-config", str(kafka.settings_path), "add-controller")
     assert f"Added controller {KAFKA} with directory id {kafka.directory_id()}" in said
+
+
+def added_by_our_command(members: PlainVoters, kafka: KafkaController) -> None:
+    kafka.wait_for_listener()
+    said = members.command("add-voter", str(KAFKA), "--at", listener_of(kafka))
+    assert f"voter {KAFKA}" in said
 
 
 def test_a_kafka_controller_follows_votes_and_goes(members: PlainVoters, kafka: KafkaController) -> None:
@@ -147,8 +154,7 @@ def test_a_kafka_voter_that_has_moved_says_so(members: PlainVoters, kafka: Kafka
     time-out after its start."""
     until(lambda: members.ids() == ([1], [2, KAFKA]), "they do not follow")
     port = free_port()
-    said = members.command("add-voter", str(KAFKA), "--at", listener_of(kafka))
-    assert f"voter {KAFKA}" in said
+    added_by_our_command(members, kafka)
     assert "voter 2" in members.add(2)
     kafka.kill()
     moved = f"CONTROLLER://127.0.0.1:{port}"
@@ -176,7 +182,7 @@ def test_a_kafka_controller_that_comes_late_loads_our_snapshot(tmp_path: Path) -
         with kafka_beside(members, tmp_path) as kafka:
             until(lambda: KAFKA in members.ids()[1], "Kafka does not follow")
             until(lambda: newest_checkpoint(kafka) > 0, "Kafka takes no snapshot")
-            assert f"voter {KAFKA}" in members.command("add-voter", str(KAFKA), "--at", listener_of(kafka))
+            added_by_our_command(members, kafka)
             members.create("late")  # committed by both
             until(lambda: is_end_of(kafkas_log(kafka), segments(folder, 0)), "Kafka's log is not ours")
 
