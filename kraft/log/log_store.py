@@ -542,17 +542,18 @@ def check_torn(rest: bytes, path: str, position: int, offset: int, fault: str, m
         return
     start, found = behind
     is_one_sync = len(rest) <= SYNCED_TOGETHER_BYTES_MAX
-    if not (is_one_sync and has_unwritten_sector(rest[:start], position, offset)):
+    if not (is_one_sync and has_unwritten_sector(rest, start, position, offset)):
         raise LogCorrupt(path, position, f"{what}, and offset {found} behind it is whole")
 
 
-def has_unwritten_sector(bad: bytes, position: int, offset: int) -> bool:
+def has_unwritten_sector(rest: bytes, intact: int, position: int, offset: int) -> bool:
     """Whether some sector of the file holds zeros alone where a batch of `offset` would have others, from the
-    beginning of these bytes at `position` on. That of their end was written, with what follows them."""
+    beginning of these bytes at `position` on. Of the intact batch that begins `intact` bytes further such a
+    sector may hold the first zeros."""
     begin = offset.to_bytes(8)
     at, end = 0, SECTOR_BYTES - position % SECTOR_BYTES
-    while end <= len(bad):
-        is_zero = bad.count(0, at, end) == end - at
+    while at < intact:
+        is_zero = rest.count(0, at, end) == end - at
         if is_zero and (end > len(begin) or any(begin[:end])):
             return True
         at, end = end, end + SECTOR_BYTES

@@ -167,6 +167,34 @@ def test_a_sector_that_never_came_is_a_torn_tail(first: int, missing: int) -> No
     run(main())
 
 
+@pytest.mark.parametrize("base", [2, 300, 70_000, 1 << 24, 1 << 32])
+def test_a_missing_sector_that_holds_the_zeros_of_the_next_batch_is_a_torn_tail(base: int) -> None:
+    """A batch begins with the zeros of its offset. Where no more of it than those lies in the sector that
+    never came, it is whole, and the batch before it lacks its end."""
+
+    async def main() -> None:
+        zeros = 8 - (base.bit_length() + 7) // 8
+        for shared_bytes in range(1, zeros + 1):
+            disk = sim_disk()
+            store, _ = await opened(disk, start=base - 2)
+            await store.append(batch(base - 2), base - 1)
+            start = len(batch(base - 2))
+            torn = next(
+                one
+                for size in range(600, 1200)
+                if (start + len(one := batch(base - 1, size=size)) + shared_bytes) % 512 == 0
+            )
+            await store.append_all([torn, batch(base)], base + 1)
+            end = start + len(torn) + shared_bytes
+            file = disk.files[f"/data/__cluster_metadata-0/{base - 2:020}.log"]
+            for data in (file.durable, file.visible):
+                data[end - 512 : end] = bytes(512)
+            store, seen = await opened(disk, start=base - 2)
+            assert (seen, store.end) == ([base - 2], base - 1), shared_bytes
+
+    run(main())
+
+
 def test_a_missing_sector_long_before_the_end_is_corruption() -> None:
     """What lies so far behind it was of later syncs."""
 
