@@ -20,7 +20,7 @@ from millrace.kraft.errors import LogCorrupt, LogMismatch, SnapshotCorrupt, Vote
 from millrace.kraft.image.applier import Folding
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.image.voter_records import change_of, leading_voters
-from millrace.kraft.log.log_store import STATE_FILE, LogStore, SnapshotId
+from millrace.kraft.log.log_store import NO_EPOCH, STATE_FILE, LogStore, SnapshotId
 from millrace.kraft.log.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from millrace.kraft.log.snapshot import LoadedSnapshot, load_snapshot
 from millrace.kraft.raft.agreement import NO_OPENING
@@ -124,7 +124,8 @@ async def recover(
     # Of a node that was a quorum of one until now too; its state still says so.
     is_static_enough = is_alone or voters == (settings.node_id,)
     is_enough = partial(is_enough_alone, own, is_static_enough)
-    recovery, snapshot = await replay(disk, store, snapshots, segments, is_enough)
+    own_epoch = state.epoch if state.leader == settings.node_id else NO_EPOCH
+    recovery, snapshot = await replay(disk, store, snapshots, segments, is_enough, own_epoch)
     if meta is None and (snapshot is not None or recovery.record_count):
         # A first start writes it before the first record: a new cluster id would make a stranger of the log.
         raise LogCorrupt(
@@ -172,10 +173,12 @@ async def replay(
     snapshots: Sequence[SnapshotId],
     segments: Sequence[int],
     is_enough: IsEnough,
+    own_epoch: int = NO_EPOCH,
 ) -> tuple[Recovery, SnapshotId | None]:
     """The newest snapshot that can be read, and the log behind it, as far as it is known to be committed. A
-    log that ends below a snapshot of a leader's, or in an earlier epoch, was being replaced by it. Raises
-    SnapshotCorrupt or LogCorrupt where the two do not meet."""
+    log that ends below a snapshot of a leader's, or in an earlier epoch, was being replaced by it.
+    `own_epoch`: the last one, where this node led it. Raises SnapshotCorrupt or LogCorrupt where the two do
+    not meet."""
     loaded, chosen = LoadedSnapshot(EMPTY_IMAGE, None), None
     fault: SnapshotCorrupt | None = None
     for snapshot in snapshots:
@@ -202,7 +205,7 @@ async def replay(
 
     recovery = Recovery(image, voters(), is_enough)
     is_alone = recovery.is_all_committed
-    await store.read_all(image.offset, recovery.visit)
+    await store.read_all(image.offset, recovery.visit, own_epoch)
     if (store.end < image.offset and not is_alone) or recovery.is_to_be_replaced:
         await store.restart_at(image.offset)
         recovery = Recovery(image, voters(), lambda known: False)

@@ -235,7 +235,7 @@ async def _folded(folding: Folding, framed: Framed, key: str) -> tuple[Folding, 
     attempt = Folding(folding.image())
     changes: list[VotersChange] = []
     first = framed.base
-    async for header, view in read_batches(BytesFile(framed.payload), key, first, False):
+    async for header, view in read_batches(BytesFile(framed.payload), key, first, None):
         is_known = header.base_offset < attempt.end
         attempt.take(header, view)
         if header.is_control and not is_known and (change := change_of(view)) is not None:

@@ -11,7 +11,8 @@ sync may not be whole after a power cut: such a tail was never acknowledged and 
 start is synced before anything follows it: the process before may have been killed.) That is one batch, or
 several of no more than SYNCED_TOGETHER_BYTES_MAX, whose sectors reach the disk in any order: one that did not
 reads as zeros, and a batch behind it may be intact. Any other bad batch with an intact one behind it was once
-whole: that is corruption, and start is refused.
+whole: that is corruption, and start is refused. So is one below a snapshot's end, and one before an intact
+batch of an epoch that this node led: a leader's own batches have a sync each.
 
 Not here: what records mean. Kept true: offsets in a segment and from one to the next are continuous; `end` is
 durable; a segment goes only when a durable snapshot holds what it held.
@@ -25,7 +26,7 @@ import logging
 import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import Any, Final, Protocol
 
@@ -56,6 +57,8 @@ SNAPSHOT_NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 # still intact.
 BATCH_START: Final = re.compile(rb"(?=\x00\x00.{6}[\x00-\x3f].{3}.{4}\x02)", re.DOTALL)
 
+NO_EPOCH: Final = -1
+
 BatchVisitor = Callable[[BatchHeader, memoryview], None]
 
 
@@ -69,6 +72,15 @@ class SnapshotId:
     @property
     def name(self) -> str:
         return f"{self.end:020}-{self.epoch:010}.checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class TornFrom:
+    """Where what the last sync was to make durable may begin in a file that ends with it: not below `offset`,
+    nor before a whole batch of `own_epoch`, each of which was synced by itself."""
+
+    offset: int
+    own_epoch: int = NO_EPOCH
 
 
 @dataclass(slots=True)
@@ -217,9 +229,10 @@ class LogStore:
         self._segments = [Segment(int(m[1]), -1) for m in map(SEGMENT_NAME.fullmatch, names) if m]
         return [segment.base for segment in self._segments]
 
-    async def read_all(self, start: int, visit: BatchVisitor) -> None:
+    async def read_all(self, start: int, visit: BatchVisitor, own_epoch: int = NO_EPOCH) -> None:
         """Gives every batch from the segment that holds `start` on, in order; cuts a torn tail; then it can
-        be appended.
+        be appended. `start`: a snapshot holds what is below. `own_epoch`: the log's last, where this node led
+        it.
 
         Earlier segments are kept for an older snapshot and not read. With no segment at all, the log begins
         at `start`. Raises LogCorrupt where the log begins after `start`, a segment is missing, or one is
@@ -237,7 +250,7 @@ class LogStore:
                 segment.end = self._segments[place + 1].base
                 self._sizes[segment.base] = await self._size_of(segment.base)
                 continue
-            await self._read_segment(segment, is_last, visit)
+            await self._read_segment(segment, TornFrom(start, own_epoch) if is_last else None, visit)
             following = None if is_last else self._segments[place + 1].base
             if following is not None and following != segment.end:
                 raise LogCorrupt(
@@ -260,12 +273,12 @@ class LogStore:
         finally:
             await file.close()
 
-    async def _read_segment(self, segment: Segment, is_last: bool, visit: BatchVisitor) -> None:
+    async def _read_segment(self, segment: Segment, torn_from: TornFrom | None, visit: BatchVisitor) -> None:
         path = self._path(segment.base)
         file = await self._disk.open_log(path)
         offset, valid_bytes = segment.base, 0
         try:
-            async for header, view in read_batches(file, path, segment.base, is_last):
+            async for header, view in read_batches(file, path, segment.base, torn_from):
                 if header.leader_epoch < self._epoch:
                     why = (
                         f"the batch at offset {offset} is of epoch {header.leader_epoch}, after {self._epoch}"
@@ -289,7 +302,7 @@ class LogStore:
         except BaseException:
             await file.close()
             raise
-        if is_last:
+        if torn_from is not None:
             self._file = file
             del self._sizes[segment.base]
         else:
@@ -376,10 +389,11 @@ class LogStore:
         path = self._path(segment.base)
         offset, position = segment.mark_before(start)
         file = self._open_file if is_last else await self._disk.open_log(path)
+        torn_from = TornFrom(segment.end) if is_last else None
         found: list[StoredBatch] = []
         size_bytes = 0
         try:
-            async for header, view in read_batches(file, path, offset, is_last, position):
+            async for header, view in read_batches(file, path, offset, torn_from, position):
                 if header.last_offset >= min(end, segment.end) or size_bytes >= bytes_max:
                     break
                 if header.base_offset >= start:
@@ -414,7 +428,7 @@ class LogStore:
             self._file = await self._disk.open_log(path)
             self._sizes.pop(segment.base, None)
         kept_bytes = 0
-        async for header, _ in read_batches(self._file, path, segment.base, True):
+        async for header, _ in read_batches(self._file, path, segment.base, TornFrom(end)):
             if header.last_offset >= end:
                 break
             kept_bytes += header.size_bytes
@@ -491,7 +505,7 @@ class BytesFile:
 
 
 async def read_batches(
-    file: ReadableFile, path: str, offset: int, may_be_torn: bool, position: int = 0
+    file: ReadableFile, path: str, offset: int, torn_from: TornFrom | None, position: int = 0
 ) -> AsyncIterator[tuple[BatchHeader, memoryview]]:
     """The intact batches of a file, from `offset` on, which lies at byte `position`. Ends before a torn tail,
     where there may be one; else LogCorrupt. `position` goes on to be that of the first byte held."""
@@ -516,7 +530,7 @@ async def read_batches(
             fault = "no end"
         if held:
             held += await file.read_at(position + len(held), file.size_bytes)
-            check_torn(held, path, position, offset, fault, may_be_torn)
+            check_torn(held, path, position, offset, fault, torn_from)
         return
 
 
@@ -531,19 +545,26 @@ def batch_fault(held: bytes, at: int, offset: int) -> tuple[str | None, int]:
     return fault, size_bytes
 
 
-def check_torn(rest: bytes, path: str, position: int, offset: int, fault: str, may_be_torn: bool) -> None:
+def check_torn(
+    rest: bytes, path: str, position: int, offset: int, fault: str, torn_from: TornFrom | None
+) -> None:
     """What follows the last good batch can be the tail of an append that a power cut stopped, or is
     refused."""
     what = f"the batch at offset {offset} has {fault}"
-    if not may_be_torn:
+    if torn_from is None:
         raise LogCorrupt(path, position, f"{what}, and later segments follow")
-    behind = find_intact(rest, 1, offset)
-    if behind is None:
+    behind = intact_batches(rest, 1, offset)
+    first = next(behind, None)
+    if first is None:
         return
-    start, found = behind
-    is_one_sync = len(rest) <= SYNCED_TOGETHER_BYTES_MAX
-    if not (is_one_sync and has_unwritten_sector(rest, start, position, offset)):
-        raise LogCorrupt(path, position, f"{what}, and offset {found} behind it is whole")
+    start, header = first
+    is_one_sync = len(rest) <= SYNCED_TOGETHER_BYTES_MAX and offset >= torn_from.offset
+    if (
+        not (is_one_sync and has_unwritten_sector(rest, start, position, offset))
+        or header.leader_epoch == torn_from.own_epoch
+        or any(later.leader_epoch == torn_from.own_epoch for _, later in behind)
+    ):
+        raise LogCorrupt(path, position, f"{what}, and offset {header.base_offset} behind it is whole")
 
 
 def has_unwritten_sector(rest: bytes, intact: int, position: int, offset: int) -> bool:
@@ -560,16 +581,14 @@ def has_unwritten_sector(rest: bytes, intact: int, position: int, offset: int) -
     return False
 
 
-def find_intact(rest: bytes, position: int, offset: int) -> tuple[int, int] | None:
-    """The place and the offset of an intact batch at or behind `position`, whose offset is above `offset`;
-    None when there is none."""
+def intact_batches(rest: bytes, position: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+    """The intact batches at or behind `position` whose offset is above `offset`, and where each begins."""
     view = memoryview(rest)
     for match in BATCH_START.finditer(rest, position):
         start = match.start()
         if len(rest) - start < HEADER_BYTES:
-            return None
+            return
         header = BatchHeader(view, start)
         is_possible = header.base_offset > offset and HEADER_BYTES <= header.size_bytes <= len(rest) - start
         if is_possible and is_intact(view[start : start + header.size_bytes], header):
-            return start, header.base_offset
-    return None
+            yield start, header

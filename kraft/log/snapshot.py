@@ -273,7 +273,7 @@ async def fold_snapshot(file: ReadableFile, path: str, snapshot: SnapshotId) -> 
     kinds: list[int] = []
     changes: list[VotersChange] = []
     try:
-        async for header, view in read_batches(file, path, 0, may_be_torn=False):
+        async for header, view in read_batches(file, path, 0, torn_from=None):
             if header.is_control:
                 kinds += control_types(view)
                 change = change_of(view)

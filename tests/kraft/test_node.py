@@ -515,6 +515,34 @@ def test_a_snapshot_ahead_of_the_log_is_refused() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("starts", [0, 1])
+def test_a_leaders_own_batches_are_no_torn_tail_where_one_behind_is_whole(starts: int) -> None:
+    """A sector that holds zeros among what a leader has written: each of its batches had a sync of its own,
+    so that what lies before a whole one of them was acknowledged. The start is refused, also where the next
+    one has led meanwhile, and nothing is cut."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        node = await open_node(disk)
+        await Broker.register(node)
+        before = len(disk.files[f"{FOLDER}/00000000000000000000.log"].durable)
+        for name in ("a", "b", "c"):
+            await create_topic(node, name, 20)
+        await node.close()
+        for _ in range(starts):
+            await (await open_node(disk)).close()
+        log = disk.files[f"{FOLDER}/00000000000000000000.log"]
+        lost = -(-before // 512) * 512
+        for data in (log.durable, log.visible):
+            data[lost : lost + 512] = bytes(512)
+        whole = bytes(log.durable)
+        with pytest.raises(LogCorrupt, match="behind it is whole"):
+            await open_node(disk)
+        assert log.durable == whole
+
+    run(main())
+
+
 def test_a_clock_that_is_set_passes_no_deadline() -> None:
     """Prepared objects outlive a wall clock that jumps ahead; when their own time is up they are marked for
     deletion."""

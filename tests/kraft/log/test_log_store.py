@@ -214,6 +214,30 @@ def test_a_missing_sector_long_before_the_end_is_corruption() -> None:
     run(main())
 
 
+def test_a_missing_sector_of_what_is_known_to_be_durable_is_corruption() -> None:
+    """A snapshot is made of what was durable; so is what an open log is asked for."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        store, _ = await opened(disk)
+        await store.append(batch(0), 1)
+        await store.append_all([batch(1, size=2000), batch(2)], 3)
+        store, _ = await opened(disk)
+        whole = bytes(disk.files[FIRST].durable)
+        for data in (disk.files[FIRST].durable, disk.files[FIRST].visible):
+            data[512:1024] = bytes(512)
+        for _ in range(2):
+            with pytest.raises(LogCorrupt, match="offset 2 behind it is whole"):
+                await opened(disk, start=3)
+        with pytest.raises(LogCorrupt, match="offset 2 behind it is whole"):
+            await store.read(1, 3, 1 << 20)
+        assert len(disk.files[FIRST].durable) == len(whole)
+        _, seen = await opened(disk, start=1)
+        assert seen == [0]
+
+    run(main())
+
+
 def test_zeros_at_the_end_are_a_torn_tail() -> None:
     """A file that grew while its bytes did not arrive."""
 
