@@ -82,6 +82,7 @@ class Failovers:
         self._image: MetadataImage | None = None
         self._running: dict[int, asyncio.Task[None]] = {}
         self._failed: dict[int, Failed] = {}  # by node, as long as there is a failover of it
+        self._waiting: set[int] = set()  # nodes whose log is looked at again in a while
         self._places = asyncio.Semaphore(AT_ONCE)
         self._is_stopped = False
 
@@ -117,8 +118,9 @@ class Failovers:
         self._image = image
         self._failed = {one: found for one, found in self._failed.items() if image.failovers.get(one)}
         for node_id, task in self._running.items():
-            if not self._is_mine(image.failovers.get(node_id)):
-                task.cancel()
+            is_named_anew = node_id in self._waiting and self._is_asked(node_id)
+            if is_named_anew or not self._is_mine(image.failovers.get(node_id)):
+                task.cancel()  # who is named anew begins at once
         for failover in image.failovers:
             if self._is_mine(failover) and failover.node_id not in self._running and not self._is_stopped:
                 self._begin(failover.node_id)
@@ -153,7 +155,7 @@ class Failovers:
         while True:
             failed = self._failed.get(node_id)
             if failed is not None and not self._is_asked(node_id):
-                await asyncio.sleep(failed.again_s)
+                await self._wait(node_id, failed.again_s)
             try:
                 async with self._places:
                     failure = await self._try(node_id)
@@ -172,6 +174,14 @@ class Failovers:
             if self._is_asked(node_id):
                 await self._end(node_id, str(failure))
                 return  # whoever is asked next, metadata says
+
+    async def _wait(self, node_id: int, seconds: float) -> None:
+        """Cancelled where metadata names this broker meanwhile: then no other is asked."""
+        self._waiting.add(node_id)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._waiting.discard(node_id)
 
     def _is_asked(self, node_id: int) -> bool:
         failover = None if self._image is None else self._image.failovers.get(node_id)

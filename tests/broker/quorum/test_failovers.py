@@ -32,9 +32,10 @@ class Quorum:
         self.broker_epoch = EPOCH
         self.failovers = Failovers(OWN, cast(ControllerClient, self), lambda node_id: cast(LogRecovery, self))
 
-    def say(self, record: Any) -> None:
+    def say(self, *records: Any) -> None:
         delta = MetadataDelta(self.image)
-        delta.apply(record)
+        for record in records:
+            delta.apply(record)
         self.image = delta.done(self.image.offset + 1, 1)
         self.failovers.on_image(delta, self.image)
 
@@ -108,6 +109,22 @@ def test_a_damaged_log_is_looked_at_ever_more_rarely() -> None:
         assert gaps[-2:] == [DAMAGED_AGAIN_MAX_S] * 2
 
     run(LogDamaged("damaged"), check)
+
+
+@pytest.mark.parametrize("failure", [LogDamaged("damaged"), LogUnreachable("away")])
+def test_who_is_asked_while_it_waits_tries_at_once(failure: BaseException) -> None:
+    """The broker was back, with the word for its log, and is gone again; metadata that came late said both
+    at once. Nobody else is asked, and the broker may not start, while this one is named."""
+
+    async def check(quorum: Quorum) -> None:
+        await asyncio.sleep(2 * DAMAGED_AGAIN_MAX_S + 1.0)
+        quorum.failure, count = None, len(quorum.tries)
+        quorum.say(EndFailoverRecord(GONE), FailoverRecord(GONE, OWN, [], ""))
+        await asyncio.sleep(0.1)
+        assert len(quorum.tries) == count + 1
+        assert quorum.image.failovers.get(GONE) is None
+
+    run(failure, check)
 
 
 def test_a_log_that_needs_a_word_is_tried_once() -> None:
