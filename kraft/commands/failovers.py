@@ -21,7 +21,7 @@ from millrace.protocol.messages.begin_failover import BeginFailoverRequest, Begi
 from millrace.protocol.messages.end_failover import EndFailoverRequest, EndFailoverResponse
 from millrace.protocol.stream_records import EndFailoverRecord
 
-REASON_CHARS_MAX: Final = 400
+REASON_CHARS_MAX: Final = 2_000  # twenty ranges of streams, and behind them what can be done
 
 
 def decide_begin_failover(image: MetadataImage, request: BeginFailoverRequest, offset: int) -> Decision:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from millrace.broker.identity.unknown_streams import NAMED_MAX, range_text
 from millrace.broker.quorum.others_end import ending
 from millrace.kraft.commands.brokers import decide_fence_brokers, decide_register_broker
-from millrace.kraft.commands.failovers import waiting_count
+from millrace.kraft.commands.failovers import REASON_CHARS_MAX, waiting_count
 from millrace.kraft.commands.leaders import Settled, decide_settle
 from millrace.kraft.tables.failovers import NOBODY, Failover
 from millrace.protocol.error_codes import ErrorCode
@@ -25,6 +26,7 @@ from millrace.protocol.messages.end_failover import EndFailoverRequest
 from millrace.protocol.messages.open_partition_streams import OpenPartitionStreamsRequest
 from millrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from millrace.protocol.metadata_records import BrokerRegistrationChangeRecord, FeatureLevelRecord
+from millrace.s3stream.ids import StreamId, StreamRange
 from tests.kraft.check import check_image
 from tests.kraft.tables.build import create, topic, topic_id
 from tests.kraft.test_replay import CLUSTER, Machine, snapshot_of
@@ -184,6 +186,27 @@ def test_who_fails_while_it_recovers_is_followed_by_another() -> None:
     second = cluster.begin(2, 3, incarnation=78)
     assert second.node_epoch > first.node_epoch
     assert cluster.end(1, 3) is REFUSED
+
+
+def test_why_a_log_cannot_be_recovered_is_told_to_its_end() -> None:
+    """What can be done about it stands behind the streams that are named."""
+    cluster = Cluster()
+    cluster.fence(3)
+    cluster.settle()
+    cluster.begin(1, 3)
+    last = 2**40
+    lost = [StreamRange(StreamId(last + number), last, last + 1) for number in range(NAMED_MAX)]
+    named = ", ".join(range_text(one, 1000) for one in lost)
+    why = f"it holds records of streams: {named}; start broker 1000 with wal.lost.accept=true"
+    assert cluster.end(1, 3, why) is NONE
+    failover = cluster.failover(3)
+    assert failover is not None
+    assert failover.reason == why
+    cluster.begin(1, 3, incarnation=78)
+    cluster.end(1, 3, why * 10)
+    failover = cluster.failover(3)
+    assert failover is not None
+    assert failover.reason == (why * 10)[:REASON_CHARS_MAX]
 
 
 def test_who_ends_while_it_recovers_is_followed_by_another() -> None:
