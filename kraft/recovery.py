@@ -205,6 +205,11 @@ async def replay(
 
     recovery = Recovery(image, voters(), is_enough)
     is_alone = recovery.is_all_committed
+    if is_alone and image.offset and not segments:
+        # No snapshot of a leader's takes the place of its log.
+        raise LogCorrupt(
+            store.folder, 0, "the log's segments are gone, and no other voter has what they held"
+        )
     await store.read_all(image.offset, recovery.visit, own_epoch)
     if (store.end < image.offset and not is_alone) or recovery.is_to_be_replaced:
         await store.restart_at(image.offset)

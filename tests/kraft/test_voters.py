@@ -336,6 +336,29 @@ def test_a_formatted_directory_whose_voters_cannot_be_read_is_refused() -> None:
     run(main())
 
 
+def test_an_only_voter_whose_segments_are_gone_is_refused() -> None:
+    """What lay behind its snapshot was acknowledged, and nobody else has it."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        meta = MetaProperties(CLUSTER, 1, uuid_text(bytes([1]) * 16))
+        await write_formatted_log(disk, "/data", meta, VoterSet((voter_on_first_disk(1),), DYNAMIC), 0)
+        own = replace(SETTINGS, cluster_id=CLUSTER, is_dynamic=True)
+        node = await ControllerNode.open(disk, HandClock(), Rand(b"1"), own, send=lambda one: None)
+        await node.start()
+        await create_topic(node, "below the snapshot")
+        await node.snapshot()
+        await create_topic(node, "behind it")
+        await node.close()
+        for name in [name for name in disk.files if name.endswith(".log")]:
+            await disk.remove(name)
+        for _ in range(2):
+            with pytest.raises(LogCorrupt, match="segments are gone"):
+                await ControllerNode.open(disk, HandClock(), Rand(b"1"), own, send=lambda one: None)
+
+    run(main())
+
+
 def test_a_formatted_directory_that_has_lost_its_log_is_refused() -> None:
     """What it was formatted with says nothing of what it knew; an unfinished one is none."""
 
