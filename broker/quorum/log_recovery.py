@@ -134,6 +134,12 @@ class LogRecovery:
         except TimeoutError:
             why = self._wal_store.reason or f"{wal.address} or the bucket gives no answer"
             raise LogUnreachable(f"{why} (within {REACH_S:.0f} s)") from None
+        except WalCorrupt as error:  # its header: no setting helps a start of the broker there
+            raise LogUnreachable(
+                f"{wal.address} cannot be recovered as it is: {in_words(error)}; put a sound copy there, or "
+                f"say `millrace cluster give-up {self._node_id} --accept-loss`, which gives up all that it "
+                "holds"
+            ) from error
         except (MillraceError, ValueError, OSError) as error:
             raise error if isinstance(error, LogUnreachable) else LogUnreachable(in_words(error)) from error
         if binding.is_foreign:

@@ -258,6 +258,24 @@ def test_a_damaged_log_waits_for_its_broker_and_a_word(cluster: LiveCluster, tmp
     assert sorted(read_all(cluster, len(kept) + 60)) == sorted([*kept, *values(120, 60)])
 
 
+def test_a_log_that_has_lost_its_header_is_named_with_what_can_be_done(
+    cluster: LiveCluster, tmp_path: Path
+) -> None:
+    """By the controller, and a sound copy that is put in its place is recovered, though its broker is not
+    there."""
+    send(cluster, values(0, 120))
+    cluster.brokers.pop(SECOND).kill()
+    wal = next((tmp_path / f"broker{SECOND}").rglob("wal"))
+    whole = wal.read_bytes()
+    wal.write_bytes(bytes(8192) + whole[8192:])
+    (controller,) = cluster.quorum.nodes.values()
+    why = f"{wal}.* cannot be recovered as it is: .*put a sound copy there, or say `millrace cluster give-up"
+    until(lambda: logged(controller, why), "the controller does not say what can be done")
+    wal.write_bytes(whole)
+    until(lambda: moved_from(cluster, SECOND), "the log is not recovered")
+    check_all(cluster, values(0, 120))
+
+
 def test_a_log_that_is_lost_for_good_is_given_up_by_name(cluster: LiveCluster, tmp_path: Path) -> None:
     """Not of a broker that serves, and not without the word. Its partitions go on elsewhere without what only
     the log held; a broker that comes back with the log brings nothing of it back."""
