@@ -3,8 +3,8 @@
 Versions 1 to 2. No field is ignored.
 
 Not here: moving anything. Codes are Kafka's: LOG_DIR_NOT_FOUND for a directory this broker does not have,
-then UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist, NOT_LEADER_OR_FOLLOWER for one that
-another broker holds.
+then UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist, REPLICA_NOT_AVAILABLE for one that
+another broker holds: kafka-reassign-partitions asks again then, and gives up at any other.
 """
 
 from __future__ import annotations
@@ -83,4 +83,4 @@ class AlterReplicaLogDirs:
         state = None if topic is None else topics.partition(topic.topic_id, index)
         if state is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return ErrorCode.NONE if state.leader == self._cache.node_id else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NONE if state.leader == self._cache.node_id else ErrorCode.REPLICA_NOT_AVAILABLE
