@@ -9,6 +9,7 @@ from __future__ import annotations
 from millrace.broker.requests.request import ConnectionInfo
 from millrace.broker.settings.addresses import AdvertisedAddresses
 from millrace.broker.settings.dynamic_values import BrokerValues
+from millrace.broker.told_replicas import ToldReplicas
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.image.publisher import MetadataPublisher
 from millrace.protocol.dataclass import dataclass
@@ -35,6 +36,7 @@ class MetadataCache:
         self.node_id = node_id
         self.addresses = AdvertisedAddresses(())
         self.broker_values = BrokerValues(lambda: self.image.configs, node_id)
+        self._told: tuple[MetadataImage, ToldReplicas] | None = None
 
     @property
     def image(self) -> MetadataImage:
@@ -56,6 +58,17 @@ class MetadataCache:
 
     def node(self, node_id: int, connection: ConnectionInfo) -> NodeAddress | None:
         return next((node for node in self.nodes(connection) if node.node_id == node_id), None)
+
+    def leader(self, topic_id: bytes, index: int) -> tuple[int, int] | None:
+        """Who leads a partition as clients are told it, -1 for nobody that is there, and in which epoch; None
+        where there is no such partition."""
+        image = self.image
+        state = image.topics.partition(topic_id, index)
+        if state is None:
+            return None
+        if self._told is None or self._told[0] is not image:
+            self._told = image, ToldReplicas(image)  # a request may name thousands of partitions
+        return self._told[1].of(topic_id, index, state).leader, state.leader_epoch
 
     def topic_name(self, topic_id: bytes) -> str | None:
         topic = self.image.topics.by_id(topic_id)

@@ -569,12 +569,13 @@ class Fetch:
     ) -> None:
         """Who leads it, as far as is known here (KIP-951). By that version topics are named by id."""
         assert isinstance(item.topic, bytes)
-        state = self._directory.leader_of(item.topic, item.partition)
-        if state is None:
+        found = self._cache.leader(item.topic, item.partition)
+        if found is None:
             return
-        answer.current_leader = LeaderIdAndEpoch(state.leader, state.leader_epoch)
-        if all(endpoint.node_id != state.leader for endpoint in response.node_endpoints):
-            node = self._cache.node(state.leader, operation.context.connection)
+        leader, epoch = found
+        answer.current_leader = LeaderIdAndEpoch(leader, epoch)
+        if all(endpoint.node_id != leader for endpoint in response.node_endpoints):
+            node = self._cache.node(leader, operation.context.connection)
             if node is not None:
                 response.node_endpoints.append(NodeEndpoint(node.node_id, node.host, node.port, node.rack))
 

@@ -414,13 +414,14 @@ class Produce:
 
     def _hint(self, part: _Part) -> None:
         """Who leads it, as far as is known here (KIP-951)."""
-        state = self._directory.leader_of(part.led.topic_id, part.index)
-        if state is None:
+        found = self._cache.leader(part.led.topic_id, part.index)
+        if found is None:
             return
-        part.reply.current_leader = LeaderIdAndEpoch(state.leader, state.leader_epoch)
+        leader, epoch = found
+        part.reply.current_leader = LeaderIdAndEpoch(leader, epoch)
         endpoints = part.work.response.node_endpoints
-        if all(endpoint.node_id != state.leader for endpoint in endpoints):
-            node = self._cache.node(state.leader, part.work.context.connection)
+        if all(endpoint.node_id != leader for endpoint in endpoints):
+            node = self._cache.node(leader, part.work.context.connection)
             if node is not None:
                 endpoints.append(NodeEndpoint(node.node_id, node.host, node.port, node.rack))
 

@@ -27,6 +27,7 @@ from millrace.protocol.header import decode_request_header
 from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millrace.protocol.metadata_records import (
+    BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
     PartitionChangeRecord,
@@ -151,6 +152,10 @@ class BrokerFixture(Fixture):
 
     def move(self, name: str, index: int, leader: int) -> None:
         self.publish(PartitionChangeRecord(index, topic_id(name), leader=leader))
+
+    def fence(self, node_id: int) -> None:
+        epoch = self.publisher.image.brokers.by_id[node_id].epoch
+        self.publish(BrokerRegistrationChangeRecord(node_id, epoch, fenced=1))
 
     def delete_topic(self, name: str) -> None:
         self.publish(RemoveTopicRecord(topic_id(name)))

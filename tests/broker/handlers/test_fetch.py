@@ -189,6 +189,24 @@ def test_places_that_cannot_be_read_have_their_codes(version: int) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("version", [16, 18])
+def test_nobody_is_sent_to_a_leader_that_is_gone(version: int) -> None:
+    """As in Metadata, nobody leads what a fenced broker did: its address is not told."""
+
+    async def scenario() -> None:
+        fixture = await BrokerFixture().start()
+        await filled(fixture)
+        fixture.make_topic("away", leader=2)
+        fixture.fence(2)
+        response = await fixture.fetch({("a", 0): 0, ("away", 0): 0}, version)
+        part = parts_of(response)["away", 0]
+        assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (-1, 0)
+        assert not response.node_endpoints
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("version", [9, 12, 16])
 def test_leader_epochs_are_compared(version: int) -> None:
     """An older one than ours is fenced (one below any, too), a newer one unknown, our own and none (-1) are

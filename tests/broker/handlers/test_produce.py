@@ -214,6 +214,22 @@ def test_who_does_not_lead_says_who_does(version: int) -> None:
     run(scenario())
 
 
+def test_nobody_is_sent_to_a_leader_that_is_gone() -> None:
+    """As in Metadata, nobody leads what a fenced broker did: its address is not told."""
+
+    async def scenario() -> None:
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a", leader=2)
+        fixture.fence(2)
+        response = await fixture.produce({("a", 0): SOUND}, 10)
+        (part,) = parts_of(response).values()
+        assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (-1, 0)
+        assert not response.node_endpoints
+
+    run(scenario())
+
+
 def test_a_partition_that_moved_away_is_refused_from_that_moment() -> None:
     """An open partition takes nothing once the image says that another leads, and takes again when it comes
     back."""
