@@ -17,11 +17,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from millrace.broker.config import BrokerSettings
-from millrace.broker.handlers import FORWARDED
+from millrace.broker.handlers import FORWARDED, late
 from millrace.broker.handlers.api_versions import ApiVersions
 from millrace.broker.handlers.forward import Forward
 from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.server import Server, new_server
+from millrace.broker.requests.dispatch import Late
 from millrace.broker.requests.forwarding import Forwarding
 from millrace.broker.requests.request import CLOSE, Handle, RequestContext, Verdict
 from millrace.kraft.commands.table import COMMAND_KEYS
@@ -89,12 +90,12 @@ class DescribeControllers:
 
 
 def build_controller_handlers(
-    node: ControllerNode, transport: QuorumTransport, timeout_ms: int
-) -> Mapping[int, Handle]:
+    node: ControllerNode, transport: QuorumTransport, settings: BrokerSettings
+) -> Mapping[int, Handle | Late]:
     """By API key."""
-    handlers: dict[int, Handle] = {key: QuorumRequest(transport).handle for key in OF_MEMBERS}
-    forwarding = Forwarding(transport.channel, timeout_ms)
-    handlers |= {key: Forward(forwarding).handle for key in FORWARDED}
+    handlers: dict[int, Handle | Late] = {key: QuorumRequest(transport).handle for key in OF_MEMBERS}
+    forwarding = Forwarding(transport.channel, settings.request_timeout_ms)
+    handlers |= command_handlers(forwarding, is_deletable=settings.topics.is_deletable)
     handlers[60] = DescribeControllers(node, transport.places.known).handle
     # Also of what a ForwardCommand may hold, which is served in no other way: who sends one has to know.
     shown = {*handlers, *COMMAND_KEYS, *UNDECIDED}
@@ -109,6 +110,16 @@ def build_controller_handlers(
     return handlers
 
 
+def command_handlers(forwarding: Forwarding, *, is_deletable: bool) -> dict[int, Handle | Late]:
+    """Of commands of administration clients, by API key: a broker's own where it has one, but for
+    configurations, of which nothing is a controller's alone to judge."""
+    handlers: dict[int, Handle | Late] = {key: Forward(forwarding).handle for key in FORWARDED}
+    handlers[19] = late("create_topics.CreateTopics", forwarding)
+    handlers[20] = late("delete_topics.DeleteTopics", forwarding, is_deletable)
+    handlers[57] = late("update_features.UpdateFeatures", forwarding)
+    return handlers
+
+
 def controller_server(
     node: ControllerNode,
     transport: QuorumTransport,
@@ -117,5 +128,5 @@ def controller_server(
     runtime: Runtime,
 ) -> Server:
     """What is served at the addresses that it is started at."""
-    handlers = build_controller_handlers(node, transport, settings.request_timeout_ms)
+    handlers = build_controller_handlers(node, transport, settings)
     return new_server(handlers, runtime, budget, settings.member_server)

@@ -15,7 +15,8 @@ from millrace.broker.handlers.create_topics import CreateTopics
 from millrace.broker.handlers.delete_topics import DeleteTopics
 from millrace.broker.handlers.forward import Forward
 from millrace.broker.handlers.update_features import UpdateFeatures
-from millrace.broker.requests.dispatch import Dispatcher
+from millrace.broker.quorum.listener import command_handlers
+from millrace.broker.requests.dispatch import Dispatcher, Late
 from millrace.broker.requests.forwarding import COMMANDS_AT_ONCE, NAMES_AT_ONCE, TIMED_OUT, Forwarding
 from millrace.broker.requests.request import ConnectionInfo, Handle, RequestContext, Verdict
 from millrace.kraft.errors import NotLeader
@@ -71,9 +72,22 @@ def handler_of(key: int, forwarding: Forwarding) -> Handle:
     return Forward(forwarding).handle
 
 
-async def ask(key: int, version: int, request: Any, channel: Any) -> Any:
+def of_controller(key: int, forwarding: Forwarding) -> Handle | Late:
+    return command_handlers(forwarding, is_deletable=True)[key]
+
+
+LISTENERS = pytest.mark.parametrize("handler", [handler_of, of_controller], ids=["broker", "controller"])
+
+
+async def ask(
+    key: int,
+    version: int,
+    request: Any,
+    channel: Any,
+    handler: Callable[[int, Forwarding], Handle | Late] = handler_of,
+) -> Any:
     loop = asyncio.get_running_loop()
-    dispatcher = Dispatcher({key: handler_of(key, Forwarding(channel, 20))}, loop.create_task, YieldQueue())
+    dispatcher = Dispatcher({key: handler(key, Forwarding(channel, 20))}, loop.create_task, YieldQueue())
     frame = memoryview(encode_request(API[key], version, 7, "test", request))[4:]
     exchange = dispatcher.begin(frame, CONNECTION)
     if exchange.is_pending:
@@ -146,10 +160,11 @@ class Distant:
         return decode_response(api, api.max_stable_version, memoryview(b"".join(reply))[4:])[1]
 
 
+@LISTENERS
 @pytest.mark.parametrize("version", range(API[20].min_version, API[20].max_stable_version + 1))
-def test_topics_are_deleted_by_whichever_node_leads(version: int) -> None:
-    """Whatever version a client asks in. Up to version 5 names stand elsewhere: a node that does not lead
-    passed none on, and answered without a word that none was deleted."""
+def test_topics_are_deleted_by_whichever_node_leads(version: int, handler: Any) -> None:
+    """Whatever version a client asks in, and at which listener. Up to version 5 names stand elsewhere: a node
+    that does not lead passed none on, and answered without a word that none was deleted."""
 
     def delete(request: DeleteTopicsRequest) -> DeleteTopicsResponse:
         return DeleteTopicsResponse(responses=[DeletableTopicResult(one.name) for one in request.topics])
@@ -159,24 +174,27 @@ def test_topics_are_deleted_by_whichever_node_leads(version: int) -> None:
         asked = DeleteTopicsRequest(topic_names=names)
         if version >= 6:
             asked = DeleteTopicsRequest(topics=[DeleteTopicState(name) for name in names])
-        response = await ask(20, version, asked, Distant(delete))
+        response = await ask(20, version, asked, Distant(delete), handler)
         assert [(one.name, one.error_code) for one in response.responses] == [("a", 0), ("b", 0)]
 
     asyncio.run(scenario())
 
 
+@LISTENERS
 @pytest.mark.parametrize(
     ("version", "fields", "kind"),
     [(0, {}, 1), (0, {"allow_downgrade": True}, 2), (1, {"upgrade_type": 3}, 3)],
 )
-def test_features_are_updated_by_whichever_node_leads(version: int, fields: Any, kind: int) -> None:
+def test_features_are_updated_by_whichever_node_leads(
+    version: int, fields: Any, kind: int, handler: Any
+) -> None:
     """Up to version 1 each feature is answered, and Kafka's AdminClient takes one that is left out for a
     broken answer; version 0 says otherwise that a downgrade is meant."""
 
     async def scenario() -> None:
         controller = Distant(lambda request: UpdateFeaturesResponse())
         asked = UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey("metadata.version", 7, **fields)])
-        response = await ask(57, version, asked, controller)
+        response = await ask(57, version, asked, controller, handler)
         assert [(one.feature, one.error_code) for one in response.results] == [("metadata.version", 0)]
         (update,) = controller.asked[0].feature_updates
         assert (update.max_version_level, update.upgrade_type) == (7, kind)
