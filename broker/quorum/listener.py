@@ -24,6 +24,7 @@ from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.server import Server, new_server
 from millrace.broker.requests.dispatch import Late
 from millrace.broker.requests.forwarding import Forwarding
+from millrace.broker.requests.operations import CLUSTER_OPERATIONS
 from millrace.broker.requests.request import CLOSE, Handle, RequestContext, Verdict
 from millrace.kraft.commands.table import COMMAND_KEYS
 from millrace.kraft.node import ControllerNode
@@ -62,7 +63,7 @@ class QuorumRequest:
 
 class DescribeControllers:
     """DescribeCluster (key 60), of who asks for controllers (KIP-919). Versions 1 and 2; version 0 asks for
-    brokers, which nobody is told of here.
+    brokers, which nobody is told of here, and has no code for it.
 
     Ignored: `include_fenced_brokers`.
     """
@@ -77,8 +78,10 @@ class DescribeControllers:
             text = f"Unsupported endpoint type {request.endpoint_type}"
             if request.endpoint_type == BROKERS:
                 code, text = ErrorCode.MISMATCHED_ENDPOINT_TYPE, BROKERS_TEXT
+            if context.api_version == 0:
+                code = ErrorCode.INVALID_REQUEST
             return DescribeClusterResponse(error_code=code, error_message=text)
-        return DescribeClusterResponse(
+        response = DescribeClusterResponse(
             endpoint_type=CONTROLLERS,
             cluster_id=self._node.cluster_id,
             controller_id=self._node.driver.news.leader,
@@ -87,6 +90,9 @@ class DescribeControllers:
                 for node_id, (host, port) in sorted(self._endpoints().items())
             ],
         )
+        if request.include_cluster_authorized_operations:
+            response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        return response
 
 
 def build_controller_handlers(
