@@ -127,7 +127,7 @@ class _Page:
 def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
     is_possible = name_fault(name) is None
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_possible else ErrorCode.INVALID_TOPIC_EXCEPTION
-    missing = DescribeTopicPartitionsResponseTopic(int(code), name)
+    missing = DescribeTopicPartitionsResponseTopic(int(code), name, is_internal=name in INTERNAL_TOPICS)
     missing.topic_authorized_operations = TOPIC_OPERATIONS
     return missing
 
@@ -148,7 +148,7 @@ def _describe(
         leader, replicas, offline = told.of(topic.topic_id, index, state)
         partitions.append(
             DescribeTopicPartitionsResponsePartition(
-                error_code=int(ErrorCode.LEADER_NOT_AVAILABLE if leader < 0 else ErrorCode.NONE),
+                error_code=0,  # also without a leader, as in Kafka
                 partition_index=index,
                 leader_id=leader,
                 leader_epoch=state.leader_epoch,
