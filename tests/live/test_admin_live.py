@@ -331,7 +331,7 @@ WRONG: dict[str, tuple[tuple[int, int, Any], list[int]]] = {
     "create: dots": (creating(creation("..")), [E.INVALID_TOPIC_EXCEPTION]),
     "create: long name": (creating(creation("n" * 250)), [E.INVALID_TOPIC_EXCEPTION]),
     "create: collision": (creating(creation("col_x")), [E.INVALID_TOPIC_EXCEPTION]),
-    "create: the metadata log": (creating(creation("__cluster_metadata")), [E.TOPIC_AUTHORIZATION_FAILED]),
+    "create: the metadata log": (creating(creation("__cluster_metadata")), [E.INVALID_REQUEST]),
     "create: no partitions": (creating(creation("p0", 0)), [E.INVALID_PARTITIONS]),
     "create: too many partitions": (creating(creation("p10001", 10_001)), [E.POLICY_VIOLATION]),
     "create: factor 0": (creating(creation("f0", 1, 0)), [E.INVALID_REPLICATION_FACTOR]),

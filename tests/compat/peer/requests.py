@@ -53,12 +53,6 @@ REASONS = (
     Reason("no node follows another here", (), "CLUSTER_AUTHORIZATION_FAILED", ""),
     Reason("a request makes 10,000 partitions at most", (), "POLICY_VIOLATION", ""),
     Reason(
-        "the broker's own topics are refused before anything else is looked at",
-        (),
-        "TOPIC_AUTHORIZATION_FAILED",
-        "",
-    ),
-    Reason(
         "internal topics are refused before their partitions are looked at",
         (21,),
         "INVALID_TOPIC_EXCEPTION",
