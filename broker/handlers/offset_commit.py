@@ -84,18 +84,18 @@ class OffsetCommit:
         return self._coordinator.ask(
             request.group_id,
             lambda shard: self._commit(shard, version, request, context.connection.peer_host),
-            lambda code: self.refuse(request, code),
+            lambda code: self._refuse_known(version, request, code),
         )
+
+    def _refuse_known(self, version: int, request: OffsetCommitRequest, code: int) -> OffsetCommitResponse:
+        response = OffsetCommitResponse()
+        return _refused(response, self._known(version, request, response), code)
 
     def _commit(
         self, shard: GroupShard, version: int, request: OffsetCommitRequest, client_host: str
     ) -> Outcome[OffsetCommitResponse]:
         response = OffsetCommitResponse()
-        known = [
-            found
-            for topic in request.topics
-            if (found := self._look_up(version, topic, response)) is not None
-        ]
+        known = self._known(version, request, response)
         if not known:
             return response
         group_id, now = request.group_id, shard.now()
@@ -128,6 +128,13 @@ class OffsetCommit:
         decision.deferred.append(Reply(deferred, response))
         shard.carry_out(decision)
         return deferred.outcome()
+
+    def _known(
+        self, version: int, request: OffsetCommitRequest, response: OffsetCommitResponse
+    ) -> list[Known]:
+        """Puts all topics into the response; gives what of them there is."""
+        found = (self._look_up(version, topic, response) for topic in request.topics)
+        return [one for one in found if one is not None]
 
     def _look_up(
         self, version: int, topic: OffsetCommitRequestTopic, response: OffsetCommitResponse

@@ -178,14 +178,17 @@ def test_commits_of_nothing() -> None:
 
 @pytest.mark.parametrize("version", [2, 9, 10])
 def test_without_a_coordinator(version: int) -> None:
-    """Every partition says so."""
+    """Every partition that there is says so; of the others that is told first here, too."""
 
     async def scenario() -> None:
         fixture = await GroupFixture(offsets_partitions=0).start()
         away = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert await fixture.commit("g", {("t", 0): 1, ("u", 1): 1}, version) == {
+        asked = {("t", 0): 1, ("t", 99): 1, ("u", 1): 1, ("none", 0): 1}
+        assert await fixture.commit("g", asked, version) == {
             ("t", 0): away,
+            ("t", 99): GONE,
             ("u", 1): away,
+            ("none", 0): ErrorCode.UNKNOWN_TOPIC_ID if version >= 10 else GONE,
         }
 
     run(scenario())
