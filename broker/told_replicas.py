@@ -6,6 +6,8 @@
                                                          gone is a replica beside that one, offline
     the log of a broker that is gone owes some of it     its leader, and who is gone as a replica beside that
                                                          one, offline
+    its leader has no listener of the client's name      no leader, for this client cannot reach it, and the
+                                                         replica is offline
 
 So Kafka's tools and `millrace cluster` name what waits for a write-ahead log, and for whose. Not here: what
 becomes of such partitions (kraft/commands/leaders.py, partitions.py).
@@ -23,10 +25,14 @@ class Told(NamedTuple):
     leader: int  # -1: none
     replicas: list[int]
     offline: list[int]  # of these
+    is_out_of_reach: bool = False  # it has a leader, which has no listener of the client's name
 
 
 class ToldReplicas:
-    def __init__(self, image: MetadataImage) -> None:
+    """`unreachable`: brokers without a listener of the client's name."""
+
+    def __init__(self, image: MetadataImage, unreachable: frozenset[int] = frozenset()) -> None:
+        self._unreachable = unreachable
         self._streams = image.streams
         self._fenced = frozenset(broker.broker_id for broker in image.brokers if broker.is_fenced)
         # Who is fenced and starts, or has nothing in its log, holds nobody up.
@@ -43,4 +49,6 @@ class ToldReplicas:
                     if owed.node_id in self._gone:
                         holders[owed.node_id] = None
         replicas = list(holders)
-        return Told(leader, replicas, [one for one in replicas if one in self._fenced])
+        offline = [one for one in replicas if one in self._fenced or one in self._unreachable]
+        is_out_of_reach = leader in self._unreachable
+        return Told(-1 if is_out_of_reach else leader, replicas, offline, is_out_of_reach)

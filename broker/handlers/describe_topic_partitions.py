@@ -49,7 +49,7 @@ class DescribeTopicPartitions:
             return self._answer_many(context, request)
         topics = self._cache.image.topics
         names = sorted({asked.name for asked in request.topics}) or [topic.name for topic in topics]
-        page = _Page(topics, request, ToldReplicas(self._cache.image))
+        page = _Page(topics, request, self._cache.told(context.connection))
         page.add([name for name in names if page.is_on(name)])
         return page.response
 
@@ -59,7 +59,7 @@ class DescribeTopicPartitions:
         """By one image, whatever changes meanwhile."""
         await context.work.yield_now()
         topics = self._cache.image.topics
-        page = _Page(topics, request, ToldReplicas(self._cache.image))
+        page = _Page(topics, request, self._cache.told(context.connection))
         sound = await _in_order(request, context) if request.topics else (topic.name for topic in topics)
         async for names in in_chunks(sound, NAMES_PER_CHUNK, context.work):
             page.add([name for name in names if page.is_on(name)])
@@ -145,7 +145,7 @@ def _describe(
 ) -> DescribeTopicPartitionsResponseTopic:
     partitions = []
     for index, state in enumerate(topic.partitions[start : start + count], start):
-        leader, replicas, offline = told.of(topic.topic_id, index, state)
+        leader, replicas, offline, _ = told.of(topic.topic_id, index, state)
         partitions.append(
             DescribeTopicPartitionsResponsePartition(
                 error_code=0,  # also without a leader, as in Kafka

@@ -39,6 +39,7 @@ from millrace.runtime.scheduling.chunks import in_chunks
 from millrace.runtime.scheduling.yield_queue import run_yielding
 
 METADATA_KEY = 3
+FIRST_WITH_LISTENERS = 6  # before it, clients do not know LISTENER_NOT_FOUND
 FIRST_WITH_IDS = 12
 PARTITIONS_PER_CHUNK = 1000  # a topic weighs as much as one
 # What is asked for, each topic once; None: all topics.
@@ -132,12 +133,13 @@ class Metadata:
             for _, topic in topics:
                 if topic is not None and len(topic.partitions) > PARTITIONS_PER_CHUNK:
                     answer = response.topics[-1]  # a wide one ends its chunk
-                    told = ToldReplicas(self._cache.image)
+                    told = self._cache.told(context.connection)
                     async for states in in_chunks(
                         enumerate(topic.partitions), PARTITIONS_PER_CHUNK, context.work
                     ):
                         answer.partitions += [
-                            _described_partition(topic, index, state, told) for index, state in states
+                            _described_partition(topic, index, state, told, context.api_version)
+                            for index, state in states
                         ]
         return response
 
@@ -180,13 +182,13 @@ class Metadata:
         is_brief: bool = False,
     ) -> None:
         """`is_brief`: without the partitions of wide topics."""
-        told = ToldReplicas(self._cache.image)
+        told, version = self._cache.told(context.connection), context.api_version
         for asked, topic in found:
             if topic is not None:
-                answer = _described(topic, told, PARTITIONS_PER_CHUNK if is_brief else None)
+                answer = _described(topic, told, version, PARTITIONS_PER_CHUNK if is_brief else None)
             else:
                 assert asked is not None
-                answer = _missing(asked, context.api_version, creation_errors)
+                answer = _missing(asked, version, creation_errors)
             if request.include_topic_authorized_operations:
                 # Of names that no topic has, too; of unknown ids alone there is nothing to tell.
                 answer.topic_authorized_operations = (
@@ -243,22 +245,28 @@ def _missing(
     return MetadataResponseTopic(int(code), name, is_internal=name in INTERNAL_TOPICS)
 
 
-def _described(topic: Topic, told: ToldReplicas, partitions_max: int | None) -> MetadataResponseTopic:
+def _described(
+    topic: Topic, told: ToldReplicas, version: int, partitions_max: int | None
+) -> MetadataResponseTopic:
     """Without partitions where there are more than `partitions_max`."""
     partitions = []
     if partitions_max is None or len(topic.partitions) <= partitions_max:
         partitions = [
-            _described_partition(topic, index, state, told) for index, state in enumerate(topic.partitions)
+            _described_partition(topic, index, state, told, version)
+            for index, state in enumerate(topic.partitions)
         ]
     return MetadataResponseTopic(0, topic.name, topic.topic_id, topic.name in INTERNAL_TOPICS, partitions)
 
 
 def _described_partition(
-    topic: Topic, index: int, state: PartitionState, told: ToldReplicas
+    topic: Topic, index: int, state: PartitionState, told: ToldReplicas, version: int
 ) -> MetadataResponsePartition:
-    leader, replicas, offline = told.of(topic.topic_id, index, state)
+    leader, replicas, offline, is_out_of_reach = told.of(topic.topic_id, index, state)
+    code = ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE
+    if is_out_of_reach and version >= FIRST_WITH_LISTENERS:
+        code = ErrorCode.LISTENER_NOT_FOUND  # of which clients tell whoever set the listeners
     return MetadataResponsePartition(
-        int(ErrorCode.LEADER_NOT_AVAILABLE if leader < 0 else ErrorCode.NONE),
+        int(code),
         index,
         leader,
         state.leader_epoch,

@@ -271,6 +271,29 @@ def test_who_is_gone_and_holds_some_of_a_partition_is_a_replica_that_is_offline(
     run(scenario())
 
 
+@pytest.mark.parametrize("version", [0, 1, 5, 6, 7, NEWEST])
+def test_a_leader_without_the_clients_listener_leads_nothing_for_it(version: int) -> None:
+    """It is not among the brokers that are told; from version 6 on the code says what is wrong, as in Kafka,
+    and from 5 on its replica is offline. In a reply for all topics, too."""
+
+    async def scenario() -> None:
+        fixture = await a_fixture()
+        fixture.make_topic("elsewhere", leader=ELSEWHERE)
+        handler = metadata(fixture)[0]
+        for topics in (named("elsewhere"), None if version else []):
+            found = await fixture.ask(handler, 3, version, MetadataRequest(topics=topics))
+            (part,) = next(topic for topic in found.topics if topic.name == "elsewhere").partitions
+            code = ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+            assert (part.error_code, part.leader_id, part.replica_nodes) == (code, -1, [ELSEWHERE])
+            assert part.offline_replicas == ([ELSEWHERE] if version >= 5 else [])
+        request = DescribeTopicPartitionsRequest([TopicRequest("elsewhere")])
+        (topic,) = (await fixture.ask(DescribeTopicPartitions(fixture.cache), 75, 0, request)).topics
+        (part,) = topic.partitions
+        assert (part.error_code, part.leader_id, part.offline_replicas) == (0, -1, [ELSEWHERE])
+
+    run(scenario())
+
+
 # DescribeCluster
 
 
