@@ -24,7 +24,9 @@ ENDPOINTS_MAX: Final = 16  # of one voter: each stands in every record of voters
 
 
 def refuse_change(image: MetadataImage, request: Any) -> Decision:
-    """Of a process that is broker and whole quorum in one. Raises KafkaError UNSUPPORTED_VERSION."""
+    """Of a process that is broker and whole quorum in one. Raises KafkaError UNSUPPORTED_VERSION, or
+    INVALID_REQUEST for what is no voter."""
+    check_named(request.voter_id, request.voter_directory_id)
     raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, NO_CHANGES)
 
 
@@ -66,9 +68,9 @@ def check_named(node_id: int, directory_id: bytes) -> None:
 
 def check_added(known: VoterSet, node_id: int, directory_id: bytes) -> None:
     """Raises KafkaError DUPLICATE_VOTER for an id that votes, with whatever directory; INVALID_REQUEST for
-    what is no id."""
-    check_level(known)
+    what is no id, which is looked at first, as in Kafka."""
     check_named(node_id, directory_id)
+    check_level(known)
     voter = known.get(node_id)
     if voter is not None:
         raise KafkaError(
@@ -80,8 +82,8 @@ def check_added(known: VoterSet, node_id: int, directory_id: bytes) -> None:
 
 def set_without(known: VoterSet, node_id: int, directory_id: bytes) -> VoterSet:
     """Raises KafkaError VOTER_NOT_FOUND, INVALID_REQUEST for the last one and for what names none."""
-    check_level(known)
     check_named(node_id, directory_id)
+    check_level(known)
     voter = known.get(node_id)
     if voter is None or voter.directory_id != directory_id:
         asked = f"node {node_id} with directory {uuid_text(directory_id)}"

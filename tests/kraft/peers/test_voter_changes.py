@@ -351,6 +351,21 @@ def of_a_list(work: Callable[[Members], Coroutine[Any, Any, None]]) -> Any:
     return main
 
 
+def test_what_names_no_voter_is_told_before_the_level_is() -> None:
+    """As in Kafka: INVALID_REQUEST at kraft.version 0, too."""
+
+    async def work(members: Members) -> None:
+        assert (await add(members, 4)).error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert (await remove(members, 3)).error_code == ErrorCode.UNSUPPORTED_VERSION
+        for answer in (
+            await add(members, 4, voter_directory_id=NO_DIRECTORY),
+            await remove(members, 3, directory_id=NO_DIRECTORY),
+        ):
+            assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+    run_simulation(of_a_list(work))
+
+
 def test_voters_of_a_list_are_raised_to_the_log_while_they_run() -> None:
     """Then others can be added; there is no way back."""
 
