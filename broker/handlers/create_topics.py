@@ -3,7 +3,7 @@
 Versions 2 to 7. Ignored: `timeout_ms` (`request.timeout.ms` bounds the wait).
 
 The metadata log looks like a topic to Kafka's tools and is none: that it cannot be created is said in Kafka's
-code and words.
+code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CreateTopics:
         wanted = [topic for topic in request.topics if topic.name != METADATA_TOPIC]
         response: CreateTopicsResponse = await self._forwarding.ask(replace(request, topics=wanted), context)
         if len(wanted) < len(request.topics):
-            text = f"Creation of internal topic {METADATA_TOPIC} is prohibited."
+            text = f"{METADATA_TOPIC} is the metadata log, and no topic that could be created"
             code = int(ErrorCode.INVALID_REQUEST)
             response.topics.append(CreatableTopicResult(METADATA_TOPIC, error_code=code, error_message=text))
         return response

@@ -202,6 +202,24 @@ def test_features_are_updated_by_whichever_node_leads(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("version", [1, 2, 3, 6])
+def test_a_controller_deletes_no_topics_where_that_is_turned_off(version: int) -> None:
+    async def scenario() -> None:
+        controller = Distant(lambda request: pytest.fail("it was passed on"))
+
+        def handler(key: int, forwarding: Forwarding) -> Handle | Late:
+            return command_handlers(forwarding, is_deletable=False)[key]
+
+        asked = DeleteTopicsRequest(topic_names=["a"])
+        if version >= 6:
+            asked = DeleteTopicsRequest(topics=[DeleteTopicState("a")])
+        response = await ask(20, version, asked, controller, handler)
+        code = ErrorCode.TOPIC_DELETION_DISABLED if version >= 3 else ErrorCode.INVALID_REQUEST
+        assert [(one.name, one.error_code) for one in response.responses] == [("a", code)]
+
+    asyncio.run(scenario())
+
+
 def test_nothing_else_that_is_passed_on_is_said_in_older_versions_alone() -> None:
     """What the newest version does not carry is lost between nodes, unless a handler puts it elsewhere."""
 
