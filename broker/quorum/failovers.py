@@ -81,6 +81,7 @@ class Failovers:
         self._recovery = recovery
         self._image: MetadataImage | None = None
         self._running: dict[int, asyncio.Task[None]] = {}
+        self._given_up: set[int] = set()  # of these, which end
         self._failed: dict[int, Failed] = {}  # by node, as long as there is a failover of it
         self._waiting: set[int] = set()  # nodes whose log is looked at again in a while
         self._places = asyncio.Semaphore(AT_ONCE)
@@ -99,10 +100,10 @@ class Failovers:
         """What is under way is given up; another broker goes on from there, at once where a controller is
         told."""
         self._is_stopped = True
-        running = list(self._running.values())
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        running = dict(self._running)
+        for node_id in running:
+            self._give_up(node_id)
+        await asyncio.gather(*running.values(), return_exceptions=True)
         failovers = () if self._image is None else self._image.failovers
         asked = [failover.node_id for failover in failovers if failover.by_node == self._broker_id]
         await asyncio.gather(*map(self._give_back, asked))
@@ -117,10 +118,10 @@ class Failovers:
     def _follow(self, image: MetadataImage) -> None:
         self._image = image
         self._failed = {one: found for one, found in self._failed.items() if image.failovers.get(one)}
-        for node_id, task in self._running.items():
-            is_named_anew = node_id in self._waiting and self._is_asked(node_id)
+        for node_id in self._running:
+            is_named_anew = node_id in self._waiting and self._is_asked(node_id)  # and begins at once
             if is_named_anew or not self._is_mine(image.failovers.get(node_id)):
-                task.cancel()  # who is named anew begins at once
+                self._give_up(node_id)
         for failover in image.failovers:
             if self._is_mine(failover) and failover.node_id not in self._running and not self._is_stopped:
                 self._begin(failover.node_id)
@@ -140,9 +141,16 @@ class Failovers:
         self._running[node_id] = task
         task.add_done_callback(lambda done: self._ended(node_id, done))
 
+    def _give_up(self, node_id: int) -> None:
+        """Told once: on its way out it closes the log, and would leave it open where it is told again."""
+        if node_id not in self._given_up:
+            self._given_up.add(node_id)
+            self._running[node_id].cancel()
+
     def _ended(self, node_id: int, task: asyncio.Task[None]) -> None:
         if self._running.get(node_id) is task:
             del self._running[node_id]
+            self._given_up.discard(node_id)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("failover: of broker %d ended", node_id, exc_info=error)
         if self._image is not None and not self._is_stopped:

@@ -18,6 +18,8 @@ from millrace.protocol.stream_records import EndFailoverRecord, FailoverRecord
 from tests.sim.loop import SimLoop, run_simulation
 
 OWN, GONE, EPOCH = 1, 2, 77
+OTHER, OTHERS_GONE = 3, 4
+CLOSE_S = 0.2  # that a recovery takes to close the log
 
 
 class Quorum:
@@ -28,6 +30,7 @@ class Quorum:
         self.failure: BaseException | None = failure
         self.tries: list[float] = []
         self.is_away = False
+        self.is_open = False  # the log
         self.image: MetadataImage = EMPTY_IMAGE
         self.broker_epoch = EPOCH
         self.failovers = Failovers(OWN, cast(ControllerClient, self), lambda node_id: cast(LogRecovery, self))
@@ -63,10 +66,15 @@ class Quorum:
     async def run(self, found: Any) -> None:
         self.tries.append(asyncio.get_running_loop().time())
         self.say(FailoverRecord(GONE, OWN, [EPOCH], ""))  # it has begun
-        if isinstance(self.failure, TimeoutError):
-            await asyncio.sleep(1_000)
-        if self.failure is not None:
-            raise self.failure
+        self.is_open = True
+        try:
+            if isinstance(self.failure, TimeoutError):
+                await asyncio.sleep(1_000)
+            if self.failure is not None:
+                raise self.failure
+        finally:
+            await asyncio.sleep(CLOSE_S)
+            self.is_open = False
 
 
 def run(failure: BaseException, check: Callable[[Quorum], Any]) -> None:
@@ -139,6 +147,25 @@ def test_a_log_that_needs_a_word_is_tried_once() -> None:
         assert len(quorum.tries) == 2
 
     run(LogUnreachable("whose is it?", needs_word=True), check)
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_log_that_goes_to_another_is_closed_whatever_else_happens_meanwhile(is_stopped: bool) -> None:
+    """Else nobody could open it before this broker ends."""
+
+    async def check(quorum: Quorum) -> None:
+        await asyncio.sleep(1.0)
+        assert quorum.is_open
+        quorum.say(FailoverRecord(GONE, OTHER, [EPOCH], "broker 1 is gone"))
+        await asyncio.sleep(CLOSE_S / 2)
+        quorum.say(FailoverRecord(OTHERS_GONE, OTHER, [], ""))
+        if is_stopped:
+            await quorum.failovers.stop()
+        await asyncio.sleep(CLOSE_S)
+        assert not quorum.is_open
+        assert len(quorum.tries) == 1
+
+    run(TimeoutError(), check)
 
 
 @pytest.mark.parametrize("is_away", [False, True])
