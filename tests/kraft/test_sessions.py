@@ -95,8 +95,9 @@ def test_a_controller_that_was_late_itself_finds_nobody_gone() -> None:
 @pytest.mark.parametrize("stood_s", [0.5, 1.0, 1.5, 2.0, 2.2])
 @pytest.mark.parametrize("every_s", [1.0, 1.5])
 def test_who_could_not_be_heard_is_not_found_gone(every_s: float, stood_s: float) -> None:
-    """The controller stood still, and looks before it reads what came meanwhile. Who is gone is found soon
-    after, or a session later where it stood for long."""
+    """The controller stood still, and looks before it reads what came meanwhile, which may take as long as it
+    stood, or until a look is due anyway. Who is gone is found soon after, or a session later where it stood
+    for long."""
     soon_s = 0.75 if stood_s <= 1.5 else 3.01
     for step in range(100):
         sessions, began_s = Sessions(3.0), 3.0 + step * 0.015
@@ -108,13 +109,17 @@ def test_who_could_not_be_heard_is_not_found_gone(every_s: float, stood_s: float
             while said_s + every_s < min(now_s, began_s):
                 said_s += every_s
                 sessions.hear(1, said_s)
-            now_s = now_s if now_s < began_s else max(now_s, began_s + stood_s)
-            found |= dict.fromkeys(sessions.look(now_s), now_s)
+            due_s, now_s = now_s, now_s if now_s < began_s else max(now_s, began_s + stood_s)
+            found = dict.fromkeys(sessions.look(now_s), now_s) | found
+        read_s = now_s + 0.9 * min(now_s - due_s, sessions.look_every_s)
+        while (now_s := now_s + sessions.wait_s(now_s)) < read_s:
+            found = dict.fromkeys(sessions.look(now_s), now_s) | found
         assert 1 not in found, (began_s, now_s)
-        sessions.hear(1, now_s)
+        sessions.hear(1, read_s)
+        found = dict.fromkeys(sessions.look(now_s), now_s) | found
         while 2 not in found:
             now_s += sessions.wait_s(now_s)
-            found |= dict.fromkeys(sessions.look(now_s), now_s)
+            found = dict.fromkeys(sessions.look(now_s), now_s) | found
         assert found[2] <= began_s + stood_s + soon_s
 
 
