@@ -137,16 +137,23 @@ def test_a_bad_batch_before_a_good_one_is_corruption(where: int) -> None:
     run(main())
 
 
-@pytest.mark.parametrize("first", [0, 300, 507, 509])
+def batch_up_to(place: int) -> bytes:
+    """The first batch, which ends there in a sector."""
+    sizes = (len(batch(0, size=size)) % 512 == place for size in range(600))
+    return batch(0, size=list(sizes).index(True))
+
+
+@pytest.mark.parametrize("place", [68, 370, 504, 507, 511])
 @pytest.mark.parametrize("missing", range(6))
-def test_a_sector_that_never_came_is_a_torn_tail(first: int, missing: int) -> None:
+def test_a_sector_that_never_came_is_a_torn_tail(place: int, missing: int) -> None:
     """Batches that share a sync reach the disk in any order. One of them lacks a sector, those behind it are
-    whole: the log ends before it, wherever in the sector it begins."""
+    whole: the log ends before it, wherever in the sector it begins. Zeros that an offset begins with lack
+    nothing."""
 
     async def main() -> None:
         disk = sim_disk()
         store, _ = await opened(disk)
-        await store.append(batch(0, size=first), 1)
+        await store.append(batch_up_to(place), 1)
         together = [batch(1), batch(2, size=1500), batch(3, size=700), batch(4)]
         start = len(disk.files[FIRST].durable)
         await store.append_all(together, 5)
@@ -157,10 +164,12 @@ def test_a_sector_that_never_came_is_a_torn_tail(first: int, missing: int) -> No
             data[lost] = bytes(lost.stop - lost.start)
         if lost.stop == len(file.durable):
             del file.durable[lost.start :], file.visible[lost.start :]
-        ends = [start]
+        kept, end = 1, start
         for one in together:
-            ends.append(ends[-1] + len(one))
-        kept = sum(end <= lost.start for end in ends)
+            end += len(one)
+            if file.durable[end - len(one) : end] != one:
+                break
+            kept += 1
         store, seen = await opened(disk)
         assert (seen, store.end) == (list(range(kept)), kept)
 
@@ -191,6 +200,23 @@ def test_a_missing_sector_that_holds_the_zeros_of_the_next_batch_is_a_torn_tail(
                 data[end - 512 : end] = bytes(512)
             store, seen = await opened(disk, start=base - 2)
             assert (seen, store.end) == ([base - 2], base - 1), shared_bytes
+
+    run(main())
+
+
+@pytest.mark.parametrize("place", [505, 507, 511])
+def test_zeros_that_an_offset_begins_with_are_no_missing_sector(place: int) -> None:
+    """All that lies in a sector of the batch may be zeros, and were written as such: what is damaged in
+    another one was whole once."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        store, _ = await opened(disk)
+        await store.append(batch_up_to(place), 1)
+        await store.append_all([batch(1), batch(2)], 3)
+        disk.flip(FIRST, place + 40)
+        with pytest.raises(LogCorrupt, match="offset 2 behind it is whole"):
+            await opened(disk)
 
     run(main())
 
