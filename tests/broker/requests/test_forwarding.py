@@ -202,6 +202,23 @@ def test_features_are_updated_by_whichever_node_leads(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("handler", [handler_of, at_controller])
+def test_what_is_asked_as_if_is_passed_on_so_and_a_refusal_names_no_results(handler: Any) -> None:
+    """Levels do not come down again."""
+
+    async def scenario() -> None:
+        refusal = UpdateFeaturesResponse(error_code=ErrorCode.INVALID_UPDATE_VERSION, error_message="no")
+        controller = Distant(lambda request: refusal)
+        asked = UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey("kraft.version", 1)])
+        for is_asked_only in (True, False):
+            asked.validate_only = is_asked_only
+            response = await ask(57, 1, asked, controller, handler)
+            assert (response.error_code, response.results) == (ErrorCode.INVALID_UPDATE_VERSION, [])
+        assert [one.validate_only for one in controller.asked] == [True, False]
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("version", [1, 2, 3, 6])
 def test_a_controller_deletes_no_topics_where_that_is_turned_off(version: int) -> None:
     async def scenario() -> None:
