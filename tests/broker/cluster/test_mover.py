@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millrace.broker.cluster.mover import move_all
+from millrace.broker.cluster.mover import NotServed, move_all
 from millrace.broker.cluster.moves import Move
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -26,11 +26,13 @@ from tests.kraft.build import run
 
 
 class Cluster:
-    """Moves at once what it has, and refuses the others with the code."""
+    """Moves at once what it has, and refuses the others with the code. Whoever takes them answers as leader
+    when it is asked for the `looks`th time."""
 
-    def __init__(self, missing: str, code: ErrorCode) -> None:
+    def __init__(self, missing: str, code: ErrorCode, looks: int = 1) -> None:
         self.leaders: dict[tuple[str, int], int] = {}
         self._missing, self._code = missing, code
+        self._looks, self._looked = looks, 0
 
     async def ask(self, request: AlterPartitionReassignmentsRequest) -> Any:
         response = AlterPartitionReassignmentsResponse()
@@ -44,11 +46,13 @@ class Cluster:
         return response
 
     async def ask_node(self, node_id: int, request: ListOffsetsRequest) -> Any:
+        self._looked += 1
         response = ListOffsetsResponse()
         for topic in request.topics:
             parts = []
             for one in topic.partitions:
                 is_led = self.leaders.get((topic.name, one.partition_index)) == node_id
+                is_led = is_led and self._looked >= self._looks
                 code = 0 if is_led else int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 parts.append(ListOffsetsPartitionResponse(one.partition_index, code))
             response.topics.append(ListOffsetsTopicResponse(topic.name, parts))
@@ -67,6 +71,20 @@ def test_a_topic_that_is_deleted_meanwhile_keeps_no_other_from_moving(at_once: i
         await move_all(cluster, MOVES, at_once, 0.5, told.append)  # type: ignore[arg-type]
         assert cluster.leaders == {("a", 0): 2, ("c", 0): 2}
         assert told[-1] == len(MOVES)
+
+    run(main())
+
+
+def test_the_next_go_once_these_are_served_where_they_went() -> None:
+    async def main() -> None:
+        cluster, told = Cluster("", ErrorCode.NONE, looks=3), list[int]()
+        await move_all(cluster, MOVES[:1], 1, 0.5, told.append)  # type: ignore[arg-type]
+        assert told == [1]
+        cluster = Cluster("", ErrorCode.NONE, looks=1_000)
+        with pytest.raises(NotServed) as late:
+            await move_all(cluster, MOVES, 2, 0.2, told.append)  # type: ignore[arg-type]
+        assert late.value.moves == tuple(MOVES[:2])
+        assert (list(cluster.leaders), told) == ([("a", 0), ("b", 0)], [1])
 
     run(main())
 
