@@ -128,7 +128,7 @@ def test_who_is_asked_while_it_waits_tries_at_once(failure: BaseException) -> No
         await asyncio.sleep(2 * DAMAGED_AGAIN_MAX_S + 1.0)
         quorum.failure, count = None, len(quorum.tries)
         quorum.say(EndFailoverRecord(GONE), FailoverRecord(GONE, OWN, [], ""))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(CLOSE_S + 0.1)
         assert len(quorum.tries) == count + 1
         assert quorum.image.failovers.get(GONE) is None
 
