@@ -27,7 +27,7 @@ from typing import Any, TypeVar, cast
 
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.partitions.directory import PartitionDirectory
-from millrace.broker.partitions.partition import Partition
+from millrace.broker.partitions.partition import NO_EPOCH, Partition
 from millrace.broker.partitions.visibility import isolation_of
 from millrace.broker.purgatory import CompletionQueue, Subscriber
 from millrace.broker.requests.fetch_machine import (
@@ -600,7 +600,8 @@ def _is_wide(request: FetchRequest) -> bool:
 
 
 def _items_of(request: FetchRequest, version: int) -> Iterator[tuple[Key, FetchItem]]:
-    """Of a partition that is named twice the last mention counts, as in Kafka."""
+    """Of a partition that is named twice the last mention counts, and any epoch below 0 is none given, as in
+    Kafka."""
     uses_ids = version >= VERSION_BY_ID
     for topic in request.topics:
         name = topic.topic_id if uses_ids else topic.topic
@@ -613,8 +614,8 @@ def _items_of(request: FetchRequest, version: int) -> Iterator[tuple[Key, FetchI
                     index,
                     asked.fetch_offset,
                     asked.partition_max_bytes,
-                    asked.current_leader_epoch,
-                    asked.last_fetched_epoch,
+                    max(asked.current_leader_epoch, NO_EPOCH),
+                    max(asked.last_fetched_epoch, NO_EPOCH),
                 ),
             )
 
