@@ -202,7 +202,7 @@ def test_features_are_updated_by_whichever_node_leads(
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("handler", [handler_of, at_controller])
+@LISTENERS
 def test_what_is_asked_as_if_is_passed_on_so_and_a_refusal_names_no_results(handler: Any) -> None:
     """Levels do not come down again."""
 
