@@ -6,7 +6,8 @@
 
 Both sides may be of different versions: the first thing asked is what the peer serves (ApiVersions), and each
 request goes out in the newest version that both know. A request that is not answered in time closes the
-connection, since what is answered later would be taken for the answer to another.
+connection, since what is answered later would be taken for the answer to another; so it does where nobody
+waits any more, for the connection may let nothing pass.
 
 Not here: when one connects again (lane.py), what requests mean.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Self, cast
+from typing import Any, Final, NamedTuple, Self, cast
 
 from millrace.protocol.apis import API, Api, api_of
 from millrace.protocol.codec import decode_response, encode_request
@@ -44,6 +45,13 @@ class PeerLost(Unavailable):
         return f"{self.peer}: {self.why}"
 
 
+class Asked(NamedTuple):
+    api: Api
+    version: int
+    answer: asyncio.Future[Any]
+    deadline: asyncio.TimerHandle  # whether anybody waits or not
+
+
 class PeerConnection(asyncio.Protocol):
     """Made by `open`. Requests are answered in the order of asking."""
 
@@ -53,7 +61,7 @@ class PeerConnection(asyncio.Protocol):
         self._peer = peer
         self._client_id = client_id
         self._splitter = FrameSplitter(VERSIONS_BYTES_MAX)
-        self._waiting: dict[int, tuple[Api, int, asyncio.Future[Any]]] = {}
+        self._waiting: dict[int, Asked] = {}
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}  # that the peer serves, by API key
         self._lost: str | None = None
@@ -106,15 +114,13 @@ class PeerConnection(asyncio.Protocol):
         if self._lost is not None:
             raise PeerLost(self._peer, self._lost)
         self._correlation_id += 1
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[self._correlation_id] = api, version, answer
-        self._transport.write(encode_request(api, version, self._correlation_id, self._client_id, request))
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await answer
-        except TimeoutError:
-            self._end(f"{api.name} was not answered within {timeout_s} s")
-            raise PeerLost(self._peer, f"{api.name} was not answered within {timeout_s} s") from None
+        frame = encode_request(api, version, self._correlation_id, self._client_id, request)
+        loop, why = asyncio.get_running_loop(), f"{api.name} was not answered within {timeout_s} s"
+        answer: asyncio.Future[Any] = loop.create_future()
+        deadline = loop.call_later(timeout_s, self._end, why)
+        self._waiting[self._correlation_id] = Asked(api, version, answer, deadline)
+        self._transport.write(frame)
+        return await answer
 
     def close(self) -> None:
         """What is not answered is lost. Idempotent."""
@@ -131,11 +137,12 @@ class PeerConnection(asyncio.Protocol):
                 correlation_id = int.from_bytes(frame[:4], "big", signed=True)
                 if correlation_id not in self._waiting:
                     raise WireError(f"an answer to request {correlation_id}, which was not asked")
-                api, version, answer = self._waiting[correlation_id]
-                response = decode_response(api, version, frame)[1]
+                asked = self._waiting[correlation_id]
+                response = decode_response(asked.api, asked.version, frame)[1]
                 del self._waiting[correlation_id]
-                if not answer.done():
-                    answer.set_result(response)
+                asked.deadline.cancel()
+                if not asked.answer.done():
+                    asked.answer.set_result(response)
         except WireError as error:
             self._end(in_words(error))
 
@@ -147,6 +154,7 @@ class PeerConnection(asyncio.Protocol):
             self._lost = why
             self._transport.abort()
         waiting, self._waiting = self._waiting, {}
-        for _, _, answer in waiting.values():
-            if not answer.done():
-                answer.set_exception(PeerLost(self._peer, why))
+        for asked in waiting.values():
+            asked.deadline.cancel()
+            if not asked.answer.done():
+                asked.answer.set_exception(PeerLost(self._peer, why))

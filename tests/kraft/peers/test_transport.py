@@ -35,7 +35,7 @@ from millrace.protocol.messages.fetch_snapshot import (
     FetchSnapshotResponseTopicSnapshot,
 )
 from millrace.protocol.messages.fetch_snapshot import SnapshotId as WireSnapshotId
-from millrace.protocol.messages.vote import VoteRequest
+from millrace.protocol.messages.vote import VoteRequest, VoteResponse
 from millrace.runtime.errors import Unavailable
 from tests.kraft.peers.listener import MemberConnection, served
 from tests.kraft.peers.members import CLUSTER, PORT, Member, Members, name
@@ -315,6 +315,28 @@ def test_an_answer_that_is_none_is_told_at_once() -> None:
             await PeerConnection.open(members.net.host("b"), "a", PORT, "b")
         assert members.loop.time() - began_s < 1
         assert "not answered" not in lost.value.why
+
+    run_simulation(with_members(work))
+
+
+def test_a_connection_that_lets_nothing_pass_is_closed_though_nobody_waits_any_more() -> None:
+    """Whoever asked has its own time, which is over first: what is asked next goes over another."""
+
+    async def work(members: Members) -> None:
+        async def answer(request: Any) -> Any:
+            await asyncio.sleep(0.5 if isinstance(request, VoteRequest) else 100.0)
+            return VoteResponse()
+
+        await members.net.host("a").listen(lambda: MemberConnection(answer), "", PORT)
+        connection = await PeerConnection.open(members.net.host("b"), "a", PORT, "b")
+        for request, is_open in ((VoteRequest(), True), (FetchRequest(), False)):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await connection.ask(request, 1.0)
+            await asyncio.sleep(1.0)
+            assert connection.is_open is is_open
+        with pytest.raises(PeerLost, match="Fetch was not answered"):
+            await connection.ask(VoteRequest(), 1.0)
 
     run_simulation(with_members(work))
 
