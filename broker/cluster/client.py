@@ -4,6 +4,7 @@
         response = await client.ask(DescribeClusterRequest())
         response = await client.ask_node(3, ListOffsetsRequest(...))      that very broker
         response = await client.change(UnregisterBrokerRequest(3))        sent to one alone
+        response = await client.change_at(3, IncrementalAlterConfigsRequest(...))
 
 Not here: what the answers mean (view.py).
 """
@@ -76,11 +77,16 @@ class ClusterClient:
 
     async def ask_node(self, node_id: int, request: Any, answer_s: float = ANSWER_S) -> Any:
         """The response of this broker. Raises Unavailable, WireError."""
-        if node_id not in self._known:
-            await self.describe()
-        if node_id not in self._known:
-            raise NobodyAnswers(f"the cluster knows no broker {node_id}")
-        return await self._ask_at(self._known[node_id], request, answer_s)
+        return await (await self._connected_to(node_id)).ask(request, answer_s)
+
+    async def change_at(self, node_id: int, request: Any, answer_s: float = ANSWER_S) -> Any:
+        """As `ask_node`, of what changes something. Raises AnswerLost once it was sent, Unavailable before,
+        WireError."""
+        connection = await self._connected_to(node_id)
+        try:
+            return await connection.ask(request, answer_s)
+        except Unavailable as error:
+            raise AnswerLost(in_words(error)) from None
 
     async def describe(self) -> DescribeClusterResponse:
         """Every registered broker, also one that is fenced. Raises as `ask` does."""
@@ -89,8 +95,12 @@ class ClusterClient:
         self._known = {broker.broker_id: (broker.host, broker.port) for broker in response.brokers}
         return response
 
-    async def _ask_at(self, address: Address, request: Any, answer_s: float = ANSWER_S) -> Any:
-        return await (await self._connected(address)).ask(request, answer_s)
+    async def _connected_to(self, node_id: int) -> PeerConnection:
+        if node_id not in self._known:
+            await self.describe()
+        if node_id not in self._known:
+            raise NobodyAnswers(f"the cluster knows no broker {node_id}")
+        return await self._connected(self._known[node_id])
 
     async def _connected(self, address: Address) -> PeerConnection:
         """Of a connection that was lost meanwhile a new one is made, once."""

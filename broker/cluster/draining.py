@@ -37,10 +37,10 @@ LOOK_S: Final = 2.0  # for a broker to say whether it is drained
 
 async def set_drained(client: ClusterClient, node_id: int, *, is_drained: bool) -> None:
     """Durable on return, and in force for every decision that follows. Raises KafkaError where it is refused,
-    Unavailable where the broker does not answer."""
+    AnswerLost where nobody knows whether it was done, Unavailable where the broker is not reached."""
     change = AlterableConfig(CORDONED, SET if is_drained else DELETE, EVERY_DIRECTORY if is_drained else None)
     resource = AlterConfigsResource(ResourceType.BROKER, str(node_id), [change])
-    response = await client.ask_node(node_id, IncrementalAlterConfigsRequest([resource]))
+    response = await client.change_at(node_id, IncrementalAlterConfigsRequest([resource]))
     for one in response.responses:
         if one.error_code:
             raise KafkaError(ErrorCode(one.error_code), one.error_message or "the change was refused")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millrace.broker.cluster.client import AnswerLost, ClusterClient, NobodyAnswers
-from millrace.broker.cluster.draining import drained_of
+from millrace.broker.cluster.draining import drained_of, set_drained
 from millrace.kraft.commands.takers import CORDONED
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.describe_cluster import (
@@ -24,7 +24,9 @@ from millrace.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from millrace.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from millrace.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from millrace.runtime.errors import Unavailable
 from millrace.runtime.net import LoopNet
 from tests.kraft.build import run
 from tests.kraft.peers.listener import MemberConnection
@@ -56,6 +58,8 @@ class Brokers:
             if request.resources[0].resource_name != str(number + 1):  # as of any other broker's settings
                 result = DescribeConfigsResult(int(ErrorCode.INVALID_REQUEST), "Unexpected broker id")
             response = DescribeConfigsResponse(results=[result])
+        if isinstance(request, IncrementalAlterConfigsRequest):
+            raise TimeoutError  # the connection ends behind it
         if number == 0:
             await asyncio.Event().wait()
         return response
@@ -112,6 +116,23 @@ def test_nor_is_one_for_whom_another_answers() -> None:
             await client.describe()
             client._known[5] = client._known[2]
             assert await drained_of(client, [2, 5]) == (frozenset([2]), frozenset([5]))
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_drained", [True, False])
+def test_a_drain_whose_answer_is_lost_is_not_known_to_be_done(is_drained: bool) -> None:
+    """One that was not sent is not done."""
+
+    async def main() -> None:
+        async with two_brokers() as brokers, ClusterClient(LoopNet(), brokers.addresses[1:]) as client:
+            with pytest.raises(AnswerLost):
+                await set_drained(client, 2, is_drained=is_drained)
+            assert brokers.asked[-1] == (1, "IncrementalAlterConfigs")
+            client._known[2] = HOST, 1
+            with pytest.raises(Unavailable) as refused:
+                await set_drained(client, 2, is_drained=is_drained)
+            assert not isinstance(refused.value, AnswerLost)
 
     run(main())
 
