@@ -85,7 +85,10 @@ async def _until_served(client: ClusterClient, group: Sequence[Move], patience_s
 
 
 async def _not_served(client: ClusterClient, moves: Sequence[Move]) -> list[Move]:
+    """Without those that were deleted meanwhile: where a broker knows no such partition, the controller is
+    asked for its move once more, which changes nothing of one that has gone."""
     waiting: list[Move] = []
+    unknown: list[Move] = []
     for node_id in dict.fromkeys(move.to for move in moves):
         mine = {(move.topic, move.index): move for move in moves if move.to == node_id}
         topics: dict[str, list[ListOffsetsPartition]] = {}
@@ -97,11 +100,15 @@ async def _not_served(client: ClusterClient, moves: Sequence[Move]) -> list[Move
         except Unavailable:
             waiting += mine.values()
             continue
-        served = {
-            (topic.name, one.partition_index)
+        codes = {
+            (topic.name, one.partition_index): one.error_code
             for topic in response.topics
             for one in topic.partitions
-            if not one.error_code
         }
-        waiting += [move for partition, move in mine.items() if partition not in served]
-    return waiting
+        for partition, move in mine.items():
+            code = codes.get(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                unknown.append(move)
+            elif code:
+                waiting.append(move)
+    return [*waiting, *(await _reassign(client, unknown) if unknown else [])]

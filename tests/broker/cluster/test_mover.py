@@ -27,10 +27,11 @@ from tests.kraft.build import run
 
 class Cluster:
     """Moves at once what it has, and refuses the others with the code. Whoever takes them answers as leader
-    when it is asked for the `looks`th time."""
+    when it is asked for the `looks`th time, but for what is deleted by then."""
 
-    def __init__(self, missing: str, code: ErrorCode, looks: int = 1) -> None:
+    def __init__(self, missing: str, code: ErrorCode, looks: int = 1, deleted: str = "") -> None:
         self.leaders: dict[tuple[str, int], int] = {}
+        self._deleted = deleted
         self._missing, self._code = missing, code
         self._looks, self._looked = looks, 0
 
@@ -47,13 +48,20 @@ class Cluster:
 
     async def ask_node(self, node_id: int, request: ListOffsetsRequest) -> Any:
         self._looked += 1
+        if self._looked == self._looks and self._deleted:
+            self._missing, self._code = self._deleted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            self.leaders = {one: leader for one, leader in self.leaders.items() if one[0] != self._deleted}
         response = ListOffsetsResponse()
         for topic in request.topics:
             parts = []
             for one in topic.partitions:
                 is_led = self.leaders.get((topic.name, one.partition_index)) == node_id
                 is_led = is_led and self._looked >= self._looks
-                code = 0 if is_led else int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                is_gone = topic.name == self._missing
+                not_here = (
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_gone else ErrorCode.NOT_LEADER_OR_FOLLOWER
+                )
+                code = 0 if is_led else int(not_here)
                 parts.append(ListOffsetsPartitionResponse(one.partition_index, code))
             response.topics.append(ListOffsetsTopicResponse(topic.name, parts))
         return response
@@ -68,6 +76,17 @@ def test_a_topic_that_is_deleted_meanwhile_keeps_no_other_from_moving(at_once: i
 
     async def main() -> None:
         cluster, told = Cluster("b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), list[int]()
+        await move_all(cluster, MOVES, at_once, 0.5, told.append)  # type: ignore[arg-type]
+        assert cluster.leaders == {("a", 0): 2, ("c", 0): 2}
+        assert told[-1] == len(MOVES)
+
+    run(main())
+
+
+@pytest.mark.parametrize("at_once", [2, 4])
+def test_nor_does_one_that_is_deleted_while_it_is_waited_for(at_once: int) -> None:
+    async def main() -> None:
+        cluster, told = Cluster("", ErrorCode.NONE, looks=3, deleted="b"), list[int]()
         await move_all(cluster, MOVES, at_once, 0.5, told.append)  # type: ignore[arg-type]
         assert cluster.leaders == {("a", 0): 2, ("c", 0): 2}
         assert told[-1] == len(MOVES)
