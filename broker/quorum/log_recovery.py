@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
@@ -190,7 +190,9 @@ class LogRecovery:
             ) from error
 
     async def _recover(self, found: Found, client: ControllerClient, owner: Owner) -> None:
-        wal = await _unless_stalled(self._open(found, client), lambda: self._wal_store.reason)
+        wal = await _unless_stalled(
+            self._open(found, client), lambda: self._wal_store.reason, lambda wal: wal.close()
+        )
         settings = self._settings.streams
         cache_bytes = settings.log_cache_bytes // CACHE_PART
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -294,9 +296,14 @@ class LogRecovery:
         )
 
 
-async def _unless_stalled(work: Coroutine[Any, Any, T], reason: Callable[[], str]) -> T:
-    """What the work gives. Raises LogUnreachable, the work cancelled, where there has been a reason for
-    `STALLED_S`: a store does not answer here, and may answer another broker."""
+async def _unless_stalled(
+    work: Coroutine[Any, Any, T],
+    reason: Callable[[], str],
+    close: Callable[[T], Awaitable[None]] | None = None,
+) -> T:
+    """What the work gives; closed where nobody takes it, for this was cancelled in that moment. Raises
+    LogUnreachable, the work cancelled, where there has been a reason for `STALLED_S`: a store does not answer
+    here, and may answer another broker."""
     loop = asyncio.get_running_loop()
     task, well_s = loop.create_task(work, name="recovery of a log"), loop.time()
     try:
@@ -307,9 +314,12 @@ async def _unless_stalled(work: Coroutine[Any, Any, T], reason: Callable[[], str
             elif loop.time() - well_s > STALLED_S:
                 raise LogUnreachable(why)
         return task.result()
-    finally:
+    except BaseException:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        (given,) = await asyncio.gather(task, return_exceptions=True)
+        if close is not None and not isinstance(given, BaseException):
+            await close(given)
+        raise
 
 
 def _say_replaced(error: Replaced) -> None:
