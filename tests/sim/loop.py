@@ -70,7 +70,7 @@ class SimFuture(_Numbered, asyncio.Future[Any]):
 
 
 class SimTask(_Numbered, asyncio.Task[Any]):
-    pass
+    life: Life | None = None
 
 
 class SimHandle:
@@ -263,6 +263,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def create_task(self, coro: Any, **options: Any) -> SimTask:
         task = SimTask(coro, loop=self, **options)
+        context = options.get("context")
+        task.life = LIFE.get() if context is None else context.get(LIFE)
         self._born.append(task)
         if len(self._born) > self._prune_at:
             self._born = [task for task in self._born if not task.done()]
@@ -307,6 +309,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self.close()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
+        task = context.get("future")
+        if isinstance(task, SimTask) and task.life is not None and task.life.is_over:
+            return  # whoever was to take it does not run any more
         if not self._is_ended:
             error = context.get("exception")
             self.problems.append(f"{context.get('message')}: {error!r}")

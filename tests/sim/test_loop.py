@@ -149,6 +149,32 @@ def test_what_nobody_took_is_a_problem() -> None:
     run_simulation(main)
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+def test_an_exception_whose_taker_was_ended_is_no_problem(is_over: bool) -> None:
+    """The process ended between the failure of what it waited for and its own next step."""
+
+    async def main(loop: SimLoop) -> None:
+        life = Life("node")
+
+        async def fail() -> None:
+            if is_over:
+                loop.end_life(life)
+            raise ValueError("failed")
+
+        async def start() -> None:
+            tasks.append(loop.create_task(fail()))
+            await asyncio.sleep(10)
+
+        tasks: list[asyncio.Task[None]] = []
+        loop.create_task(start(), context=own_context(life))
+        await asyncio.sleep(1)
+        assert tasks.pop().done()
+        loop._born.clear()
+        assert len(loop.problems) == (0 if is_over else 1)
+
+    run_simulation(main)
+
+
 def test_a_strike_comes_between_two_callbacks() -> None:
     """It runs just before the callback it was planned at, whoever that belongs to, and every callback can be
     met."""
