@@ -58,6 +58,7 @@ class _Numbered:
     it is made."""
 
     _number = 0
+    life: Life | None = None
 
     def __hash__(self) -> int:
         if not self._number:
@@ -70,7 +71,7 @@ class SimFuture(_Numbered, asyncio.Future[Any]):
 
 
 class SimTask(_Numbered, asyncio.Task[Any]):
-    life: Life | None = None
+    pass
 
 
 class SimHandle:
@@ -259,7 +260,9 @@ class SimLoop(asyncio.BaseEventLoop):
             self._strike_at = min(self._strikes)
 
     def create_future(self) -> SimFuture:
-        return SimFuture(loop=self)
+        future = SimFuture(loop=self)
+        future.life = LIFE.get()
+        return future
 
     def create_task(self, coro: Any, **options: Any) -> SimTask:
         task = SimTask(coro, loop=self, **options)
@@ -309,8 +312,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.close()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        task = context.get("future")
-        if isinstance(task, SimTask) and task.life is not None and task.life.is_over:
+        made = context.get("future")
+        if isinstance(made, _Numbered) and made.life is not None and made.life.is_over:
             return  # whoever was to take it does not run any more
         if not self._is_ended:
             error = context.get("exception")

@@ -162,15 +162,18 @@ def test_an_exception_whose_taker_was_ended_is_no_problem(is_over: bool) -> None
             raise ValueError("failed")
 
         async def start() -> None:
-            tasks.append(loop.create_task(fail()))
+            made.append(loop.create_task(fail()))
+            made.append(loop.create_future())
             await asyncio.sleep(10)
 
-        tasks: list[asyncio.Task[None]] = []
+        made: list[asyncio.Future[None]] = []
         loop.create_task(start(), context=own_context(life))
         await asyncio.sleep(1)
-        assert tasks.pop().done()
+        made[1].set_exception(ValueError("failed"))
+        assert made[0].done()
+        made.clear()
         loop._born.clear()
-        assert len(loop.problems) == (0 if is_over else 1)
+        assert len(loop.problems) == (0 if is_over else 2)
 
     run_simulation(main)
 
