@@ -526,20 +526,19 @@ def test_a_leaders_own_batches_are_no_torn_tail_where_one_behind_is_whole(starts
         disk = sim_disk()
         node = await open_node(disk)
         await Broker.register(node)
-        before = len(disk.files[f"{FOLDER}/00000000000000000000.log"].durable)
+        log = f"{FOLDER}/00000000000000000000.log"
+        before = len(disk.files[log].durable)
         for name in ("a", "b", "c"):
             await create_topic(node, name, 20)
         await node.close()
         for _ in range(starts):
             await (await open_node(disk)).close()
-        log = disk.files[f"{FOLDER}/00000000000000000000.log"]
         lost = -(-before // 512) * 512
-        for data in (log.durable, log.visible):
-            data[lost : lost + 512] = bytes(512)
-        whole = bytes(log.durable)
+        disk.zero(log, lost, lost + 512)
+        whole = bytes(disk.files[log].durable)
         with pytest.raises(LogCorrupt, match="behind it is whole"):
             await open_node(disk)
-        assert log.durable == whole
+        assert disk.files[log].durable == whole
 
     run(main())
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from millrace.kraft.config import ControllerSettings
 from millrace.kraft.errors import LogCorrupt, SnapshotCorrupt, VotersChanged
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
@@ -313,14 +314,19 @@ def test_commands_beside_a_change_are_folded_once() -> None:
     run(main())
 
 
+async def format_alone(disk: SimDisk) -> ControllerSettings:
+    """As `millrace format --standalone` makes it, of node 1."""
+    meta = MetaProperties(CLUSTER, 1, uuid_text(bytes([1]) * 16))
+    await write_formatted_log(disk, "/data", meta, VoterSet((voter_on_first_disk(1),), DYNAMIC), 0)
+    return replace(SETTINGS, cluster_id=CLUSTER, is_dynamic=True)
+
+
 def test_a_formatted_directory_whose_voters_cannot_be_read_is_refused() -> None:
     """It would start as who knows no voters, answer nobody, and wait for a leader for ever."""
 
     async def main() -> None:
         disk = sim_disk()
-        meta = MetaProperties(CLUSTER, 1, uuid_text(bytes([1]) * 16))
-        await write_formatted_log(disk, "/data", meta, VoterSet((voter_on_first_disk(1),), DYNAMIC), 0)
-        own = replace(SETTINGS, cluster_id=CLUSTER, is_dynamic=True)
+        own = await format_alone(disk)
         (checkpoint,) = (name for name in disk.files if name.endswith(".checkpoint"))
         in_records = 61  # behind the first batch's header
         disk.flip(checkpoint, in_records)
@@ -341,9 +347,7 @@ def test_an_only_voter_whose_segments_are_gone_is_refused() -> None:
 
     async def main() -> None:
         disk = sim_disk()
-        meta = MetaProperties(CLUSTER, 1, uuid_text(bytes([1]) * 16))
-        await write_formatted_log(disk, "/data", meta, VoterSet((voter_on_first_disk(1),), DYNAMIC), 0)
-        own = replace(SETTINGS, cluster_id=CLUSTER, is_dynamic=True)
+        own = await format_alone(disk)
         node = await ControllerNode.open(disk, HandClock(), Rand(b"1"), own, send=lambda one: None)
         await node.start()
         await create_topic(node, "below the snapshot")
@@ -364,14 +368,12 @@ def test_a_formatted_directory_that_has_lost_its_log_is_refused() -> None:
 
     async def main() -> None:
         disk = sim_disk()
-        meta = MetaProperties(CLUSTER, 1, uuid_text(bytes([1]) * 16))
-        await write_formatted_log(disk, "/data", meta, VoterSet((voter_on_first_disk(1),), DYNAMIC), 0)
+        own = await format_alone(disk)
         assert await is_formatted(disk, "/data")
         await disk.write_file(f"/data/{UNFINISHED}", b"")
         assert not await is_formatted(disk, "/data")
         await disk.remove(f"/data/{UNFINISHED}")
         segment = "/data/__cluster_metadata-0/00000000000000000000.log"
-        own = replace(SETTINGS, cluster_id=CLUSTER, is_dynamic=True)
         for state_is_kept in (False, True):
             await disk.remove(segment)  # as Kafka's tool leaves it
             if state_is_kept:

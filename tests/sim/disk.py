@@ -229,6 +229,11 @@ class SimDisk:
         self.files[path].visible[position] ^= mask
         self.hits["flip"] += 1
 
+    def zero(self, path: str, start: int, end: int) -> None:
+        """These bytes never came, durable and visible: a power cut kept their sector from the medium."""
+        for data in (self.files[path].durable, self.files[path].visible):
+            data[start:end] = bytes(end - start)
+
     def lose_block(self, path: str, position: int) -> None:
         """The block that holds the byte cannot be read from now on, until something is written there."""
         self.files[path].lost[position - position % BLOCK_BYTES] = None

@@ -160,8 +160,7 @@ def test_a_sector_that_never_came_is_a_torn_tail(place: int, missing: int) -> No
         file = disk.files[FIRST]
         at = start // 512 * 512 + 512 * missing
         lost = slice(max(at, start), min(at + 512, len(file.durable)))
-        for data in (file.durable, file.visible):
-            data[lost] = bytes(lost.stop - lost.start)
+        disk.zero(FIRST, lost.start, lost.stop)
         if lost.stop == len(file.durable):
             del file.durable[lost.start :], file.visible[lost.start :]
         kept, end = 1, start
@@ -195,9 +194,7 @@ def test_a_missing_sector_that_holds_the_zeros_of_the_next_batch_is_a_torn_tail(
             )
             await store.append_all([torn, batch(base)], base + 1)
             end = start + len(torn) + shared_bytes
-            file = disk.files[f"/data/__cluster_metadata-0/{base - 2:020}.log"]
-            for data in (file.durable, file.visible):
-                data[end - 512 : end] = bytes(512)
+            disk.zero(f"/data/__cluster_metadata-0/{base - 2:020}.log", end - 512, end)
             store, seen = await opened(disk, start=base - 2)
             assert (seen, store.end) == ([base - 2], base - 1), shared_bytes
 
@@ -231,9 +228,7 @@ def test_a_missing_sector_long_before_the_end_is_corruption() -> None:
         await store.append_all([batch(1, size=2000), batch(2)], 3)
         for base in range(3, 13):
             await store.append(batch(base, size=SYNCED_TOGETHER_BYTES_MAX // 10), base + 1)
-        file = disk.files[FIRST]
-        for data in (file.durable, file.visible):
-            data[512:1024] = bytes(512)
+        disk.zero(FIRST, 512, 1024)
         with pytest.raises(LogCorrupt, match="offset 2 behind it is whole"):
             await opened(disk)
 
@@ -250,8 +245,7 @@ def test_a_missing_sector_of_what_is_known_to_be_durable_is_corruption() -> None
         await store.append_all([batch(1, size=2000), batch(2)], 3)
         store, _ = await opened(disk)
         whole = bytes(disk.files[FIRST].durable)
-        for data in (disk.files[FIRST].durable, disk.files[FIRST].visible):
-            data[512:1024] = bytes(512)
+        disk.zero(FIRST, 512, 1024)
         for _ in range(2):
             with pytest.raises(LogCorrupt, match="offset 2 behind it is whole"):
                 await opened(disk, start=3)
