@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace.broker.controller_client import ControllerClient
+from millrace.broker.identity.wall_watch import WallWatch
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.quorum import follower
 from millrace.broker.quorum.failovers import Failovers
@@ -32,7 +33,17 @@ from millrace.wal.block.claim import CLAIM_BYTES, decode_claim
 from millrace.wal.block.fence import SETTLE_S, ClaimFence
 from millrace.wal.block.layout import BLOCK_BYTES, CLAIM_PLACE
 from tests.sim.bugs import in_place
-from tests.sim.cluster.run import BEFORE_OWED_RANGES, CLAIMED, SHARED, Outcome, Plan, drawn_plan, run_plan
+from tests.sim.cluster.run import (
+    BEFORE_OWED_RANGES,
+    CLAIMED,
+    RIGHT,
+    SET,
+    SHARED,
+    Outcome,
+    Plan,
+    drawn_plan,
+    run_plan,
+)
 
 SEEDS_MAX = 40
 
@@ -70,6 +81,10 @@ def owing(plan: Plan) -> Plan:
     """Logs that others reach, and that go on without the bucket, owe what has moved, and lose their
     brokers."""
     return replace(plan, wal=SHARED, level=OWED_RANGES_LEVEL, only_trouble="owed", troubles=8)
+
+
+def by_wrong_clocks(plan: Plan) -> Plan:
+    return replace(plan, clocks=SET, troubles=plan.troubles + 3)
 
 
 def by_claims(plan: Plan) -> Plan:
@@ -184,6 +199,13 @@ def never_begins(old: Any) -> Any:
     return begin
 
 
+def believes_the_clock(old: Any) -> Any:
+    def look(self: WallWatch, wall_ms: int, tick_ms: int) -> int:
+        return 0
+
+    return look
+
+
 BUGS = {
     "recovers-nobody": Bug(
         "nobody recovers the log of a broker that is gone",
@@ -246,6 +268,12 @@ BUGS = {
         ((follower, "catch_up", waits_for_nothing),),
         "process-ended",
     ),
+    "clock-believed": Bug(
+        "a broker's clock that jumps is believed by retention",
+        ((WallWatch, "look", believes_the_clock),),
+        "log-start-rose",
+        by_wrong_clocks,
+    ),
     "acknowledged-unlooked": Bug(
         "what was written is acknowledged whatever claim stands there",
         ((ClaimFence, "_judge", sees_its_own),),
@@ -273,7 +301,8 @@ def find_bug(name: str, seeds: Iterable[int]) -> tuple[int, Outcome | None]:
     with bug.planted():
         for seed in dict.fromkeys(seeds):
             count += 1
-            outcome = run_plan(bug.where(replace(drawn_plan(seed), is_calm=False)))
+            plan = replace(drawn_plan(seed), is_calm=False, clocks=RIGHT, loses_disks=False)
+            outcome = run_plan(bug.where(plan))
             if bug.is_shown_by(outcome):
                 return count, outcome
             if outcome.findings:

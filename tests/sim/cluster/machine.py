@@ -1,5 +1,5 @@
-"""Machine: a disk that stays, and a controller or a broker on it that is started, stopped, killed, or cut off
-the power.
+"""Machine: a disk and a clock that stay, and a controller or a broker on them that is started, stopped,
+killed, or cut off the power.
 
 The process is the real ControllerProcess, FollowingBroker or VotingBroker. What it says of its end, and each
 image that it publishes, is told to whoever watches. Not here: what is done to machines (trouble.py).
@@ -21,11 +21,13 @@ from millrace.runtime.bundle import Runtime
 from millrace.runtime.clock import Clock
 from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore.address import StoreAddress
+from tests.sim.clock import SimClock
 from tests.sim.cluster.shared_disk import MountedDisk, SharedDisk
 from tests.sim.disk import SimDisk
 from tests.sim.loop import Life, own_context
 from tests.sim.node import DISK_LATENCY_S, QUIET, fate_of
 from tests.sim.objectstore import SimObjectStore
+from tests.sim.settings import WAL_FILE
 from tests.sim.world import World
 
 Process = ControllerProcess | FollowingBroker
@@ -65,10 +67,12 @@ class Machine:
         self._starting: asyncio.Task[None] | None = None  # of this life
         self._shared = shared
         self._mounted: MountedDisk | None = None  # of this life
-        self.disk = self._new_disk()
+        self.clock = SimClock(lambda: world.loop.now_us)
+        self._has_lost_disk = False
+        self.disk = self._new_disk("disk")
 
-    def _new_disk(self) -> SimDisk:
-        disk = SimDisk(self._rand.split("disk"), latency_s=DISK_LATENCY_S)
+    def _new_disk(self, name: str) -> SimDisk:
+        disk = SimDisk(self._rand.split(name), latency_s=DISK_LATENCY_S)
         disk.on_event = self.world.trace.of(f"{self.name} disk")
         return disk
 
@@ -104,11 +108,21 @@ class Machine:
             was = self.disk
             self.disk = was.restart(fate, power_was_cut=bool(self._fate))
             self.disk.on_event = was.on_event
+        if self._has_lost_disk:
+            self._has_lost_disk = False
+            self.disk = self._replaced(self.disk)
         self.life_count += 1
         self._is_ready = False
         life = self.life = Life(f"{self.name} life {self.life_count}")
         self.world.trace.note(self.name, "start", self.life_count)
         self.world.loop.create_task(self._run(life), context=own_context(life))
+
+    def _replaced(self, lost: SimDisk) -> SimDisk:
+        """An empty one, and the write-ahead log, which lies on a volume of its own."""
+        disk = self._new_disk(f"disk {self.life_count}")
+        if WAL_FILE in lost.files:
+            disk.files[WAL_FILE] = lost.files[WAL_FILE]
+        return disk
 
     async def _run(self, life: Life) -> None:
         roles = self.settings.is_broker, self.settings.is_controller
@@ -146,7 +160,7 @@ class Machine:
         if self._mounted is not None:
             self._mounted.is_slow = self.is_slow
         disk: Any = self._mounted or self.disk
-        return Runtime(self.world.clock, rand, disk, self.world.net.host(self.host, life), open_store)
+        return Runtime(self.clock, rand, disk, self.world.net.host(self.host, life), open_store)
 
     def _on_end(self, life: Life, error: BaseException | None) -> None:
         """The process says that it cannot go on, or has ended."""
@@ -164,6 +178,11 @@ class Machine:
         if fate:
             self.disk.cut()
         self._end("killed", fate)
+
+    def lose_disk(self) -> None:
+        """Of a machine that is down: its next life finds no log directory."""
+        assert self.life is None
+        self._has_lost_disk = True
 
     async def stop(self) -> None:
         """In order; returns when it is gone."""

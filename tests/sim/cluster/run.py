@@ -73,6 +73,8 @@ DRAWN = ("block", "object", "quick object", "shared block")
 SHARED, CLAIMED = "shared block", "claimed block"
 BEFORE_OWED_RANGES = OWED_RANGES_LEVEL - 1  # clusters of an earlier release that were not upgraded yet
 OWN_DISK = "block"  # the log that nobody but its node reaches
+RIGHT, APART, SET = CLOCKS = ("right", "apart", "set")
+APART_MS, DRIFT_PPM = 2 * 86_400_000, 1_000  # at most, ahead or behind; less than what retention keeps
 TAKEN_OVER_S, LEFT_S = 40.0, 12.0  # a broker is away until others lead what it led; or nobody does
 
 
@@ -81,7 +83,8 @@ class Plan:
     """`is_combined`: each broker is a controller too; `controllers` says nothing then. `is_balanced`: the
     balancer looks all the time. `level`: of millrace.version; below OWED_RANGES_LEVEL streams that move are
     uploaded first. `only_trouble`: kinds of trouble that stand in the place of the others. `is_calm`: clients
-    pause between requests, so that a run takes half the CPU, and logs lie idle now and then."""
+    pause between requests, so that a run takes half the CPU, and logs lie idle now and then. `clocks`: of
+    machines: right, up to two days apart, or, besides, set while they run. `loses_disks`: log directories."""
 
     seed: int
     controllers: int = 1
@@ -94,6 +97,8 @@ class Plan:
     level: int = MILLRACE_VERSION_LEVEL
     only_trouble: str = ""
     is_calm: bool = False
+    clocks: str = RIGHT
+    loses_disks: bool = False
 
     def __str__(self) -> str:
         controllers = "combined" if self.is_combined else self.controllers
@@ -101,7 +106,9 @@ class Plan:
         return (
             f"{self.seed} controllers={controllers} brokers={self.brokers} "
             f"wal={self.wal.replace(' ', '-')} troubles={self.troubles} batches={self.batches}"
-            f"{' balanced' * self.is_balanced}{' calm' * self.is_calm}{only} level={self.level}"
+            f"{' balanced' * self.is_balanced}{' calm' * self.is_calm}"
+            f"{f' clocks={self.clocks}' * (self.clocks != RIGHT)}{' lost-disks' * self.loses_disks}"
+            f"{only} level={self.level}"
         )
 
 
@@ -117,6 +124,11 @@ def drawn_plan(seed: int) -> Plan:
     level = BEFORE_OWED_RANGES if is_before else MILLRACE_VERSION_LEVEL
     is_calm = Rand(f"calm of {seed}".encode()).below(4) > 0
     plan = replace(plan, is_balanced=seed % 7 < 3, level=level, is_calm=is_calm)
+    clocks = CLOCKS[Rand(f"clocks of {seed}".encode()).below(len(CLOCKS))]
+    loses_disks = not plan.only_trouble and Rand(f"lost disks of {seed}".encode()).below(3) == 0
+    plan = replace(plan, clocks=clocks, loses_disks=loses_disks)
+    if plan.brokers == 4 and Rand(f"brokers of {seed}".encode()).below(4) == 0:
+        plan = replace(plan, brokers=5)
     return replace(plan, brokers=3, is_combined=True) if seed % 5 == 0 else plan
 
 
@@ -198,6 +210,10 @@ class Run:
         settings = replace(settings, compaction=compaction)
         machine = Machine(self.world, settings, host, self._shared)
         machine.on_image = self.images.meet
+        if self.plan.clocks != RIGHT:
+            rand = self.world.rand.split(f"clock {node_id}")
+            machine.clock.offset_ms = rand.below(2 * APART_MS) - APART_MS
+            machine.clock.drift_ppm = rand.below(2 * DRIFT_PPM) - DRIFT_PPM
         return machine
 
     @property
@@ -218,6 +234,10 @@ class Run:
         trouble = Trouble(self.world, self.controllers, self.brokers, admin, TOPIC, PARTITIONS)
         if self.plan.wal == CLAIMED:
             trouble.add_of_claims()
+        if self.plan.clocks == SET:
+            trouble.add_set_clocks()
+        if self.plan.loses_disks:
+            trouble.add_lost_disks()
         if self.plan.only_trouble:
             trouble.keep_to(self.plan.only_trouble)
         troubled = asyncio.ensure_future(trouble.make(self.plan.troubles))

@@ -11,6 +11,7 @@ SEEDS = (1, 2, 3, 6, 7, 8)  # most of which show those of logs that have no clai
 SEEN_AT = {
     "acknowledged-unlooked": 5,
     "claim-not-raised": 11,
+    "clock-believed": 2,
     "passes-over": 8,
     "read-before-claimed": 4,
     "recovers-no-owed": 1,

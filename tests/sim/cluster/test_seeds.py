@@ -20,15 +20,16 @@ from tests.sim.workload import ANY_TIME
 
 # Of each kind of log, with one controller and with three.
 PLANS = {
-    3: "controllers=3 brokers=3 wal=block troubles=6 batches=6 level=3",
-    6: "controllers=1 brokers=2 wal=object troubles=9 batches=6 level=3",
-    7: "controllers=3 brokers=2 wal=object troubles=10 batches=6 balanced calm level=2",
-    8: "controllers=1 brokers=3 wal=object troubles=11 batches=6 balanced calm level=3",
+    3: "controllers=3 brokers=3 wal=block troubles=6 batches=6 lost-disks level=3",
+    6: "controllers=1 brokers=2 wal=object troubles=9 batches=6 clocks=set level=3",
+    7: "controllers=3 brokers=2 wal=object troubles=10 batches=6 balanced calm clocks=set lost-disks level=2",
+    8: "controllers=1 brokers=3 wal=object troubles=11 batches=6 balanced calm lost-disks level=3",
     14: "controllers=1 brokers=3 wal=quick-object troubles=8 batches=6 balanced calm level=3",
     15: "controllers=combined brokers=3 wal=quick-object troubles=9 batches=6 balanced calm level=3",
-    19: "controllers=3 brokers=2 wal=shared-block troubles=4 batches=6 calm only=owed level=3",
+    19: "controllers=3 brokers=2 wal=shared-block troubles=4 batches=6 calm clocks=set only=owed level=3",
     20: "controllers=combined brokers=3 wal=shared-block troubles=5 batches=6 level=3",
-    23: "controllers=3 brokers=4 wal=claimed-block troubles=8 batches=6 balanced calm level=3",
+    23: "controllers=3 brokers=4 wal=claimed-block troubles=8 batches=6 balanced calm clocks=set lost-disks "
+    "level=3",
 }
 
 
@@ -71,6 +72,13 @@ def test_failovers_and_compaction_are_met() -> None:
     outcome = run_plan(drawn_plan(8))
     assert outcome.hits["failover: done"] >= 1
     assert outcome.hits["sets of about one size were merged"] >= 1
+
+
+def test_a_node_of_both_roles_loses_its_log_directory() -> None:
+    """Twice in this run; it comes back as the voter and the broker that it was."""
+    outcome = run_plan(drawn_plan(130045))
+    assert outcome.hits["disk lost of a controller and broker"] == 2
+    assert not outcome.findings, f"{outcome.plan}: {outcome.findings[:3]}"
 
 
 def test_nothing_is_acknowledged_before_the_bucket_knows_its_stream() -> None:

@@ -10,6 +10,12 @@
     store               the bucket answers late, not at all, or with errors; or one machine does not reach it
                         for up to 45 s, while all others do
 
+Of some plans besides (`add_set_clocks`, `add_lost_disks`):
+
+    set clock           a machine's wall clock is set ahead or back, by up to a year, and perhaps right again
+    lose disk           a machine's log directory is gone, and it starts without; a voter's while all others
+                        are up, know all that is committed, and have a leader (docs/quorum.md)
+
 Of logs that are fenced by claims besides (`add_of_claims`):
 
     slow writes         what a machine writes to the shared disk lands seconds late
@@ -48,6 +54,20 @@ WEATHERS = (
 )
 
 AWAY = StoreFaults(lost_request=1_000, timeout_ms=500)
+SET_MS = (3_600_000, 3 * 86_400_000, 400 * 86_400_000)  # by which clocks are set
+WAITS = 300  # tenths of a second
+
+
+def watermark(machine: Machine) -> int:
+    """What it knows to be committed; 0 where it is down."""
+    return 0 if machine.controller is None else machine.controller.driver.raft.high_watermark
+
+
+def do_know(voters: Sequence[Machine], committed: int) -> bool:
+    """Whether one of them leads, and all have what is committed."""
+    up = [one.controller for one in voters if one.controller is not None]
+    is_led = any(one.driver.raft.is_leader for one in up)
+    return is_led and all(watermark(one) >= committed for one in voters)
 
 
 class Trouble:
@@ -79,6 +99,12 @@ class Trouble:
         self._of_claims: tuple[Callable[[Machine], Awaitable[None]], ...] = (
             self._slow_writes, self._slow_writes, self._replaced, self._replaced, self._replaced,
         )  # fmt: skip
+
+    def add_set_clocks(self) -> None:
+        self._kinds += (self._set_clock, self._set_clock)
+
+    def add_lost_disks(self) -> None:
+        self._kinds += (self._lose_disk, self._lose_disk)
 
     def add_of_claims(self) -> None:
         self._kinds += self._of_claims
@@ -242,6 +268,39 @@ class Trouble:
         machine.set_faults(AWAY)
         await asyncio.sleep((5_000 + self._rand.below(40_000)) / 1000)
         machine.set_faults(QUIET)
+
+    async def _set_clock(self, machine: Machine) -> None:
+        self._hit("clock set", machine)
+        by_ms = SET_MS[self._rand.below(len(SET_MS))] * (1 - 2 * self._rand.below(2))
+        machine.clock.step(by_ms)
+        await asyncio.sleep((1_000 + self._rand.below(10_000)) / 1000)
+        if self._rand.below(2):
+            machine.clock.step(-by_ms)
+
+    async def _lose_disk(self, machine: Machine) -> None:
+        others = [one for one in self._controllers if one is not machine]
+        is_voter = machine in self._controllers
+        if is_voter and (not others or any(one in self._busy or not one.is_ready for one in others)):
+            return
+        if is_voter:
+            self._busy += others
+        committed = max(map(watermark, self._controllers))
+        machine.is_wanted = False
+        machine.kill()
+        if not is_voter or await self._until(lambda: do_know(others, committed)):
+            self._hit("disk lost", machine)
+            machine.lose_disk()
+        await self._away(machine)
+        if is_voter:
+            await self._until(lambda: machine.is_ready and do_know([machine, *others], committed))
+            self._busy = [one for one in self._busy if one not in others]
+
+    async def _until(self, is_so: Callable[[], bool]) -> bool:
+        for _ in range(WAITS):
+            if is_so():
+                return True
+            await asyncio.sleep(0.1)
+        return False
 
     async def _slow_writes(self, machine: Machine) -> None:
         self._hit("slow writes", machine)
