@@ -555,6 +555,8 @@ def check_torn(
         raise LogCorrupt(path, position, f"{what}, and later segments follow")
     behind = intact_batches(rest, 1, offset)
     first = next(behind, None)
+    if first is None and offset < torn_from.offset:
+        raise LogCorrupt(path, position, f"{what}, and all below offset {torn_from.offset} was durable")
     if first is None:
         return
     start, header = first

@@ -497,20 +497,25 @@ def test_without_any_whole_snapshot_it_refuses() -> None:
     run(main())
 
 
-def test_a_snapshot_ahead_of_the_log_is_refused() -> None:
-    """Records behind a snapshot may be gone with the log's end: that is said, not guessed."""
+@pytest.mark.parametrize(
+    ("is_whole", "why"), [(True, "before the snapshot at"), (False, "has no end, and all below offset")]
+)
+def test_a_snapshot_ahead_of_the_log_is_refused(is_whole: bool, why: str) -> None:
+    """Records behind a snapshot may be gone with the log's end: that is said, not guessed. `is_whole`: what
+    is left of the log."""
 
     async def main() -> None:
         disk = sim_disk()
         node = await open_node(disk)
         await Broker.register(node)
+        size_bytes = node.log.size_bytes
         await create_topic(node, "a")
         await node.snapshot()
         await node.close()
         log = f"{FOLDER}/00000000000000000000.log"
         for data in (disk.files[log].durable, disk.files[log].visible):
-            del data[-3:]
-        with pytest.raises(LogCorrupt, match="before the snapshot at"):
+            del data[size_bytes if is_whole else -3 :]
+        with pytest.raises(LogCorrupt, match=why):
             await open_node(disk)
 
     run(main())

@@ -258,6 +258,39 @@ def test_a_missing_sector_of_what_is_known_to_be_durable_is_corruption() -> None
     run(main())
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_bad_last_batch_of_what_is_known_to_be_durable_is_corruption(is_cut: bool) -> None:
+    """Nothing whole lies behind it. Whoever asks an open log for it is told, and does not take the log for
+    one that ends before; nor is the log cut there, and called longer; nor does a start go on at a snapshot
+    that holds it, without what lay behind that."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        await filled(disk, 4)
+        store, _ = await opened(disk)
+        whole = bytes(disk.files[FIRST].durable)
+        place = 2 * len(batch(0))
+        if is_cut:
+            disk.zero(FIRST, place + 30, len(whole))
+        else:
+            disk.flip(FIRST, place + 40)
+            disk.flip(FIRST, place + len(batch(0)) + 40)
+        for start in (0, 2):
+            with pytest.raises(LogCorrupt, match=r"offset 2 has .*all below offset 4 was durable"):
+                await store.read(start, 4, 1 << 20)
+        with pytest.raises(LogCorrupt, match="all below offset 3 was durable"):
+            await store.truncate(3)
+        assert store.end == 4
+        for _ in range(2):
+            with pytest.raises(LogCorrupt, match="all below offset 3 was durable"):
+                await opened(disk, start=3)
+        assert len(disk.files[FIRST].durable) == len(whole)
+        await store.truncate(2)
+        assert (await opened(disk, start=2))[1] == [0, 1]
+
+    run(main())
+
+
 def test_zeros_at_the_end_are_a_torn_tail() -> None:
     """A file that grew while its bytes did not arrive."""
 
