@@ -160,7 +160,7 @@ class Failovers:
         """Until the log is recovered, or this broker is not asked any more. An attempt that fails is not made
         again at once: each begins with a new epoch of the one that is gone, and a claim in the bucket."""
         fenced_s = FENCED_S
-        while True:
+        while node_id not in self._given_up:
             failed = self._failed.get(node_id)
             if failed is not None and not self._is_asked(node_id):
                 await self._wait(node_id, failed.again_s)
@@ -172,8 +172,8 @@ class Failovers:
                 await asyncio.sleep(fenced_s)  # metadata says so soon, or names this broker still
                 fenced_s = min(2 * fenced_s, AGAIN_S)
                 continue
-            if failure is None:
-                return
+            if failure is None or node_id in self._given_up:
+                return  # also where closing the log failed, which took the place of being cancelled
             if failed is None or str(failure) != failed.reason:
                 log.warning("failover: the write-ahead log of broker %d: %s", node_id, failure)
             again_max_s = DAMAGED_AGAIN_MAX_S if isinstance(failure, LogDamaged) else AGAIN_MAX_S

@@ -15,6 +15,7 @@ from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.tables.failovers import NOBODY, Failover
 from millrace.protocol.stream_records import EndFailoverRecord, FailoverRecord
+from millrace.wal.errors import WalFenced
 from tests.sim.loop import SimLoop, run_simulation
 
 OWN, GONE, EPOCH = 1, 2, 77
@@ -31,6 +32,7 @@ class Quorum:
         self.tries: list[float] = []
         self.is_away = False
         self.is_open = False  # the log
+        self.close_failure: Exception | None = None  # what closing it ends with
         self.image: MetadataImage = EMPTY_IMAGE
         self.broker_epoch = EPOCH
         self.failovers = Failovers(OWN, cast(ControllerClient, self), lambda node_id: cast(LogRecovery, self))
@@ -75,6 +77,8 @@ class Quorum:
         finally:
             await asyncio.sleep(CLOSE_S)
             self.is_open = False
+            if self.close_failure is not None:
+                raise self.close_failure
 
 
 def run(failure: BaseException, check: Callable[[Quorum], Any]) -> None:
@@ -163,6 +167,26 @@ def test_a_log_that_goes_to_another_is_closed_whatever_else_happens_meanwhile(is
             await quorum.failovers.stop()
         await asyncio.sleep(CLOSE_S)
         assert not quorum.is_open
+        assert len(quorum.tries) == 1
+
+    run(TimeoutError(), check)
+
+
+@pytest.mark.parametrize("failure", [OSError("the device is gone"), WalFenced(1, 2)])
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_recovery_whose_log_cannot_be_closed_ends_too(failure: Exception, is_stopped: bool) -> None:
+    """What closing it raises takes the place of the word to end, which is given once. The log is not tried
+    again, for it is another's, nor does a stop wait for ever."""
+
+    async def check(quorum: Quorum) -> None:
+        await asyncio.sleep(1.0)
+        quorum.close_failure, quorum.is_away = failure, is_stopped
+        if not is_stopped:
+            quorum.say(FailoverRecord(GONE, OTHER, [EPOCH], "broker 1 is gone"))
+            await asyncio.sleep(2 * AGAIN_MAX_S)
+            assert quorum.failover().by_node == OTHER
+        async with asyncio.timeout(AGAIN_S):
+            await quorum.failovers.stop()
         assert len(quorum.tries) == 1
 
     run(TimeoutError(), check)
