@@ -124,7 +124,7 @@ async def recover(
     # Of a node that was a quorum of one until now too; its state still says so.
     is_static_enough = is_alone or voters == (settings.node_id,)
     is_enough = partial(is_enough_alone, own, is_static_enough)
-    own_epoch = state.epoch if state.leader == settings.node_id else NO_EPOCH
+    own_epoch = own_epoch_of(state, voters, settings.node_id)
     recovery, snapshot = await replay(disk, store, snapshots, segments, is_enough, own_epoch)
     if meta is None and (snapshot is not None or recovery.record_count):
         # A first start writes it before the first record: a new cluster id would make a stranger of the log.
@@ -149,6 +149,14 @@ async def recover(
     if snapshot is not None and snapshot != FORMATTED:
         log_view.snapshot = snapshot.end, snapshot.epoch
     return meta, recovery, state, log_view
+
+
+def own_epoch_of(state: QuorumState, voters: tuple[int, ...], node_id: int) -> int:
+    """From which epoch on each batch of the log was written by this node, one at a time: of a quorum of one
+    all were, by the voters of the start that saved the state, whether the last one came to lead or not."""
+    if voters == (node_id,):
+        return 0
+    return state.epoch if state.leader == node_id else NO_EPOCH
 
 
 def is_enough_alone(own: Replica, is_static_enough: bool, known: VoterSet) -> bool:
@@ -177,8 +185,8 @@ async def replay(
 ) -> tuple[Recovery, SnapshotId | None]:
     """The newest snapshot that can be read, and the log behind it, as far as it is known to be committed. A
     log that ends below a snapshot of a leader's, or in an earlier epoch, was being replaced by it.
-    `own_epoch`: the last one, where this node led it. Raises SnapshotCorrupt or LogCorrupt where the two do
-    not meet."""
+    `own_epoch`: from there on this node led. Raises SnapshotCorrupt or LogCorrupt where the two do not
+    meet."""
     loaded, chosen = LoadedSnapshot(EMPTY_IMAGE, None), None
     fault: SnapshotCorrupt | None = None
     for snapshot in snapshots:

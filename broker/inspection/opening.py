@@ -19,7 +19,7 @@ from millrace.kraft.errors import LogCorrupt, SnapshotCorrupt
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.log.log_store import FOLDER, LogStore
 from millrace.kraft.log.meta_properties import read_meta_properties
-from millrace.kraft.recovery import replay
+from millrace.kraft.recovery import own_epoch_of, replay
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.bundle import Runtime
 from millrace.runtime.disk import Buffer, Disk, DiskLock, DiskLocked
@@ -66,7 +66,7 @@ async def inspect_metadata(disk: Disk, settings: BrokerSettings, *, hold: bool) 
     else:
         running_pid = disk.lock_holder(lock_path)
     try:
-        image = await _read_image_of_a_moment(disk, log_dir)
+        image = await _read_image_of_a_moment(disk, log_dir, meta.node_id)
     except BaseException:
         if lock is not None:
             lock.release()
@@ -74,20 +74,20 @@ async def inspect_metadata(disk: Disk, settings: BrokerSettings, *, hold: bool) 
     return Inspected(meta.cluster_id, meta.node_id, image, running_pid, lock)
 
 
-async def _read_image_of_a_moment(disk: Disk, log_dir: str) -> MetadataImage:
+async def _read_image_of_a_moment(disk: Disk, log_dir: str, node_id: int) -> MetadataImage:
     """What does not fit together is damage, unless the files changed while they were read."""
     folder = f"{log_dir}/{FOLDER}"
     for _ in range(READS_MAX - 1):
         names = await disk.list_folder(folder)
         try:
-            return await _read_image(disk, log_dir)
+            return await _read_image(disk, log_dir, node_id)
         except (LogCorrupt, SnapshotCorrupt):
             if await disk.list_folder(folder) == names:
                 raise
-    return await _read_image(disk, log_dir)
+    return await _read_image(disk, log_dir, node_id)
 
 
-async def _read_image(disk: Disk, log_dir: str) -> MetadataImage:
+async def _read_image(disk: Disk, log_dir: str, node_id: int) -> MetadataImage:
     looking = cast(Disk, ReadOnlyDisk(disk))
     store = LogStore(looking, log_dir, (), 1)
     segments = await store.list_segments()
@@ -95,7 +95,8 @@ async def _read_image(disk: Disk, log_dir: str) -> MetadataImage:
     if not segments:
         raise LogCorrupt(store.folder, 0, "the directory was in use, and the log's segments are gone")
     try:
-        recovery, _ = await replay(looking, store, snapshots, segments, lambda known: True)
+        own_epoch = own_epoch_of(await store.load_state(), await store.load_voters(), node_id)
+        recovery, _ = await replay(looking, store, snapshots, segments, lambda known: True, own_epoch)
     finally:
         await store.close()
     return recovery.image()

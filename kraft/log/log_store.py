@@ -57,7 +57,7 @@ SNAPSHOT_NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 # still intact.
 BATCH_START: Final = re.compile(rb"(?=\x00\x00.{6}[\x00-\x3f].{3}.{4}\x02)", re.DOTALL)
 
-NO_EPOCH: Final = -1
+NO_EPOCH: Final = 1 << 31  # above all
 
 BatchVisitor = Callable[[BatchHeader, memoryview], None]
 
@@ -77,7 +77,7 @@ class SnapshotId:
 @dataclass(frozen=True, slots=True)
 class TornFrom:
     """Where what the last sync was to make durable may begin in a file that ends with it: not below `offset`,
-    nor before a whole batch of `own_epoch`, each of which was synced by itself."""
+    nor before a whole batch of `own_epoch` or a later one, each of which was synced by itself."""
 
     offset: int
     own_epoch: int = NO_EPOCH
@@ -231,8 +231,7 @@ class LogStore:
 
     async def read_all(self, start: int, visit: BatchVisitor, own_epoch: int = NO_EPOCH) -> None:
         """Gives every batch from the segment that holds `start` on, in order; cuts a torn tail; then it can
-        be appended. `start`: a snapshot holds what is below. `own_epoch`: the log's last, where this node led
-        it.
+        be appended. `start`: a snapshot holds what is below. `own_epoch`: from there on this node led.
 
         Earlier segments are kept for an older snapshot and not read. With no segment at all, the log begins
         at `start`. Raises LogCorrupt where the log begins after `start`, a segment is missing, or one is
@@ -563,8 +562,8 @@ def check_torn(
     is_one_sync = len(rest) <= SYNCED_TOGETHER_BYTES_MAX and offset >= torn_from.offset
     if (
         not (is_one_sync and has_unwritten_sector(rest, start, position, offset))
-        or header.leader_epoch == torn_from.own_epoch
-        or any(later.leader_epoch == torn_from.own_epoch for _, later in behind)
+        or header.leader_epoch >= torn_from.own_epoch
+        or any(later.leader_epoch >= torn_from.own_epoch for _, later in behind)
     ):
         raise LogCorrupt(path, position, f"{what}, and offset {header.base_offset} behind it is whole")
 

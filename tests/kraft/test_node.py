@@ -30,7 +30,7 @@ from millrace.runtime.rand import Rand
 from millrace.s3stream.ids import ObjectId
 from tests.kraft.build import NODE, SETTINGS, Broker, HandClock, create_topic, open_node, run, sim_disk
 from tests.patience import PATIENCE_S, eventually
-from tests.sim.disk import Fail, SimDisk, drop
+from tests.sim.disk import Cut, Fail, SimDisk, drop
 
 FOLDER = "/data/__cluster_metadata-0"
 
@@ -546,6 +546,39 @@ def test_a_leaders_own_batches_are_no_torn_tail_where_one_behind_is_whole(starts
         assert disk.files[log].durable == whole
 
     run(main())
+
+
+def test_batches_of_a_quorum_of_one_are_no_torn_tail_though_the_next_start_was_cut() -> None:
+    """The power goes at each write of a start, as where it has said that it stands for an epoch and has
+    opened none; then a sector holds zeros among what the one before had written and acknowledged."""
+
+    async def cut_at(number: int) -> bool:
+        disk = sim_disk()
+        node = await open_node(disk)
+        await Broker.register(node)
+        log = f"{FOLDER}/00000000000000000000.log"
+        lost = -(-len(disk.files[log].durable) // 512) * 512
+        for name in ("a", "b", "c"):
+            await create_topic(node, name, 20)
+        await node.close()
+        disk = disk.restart(drop)
+        disk.at_write(number, Cut())
+        start = asyncio.ensure_future(open_node(disk))
+        cut = asyncio.ensure_future(disk.was_cut.wait())
+        await asyncio.wait([start, cut], return_when=asyncio.FIRST_COMPLETED)
+        was_cut = disk.was_cut.is_set()
+        if not was_cut:
+            await start.result().close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        disk = disk.restart(drop)
+        disk.zero(log, lost, lost + 512)
+        with pytest.raises(LogCorrupt, match="behind it is whole"):
+            await open_node(disk)
+        return was_cut
+
+    cuts = [run(cut_at(number)) for number in range(1, 8)]
+    assert sum(cuts) >= 3
 
 
 def test_a_clock_that_is_set_passes_no_deadline() -> None:

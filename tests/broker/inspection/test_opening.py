@@ -8,7 +8,7 @@ import pytest
 
 from millrace.broker.inspection.opening import _read_image_of_a_moment
 from millrace.kraft.errors import LogCorrupt
-from tests.kraft.build import Broker, create_topic, open_node, run
+from tests.kraft.build import NODE, Broker, create_topic, open_node, run
 from tests.sim.disk import SimDisk
 
 FOLDER = "/data/__cluster_metadata-0"
@@ -32,7 +32,7 @@ def test_what_is_read_beside_a_writer_is_of_one_moment(caplog: pytest.LogCapture
         async def look() -> None:
             while not is_over:
                 before = len(list(node.publisher.image.topics))
-                image = await _read_image_of_a_moment(disk, "/data")  # type: ignore[arg-type]
+                image = await _read_image_of_a_moment(disk, "/data", NODE)  # type: ignore[arg-type]
                 names = {topic.name for topic in image.topics}
                 assert names == {f"t{number}" for number in range(len(names))}
                 assert before <= len(names) <= len(list(node.publisher.image.topics)) + 1
@@ -49,19 +49,24 @@ def test_what_is_read_beside_a_writer_is_of_one_moment(caplog: pytest.LogCapture
     assert len(set(seen)) > 5
 
 
-def test_damage_is_not_taken_for_a_writer() -> None:
-    """A segment with a wrong byte before its end, and files that nobody changes, are refused at the first
-    look."""
+@pytest.mark.parametrize("fault", ["flip", "zero"])
+def test_damage_is_not_taken_for_a_writer(fault: str) -> None:
+    """A segment with a wrong byte or a sector of zeros before its end, and files that nobody changes, are
+    refused at the first look, as by a start: what a quorum of one wrote is no torn tail."""
 
     async def main() -> None:
         disk = SimDisk(hops=0)
         node = await open_node(disk)
         await Broker.register(node)
         for number in range(5):
-            await create_topic(node, f"t{number}")
+            await create_topic(node, f"t{number}", 20)
         await node.close()
-        disk.flip(f"{FOLDER}/00000000000000000000.log", 100)
+        path = f"{FOLDER}/00000000000000000000.log"
+        if fault == "flip":
+            disk.flip(path, 1100)
+        else:
+            disk.zero(path, 1024, 1536)
         with pytest.raises(LogCorrupt):
-            await _read_image_of_a_moment(disk, "/data")  # type: ignore[arg-type]
+            await _read_image_of_a_moment(disk, "/data", NODE)  # type: ignore[arg-type]
 
     run(main())
