@@ -40,7 +40,7 @@ from millrace.runtime.objectstore.watched import WAL_STORE, StoreWatch
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap
 from millrace.s3stream.recovery import Recovered
 from millrace.s3stream.storage import Storage
-from millrace.wal.errors import WalCorrupt
+from millrace.wal.errors import WalClaimLost, WalCorrupt
 from millrace.wal.identity import NO_MARK, MetadataMark, WalIdentity
 from millrace.wal.kind import WalPlace
 from millrace.wal.log import WalOwner, WriteAheadLog
@@ -179,6 +179,10 @@ class LogRecovery:
     async def _recover_sound(self, found: Found, client: ControllerClient, owner: Owner) -> None:
         try:
             await self._recover(found, client, owner)
+        except WalClaimLost as error:  # no record is damaged, and each opening writes a claim of its own
+            raise LogUnreachable(
+                f"{found.wal.address}: {in_words(error)}; the next attempt writes a claim over it"
+            ) from error
         except (WalCorrupt, OffsetGap, ObjectCorrupt) as error:
             if isinstance(error, ObjectCorrupt) and error.key:
                 raise  # that is no part of the log
