@@ -14,9 +14,9 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from millrace.runtime.disk import BlockFile, Buffer, DiskFailed, DiskLocked
 from millrace.runtime.disk.opening import (
@@ -30,6 +30,7 @@ from millrace.runtime.disk.opening import (
     sync_folder,
     sync_name,
 )
+from millrace.runtime.errors import Closed
 from millrace.runtime.scheduling.yield_queue import DurableWrites
 
 P = ParamSpec("P")
@@ -260,6 +261,8 @@ class PosixLogFile:
         self._path = path
         self._size_bytes = size_bytes
         self._is_failed = False
+        self._calls: dict[asyncio.Future[Any], None] = {}  # under way off the loop
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -276,7 +279,8 @@ class PosixLogFile:
         await self._guard(_sync, self._fd)
 
     async def read_at(self, position: int, length: int) -> bytes:
-        return await self._call(self._path, os.pread, self._fd, length, position)
+        self._check_open()
+        return await self._under_way(self._call(self._path, os.pread, self._fd, length, position))
 
     async def truncate(self, size_bytes: int) -> None:
         self._check()
@@ -284,21 +288,42 @@ class PosixLogFile:
         await self._guard(_truncate, self._fd, size_bytes)
 
     async def close(self) -> None:
-        """Idempotent; syncs nothing."""
+        """Waits for whatever was asked for, and syncs nothing. Idempotent."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
-            await self._call(self._path, os.close, fd)
+            self._closing = asyncio.get_running_loop().create_task(self._close(fd))
+            await asyncio.shield(self._closing)
+
+    async def _close(self, fd: int) -> None:
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        await self._call(self._path, os.close, fd)
 
     def _check(self) -> None:
+        self._check_open()
         if self._is_failed:
             raise DiskFailed(self._path, "an earlier write failed")
 
+    def _check_open(self) -> None:
+        if self._fd < 0:
+            raise Closed(self._path)
+
     async def _guard(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await self._call(self._path, call, *args, **kwargs)
-        except Exception:
-            self._is_failed = True
-            raise
+        async def guarded() -> T:
+            try:
+                return await self._call(self._path, call, *args, **kwargs)
+            except Exception:
+                self._is_failed = True
+                raise
+
+        return await self._under_way(guarded())
+
+    async def _under_way(self, work: Coroutine[Any, Any, T]) -> T:
+        """A thread goes on where whoever waits for it is cancelled: `close` waits for it, or it would work on
+        whichever file has the number next."""
+        task = asyncio.get_running_loop().create_task(work, name=f"call for {self._path}")
+        self._calls[task] = None
+        task.add_done_callback(self._calls.pop)
+        return await asyncio.shield(task)
 
 
 def _open_log(path: str, call: Caller) -> PosixLogFile:

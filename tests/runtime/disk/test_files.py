@@ -20,6 +20,7 @@ import pytest
 from millrace.runtime.disk import Disk, DiskFailed, DiskFull, DiskLocked
 from millrace.runtime.disk import opening as disk_open
 from millrace.runtime.disk.posix import PosixDisk
+from millrace.runtime.errors import Closed
 from tests.patience import PATIENCE_S, eventually, next_line
 from tests.sim.disk import SimDisk
 
@@ -344,3 +345,38 @@ def test_an_opening_that_is_cancelled_keeps_nothing(
         await eventually(lambda: opened_below(tmp_path) == [])
 
     asyncio.run(run())
+
+
+def test_a_log_file_is_closed_behind_what_was_asked_of_it(tmp_path: Path) -> None:
+    """A thread goes on where whoever waits for it is cancelled. Were the file closed meanwhile it would write
+    into whichever file has the descriptor's number next."""
+    entered, never, done = threading.Event(), threading.Event(), list[str]()
+
+    async def call(path: str, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def run() -> Any:
+            if work.__name__ == "_append":
+                entered.set()
+                never.wait(0.2)
+            found = work(*args, **kwargs)
+            done.append(work.__name__)
+            return found
+
+        return await asyncio.to_thread(run)
+
+    async def main() -> None:
+        path = str(tmp_path / "log")
+        log = await PosixDisk(call=call).open_log(path)
+        task = asyncio.ensure_future(log.append([b"record"]))
+        await asyncio.to_thread(entered.wait, PATIENCE_S)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await log.close()
+        assert done == ["_open_log", "_append", "close"]
+        for use in (log.read_at(0, 1), log.append([b"more"]), log.sync(), log.truncate(0)):
+            with pytest.raises(Closed):
+                await use
+        await log.close()
+
+    asyncio.run(main())
+    assert (tmp_path / "log").read_bytes() == b"record"
