@@ -3,7 +3,8 @@ is started.
 
 Two sorts. A task with `on_escape` runs once: what escapes is handed over, and usually ends the process. A
 task without is a loop that must go on: what escapes is logged, counted, and the task is started again after a
-delay that doubles. `stop` cancels in reverse order of starting and waits. A task that returns is simply over.
+delay that doubles. `stop` cancels in reverse order of starting and waits. A task that returns is simply over,
+and so is one that fails once it was cancelled.
 
 Not a task per request: those are futures. Nothing is started at import, and nothing outlives `stop`.
 """
@@ -61,7 +62,7 @@ class Tasks:
             on_escape(name, error)
 
     async def _run_for_ever(self, name: str, work: Work) -> None:
-        loop = asyncio.get_running_loop()
+        loop, own = asyncio.get_running_loop(), asyncio.current_task()
         delay_s = RESTART_DELAY_MIN_S
         while True:
             began = loop.time()
@@ -69,6 +70,9 @@ class Tasks:
                 await work()
                 return
             except Exception as error:
+                if own is not None and own.cancelling():
+                    _log.error("background task %s failed as it ended", name, exc_info=error)
+                    return  # what its cleaning up raised took the place of being cancelled
                 if loop.time() - began > _SOUND_RUN_S:
                     delay_s = RESTART_DELAY_MIN_S
                 self._escapes.inc()

@@ -12,7 +12,7 @@ from millrace.runtime import tasks as tasks_module
 from millrace.runtime.errors import Closed
 from millrace.runtime.metrics import Counter
 from millrace.runtime.tasks import Tasks
-from tests.patience import eventually
+from tests.patience import PATIENCE_S, eventually
 
 
 def test_an_escape_is_handed_over_once() -> None:
@@ -80,6 +80,32 @@ def test_stop_cancels_the_newest_first_and_waits() -> None:
         await tasks.stop()
 
     asyncio.run(run())
+
+
+def test_a_loop_whose_cleaning_up_fails_is_stopped_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    """What that raises takes the place of the cancellation: it is told, and the loop is not started again,
+    which would be waited for without an end."""
+
+    async def run() -> None:
+        escapes, runs = Counter(), 0
+        tasks = Tasks(escapes)
+
+        async def work() -> None:
+            nonlocal runs
+            runs += 1
+            try:
+                await asyncio.sleep(1e6)
+            finally:
+                raise ValueError("the device is gone")
+
+        tasks.start("looks", work)
+        await eventually(lambda: runs == 1)
+        async with asyncio.timeout(PATIENCE_S):
+            await tasks.stop()
+        assert (runs, escapes.value, repr(tasks)) == (1, 0, "Tasks()")
+
+    asyncio.run(run())
+    assert [record.message for record in caplog.records] == ["background task looks failed as it ended"]
 
 
 def test_a_task_may_stop_the_others() -> None:
