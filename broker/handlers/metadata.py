@@ -103,8 +103,8 @@ class Metadata:
     def _source(self) -> tuple[object, ...]:
         """What such a reply is made from."""
         image = self._cache.image
-        held = (image.failovers, image.streams) if len(image.failovers) else None
-        return image.topics, image.brokers, self._cache.addresses, held
+        held = (image.failovers, image.streams) if len(image.failovers) else (None, None)
+        return image.topics, image.brokers, self._cache.addresses, *held
 
     async def _answer_many(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
         missing: list[str] = []

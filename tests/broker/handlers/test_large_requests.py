@@ -65,6 +65,7 @@ from millrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from millrace.protocol.metadata_records import ConfigRecord
+from millrace.protocol.stream_records import FailoverRecord
 from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.broker.broker_fixture import NODE
 from tests.broker.coordinators.build import GroupFixture, run
@@ -316,13 +317,17 @@ def test_all_there_is() -> None:
     run(scenario())
 
 
-def test_clients_share_what_all_topics_come_to() -> None:
+@pytest.mark.parametrize("is_recovering", [False, True])
+def test_clients_share_what_all_topics_come_to(is_recovering: bool) -> None:
     """Wide Metadata is encoded once for clients of one listener and version; another version, or a topic
-    more, is another reply."""
+    more, is another reply. So it is while the log of a broker that is gone is recovered, or waits for that:
+    until it is given up, where nobody reaches it."""
 
     async def scenario() -> None:
         fixture = await GroupFixture().start()
         fixture.make_topic("wide", 3500)
+        if is_recovering:
+            fixture.publish(FailoverRecord(7, -1, [], "nobody reaches it"))
         metadata = Metadata(fixture.cache, TopicCreation(NoChannel(), {}, YieldQueue()), auto_create=True)
         ask = (3, 12, MetadataRequest(topics=None))
         first, _ = await turns_meanwhile(fixture, metadata, ask)
