@@ -390,14 +390,18 @@ class LogStore:
         file = self._open_file if is_last else await self._disk.open_log(path)
         torn_from = TornFrom(segment.end) if is_last else None
         found: list[StoredBatch] = []
-        size_bytes = 0
+        size_bytes, wanted_end = 0, min(end, segment.end)
         try:
             async for header, view in read_batches(file, path, offset, torn_from, position):
-                if header.last_offset >= min(end, segment.end) or size_bytes >= bytes_max:
+                if header.last_offset >= wanted_end or size_bytes >= bytes_max:
                     break
+                offset = header.last_offset + 1
                 if header.base_offset >= start:
                     found.append(StoredBatch.of(bytes(view)))
                     size_bytes += len(view)
+            else:
+                if offset < wanted_end:
+                    raise LogCorrupt(path, 0, f"it ends at offset {offset}, and went up to {segment.end}")
         finally:
             if not is_last:
                 await file.close()

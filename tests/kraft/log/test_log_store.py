@@ -291,6 +291,27 @@ def test_a_bad_last_batch_of_what_is_known_to_be_durable_is_corruption(is_cut: b
     run(main())
 
 
+@pytest.mark.parametrize("base", [0, 2])
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_segment_that_lost_its_end_while_the_log_is_open_is_told(base: int, kept: int) -> None:
+    """Whole batches of it, or all that it held: whoever asks for them is told, and does not take the log for
+    one that ends there."""
+
+    async def main() -> None:
+        disk = sim_disk()
+        await filled(disk, 4, segment_bytes=2 * len(batch(0)))
+        store, _ = await opened(disk)
+        file = disk.files[f"/data/__cluster_metadata-0/{base:020}.log"]
+        for data in (file.durable, file.visible):
+            del data[kept * len(batch(0)) :]
+        with pytest.raises(LogCorrupt, match=f"it ends at offset {base + kept}, and went up to {base + 2}"):
+            await store.read(base + kept, 4, 1 << 20)
+        if kept:
+            assert [one.base for one in await store.read(base, base + 1, 1 << 20)] == [base]
+
+    run(main())
+
+
 def test_zeros_at_the_end_are_a_torn_tail() -> None:
     """A file that grew while its bytes did not arrive."""
 
