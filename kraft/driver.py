@@ -324,17 +324,21 @@ class Driver:
 
     async def _filled(self, message: Message) -> Message:
         """The message as it is sent: the answer to a fetch is given the entries that the core says it may
-        have, or the snapshot that has made them superfluous since; nothing to who asks for a part of one."""
+        have, or the snapshot that has made them superfluous since, or holds them where they are damaged;
+        nothing to who asks for a part of one."""
         if isinstance(message, FetchReply) and message.offset < message.end and not message.entries:
             try:
                 batches = await self._store.read(message.offset, message.end, FETCH_BYTES)
             except OffsetWithinBatch:
                 message.end = message.offset
                 return message
-            except LogCorrupt:
+            except LogCorrupt as error:
+                snapshot = self.raft.log.snapshot
                 if message.offset >= self._store.start:
-                    raise
-                message.end, message.snapshot = message.offset, self.raft.log.snapshot
+                    if snapshot is None or message.offset >= snapshot[0]:
+                        raise
+                    log.error("node %d is given a snapshot, as the log is damaged: %s", message.target, error)
+                message.end, message.snapshot = message.offset, snapshot
                 return message
             message.entries = [entry_of(batch) for batch in batches]
             message.end = batches[-1].end if batches else message.offset

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from millrace.kraft.config import ControllerSettings, RaftSettings
-from millrace.kraft.errors import LogFull, NotLeader, ProposalDropped, VotersChanged
+from millrace.kraft.errors import LogCorrupt, LogFull, NotLeader, ProposalDropped, VotersChanged
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.log.log_store import SnapshotId
 from millrace.kraft.log.snapshot import receive_snapshot, write_snapshot
@@ -304,6 +304,40 @@ def test_a_follower_is_told_of_the_snapshot_when_its_place_was_trimmed_meanwhile
         await quorum.stop()
 
     run(main())
+
+
+def test_a_follower_is_given_the_snapshot_where_what_it_asks_for_is_damaged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A segment that is kept for an older snapshot is read for who is behind alone: a leader does not end
+    over it, which would go on after its next start, that reads none of it. Of what no snapshot holds it
+    does."""
+
+    async def main() -> None:
+        quorum = Quorum((1, 2, 3))
+        leader, behind, image = await far_behind(quorum)
+        raft, own, start = leader.driver.raft, leader.meta.node_id, leader.log.start
+        assert raft.log.snapshot is not None
+        assert start < raft.log.snapshot[0]
+        quorum.disks[own].flip(f"/data/__cluster_metadata-0/{start:020}.log", 40)
+        leader.log._recent.clear()  # as after a restart, or a megabyte later
+
+        async def answer() -> Message:
+            decided = FetchReply(own, behind, raft.epoch, own, start, image.epoch, raft.log.end)
+            return await leader.driver._filled(decided)
+
+        sent = await answer()
+        assert isinstance(sent, FetchReply)
+        assert (sent.snapshot, sent.end, list(sent.entries)) == (raft.log.snapshot, start, [])
+        await quorum.start(behind)
+        await quorum.agree()
+        raft.log.snapshot = start, image.epoch
+        with pytest.raises(LogCorrupt):
+            await answer()
+        await quorum.stop()
+
+    run(main())
+    assert any("as the log is damaged" in record.message for record in caplog.records)
 
 
 def test_a_snapshot_that_was_outrun_by_the_leaders_changes_nothing() -> None:
