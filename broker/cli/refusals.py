@@ -52,11 +52,17 @@ RESTORE_LOG = (
     "nothing was changed; put a copy of the metadata log's directory back, or build it from the "
     "bucket with `millrace restore`"
 )
+FETCH_LOG = (
+    "nothing was changed. Put no copy there: an older one forgets votes, and what was acknowledged. Where "
+    "other nodes have the metadata, start this one with an empty log directory (log.dirs) while they have a "
+    "leader, and it fetches all from them; docs/quorum.md says what becomes of a voter. Where none has it, "
+    "build one directory from the bucket with `millrace restore`"
+)
 
 
 def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
     """None for a defect."""
-    found = _of_start(error) or _of_wal(error, settings) or _of_store(error, settings)
+    found = _of_start(error, settings) or _of_wal(error, settings) or _of_store(error, settings)
     if found is not None:
         return found
     if isinstance(error, KafkaError):
@@ -71,7 +77,7 @@ def sentence_of(error: BaseException, settings: BrokerSettings) -> str | None:
     return str(error) if isinstance(error, MillraceError | OSError | ValueError) else None
 
 
-def _of_start(error: BaseException) -> str | None:
+def _of_start(error: BaseException, settings: BrokerSettings) -> str | None:
     if isinstance(error, ListenFailed):
         address = join_host_port(error.host, error.port)
         return (
@@ -96,7 +102,9 @@ def _of_start(error: BaseException) -> str | None:
     if isinstance(error, LogMismatch):
         return f"{error}: set it as it was, or give this node a directory of its own (log.dirs)"
     if isinstance(error, LogCorrupt | SnapshotCorrupt):
-        return f"the metadata log cannot be used: {error}; {RESTORE_LOG}"
+        is_only_voter = settings.is_alone or settings.controller.voters == (settings.node_id,)
+        remedy = RESTORE_LOG if is_only_voter else FETCH_LOG
+        return f"the metadata log cannot be used: {error}; {remedy}"
     return None
 
 

@@ -24,6 +24,7 @@ from millrace.broker.identity.ownership import Replaced
 from millrace.broker.partitions.meta_stream import MetaCorrupt
 from millrace.broker.partitions.opening import StateCorrupt
 from millrace.broker.quorum.log_recovery import LogDamaged, LogUnreachable
+from millrace.broker.settings.source import gather
 from millrace.kraft import errors as kraft
 from millrace.kraft.bucket.layout import BackupCorrupt
 from millrace.kraft.bucket.writer import BackupForked
@@ -226,3 +227,40 @@ def test_every_error_of_the_project_was_thought_of() -> None:
     seen = {type(error) for error, _ in SAMPLES} | NO_SAMPLE
     gaps = {kind for kind in project_errors() if kind.__module__.startswith("millrace.")} - seen
     assert not gaps
+
+
+LISTENERS = {"broker": "PLAINTEXT://127.0.0.1:9", "controller": "CONTROLLER://127.0.0.1:8"}
+LIST = "controller.quorum.voters"
+
+
+@pytest.mark.parametrize(
+    ("roles", "named", "is_one_of_several"),
+    [
+        ("broker,controller", {}, False),
+        ("controller", {LIST: "1@127.0.0.1:8"}, False),
+        ("broker,controller", {LIST: "1@127.0.0.1:8,2@b:1,3@c:1"}, True),
+        ("broker", {LIST: "2@b:1,3@c:1"}, True),
+        ("controller", {"controller.quorum.bootstrap.servers": "a:1,b:1"}, True),
+    ],
+)
+def test_a_node_of_several_is_sent_to_the_others_for_its_metadata(
+    roles: str, named: dict[str, str], is_one_of_several: bool
+) -> None:
+    """A copy that is put back is an older one, and so is what the bucket has: a voter would forget what it
+    has promised the others, who have all of it. An only voter has nobody else to ask."""
+    given = named and {
+        "process.roles": roles,
+        "listeners": ",".join(LISTENERS[role] for role in roles.split(",")),
+        "controller.listener.names": "CONTROLLER",
+        "s3.data.buckets": "0@file:///bucket",
+    }
+    common = {"node.id": "1", "cluster.id": "AAAAAAAAAAAAAAAAAAAAAQ"}
+    overrides = [f"{key}={text}" for key, text in (common | given | named).items()]
+    texts, _ = gather(overrides, {}, None, "server.properties")
+    settings = load(
+        texts, data_dir="/d", machine_bytes=1 << 30, is_formatted=lambda _: bool(named) and LIST not in named
+    ).settings
+    text = sentence_of(kraft.LogCorrupt("/d/log", 7, "checksum differs"), settings)
+    assert text is not None
+    assert ("while they have a leader" in text) is is_one_of_several
+    assert ("put a copy" in text) is not is_one_of_several
