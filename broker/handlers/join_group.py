@@ -41,28 +41,28 @@ class JoinGroup:
         self, context: RequestContext, request: JoinGroupRequest
     ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
         if not request.group_id:
-            return self.refuse(request, ErrorCode.INVALID_GROUP_ID)
+            return _refusal(context, request, ErrorCode.INVALID_GROUP_ID)
         name = request.group_instance_id or context.client_id
         if len(name.encode()) > NAME_BYTES_MAX or len(request.protocols) > PROTOCOLS_MAX:
-            return self.refuse(request, ErrorCode.INVALID_REQUEST)
+            return _refusal(context, request, ErrorCode.INVALID_REQUEST)
         settings = self._coordinator.settings
         if (
             not settings.session_timeout_min_ms
             <= request.session_timeout_ms
             <= settings.session_timeout_max_ms
         ):
-            return self.refuse(request, ErrorCode.INVALID_SESSION_TIMEOUT)
+            return _refusal(context, request, ErrorCode.INVALID_SESSION_TIMEOUT)
         return self._coordinator.ask(
             request.group_id,
             lambda shard: self._join(shard, context, request),
-            lambda code: self.refuse(request, code),
+            lambda code: _refusal(context, request, code),
         )
 
     def _join(
         self, shard: GroupShard, context: RequestContext, request: JoinGroupRequest
     ) -> Outcome[JoinGroupResponse]:
         version = context.api_version
-        deferred = DeferredJoin(context, lambda code: self.refuse(request, code))
+        deferred = DeferredJoin(context, lambda code: _refusal(context, request, code))
         rebalance_ms = request.rebalance_timeout_ms if version > 0 else request.session_timeout_ms
         joining = JoinRequest(
             request.member_id,
@@ -82,6 +82,7 @@ class JoinGroup:
         return deferred.outcome()
 
     def refuse(self, request: JoinGroupRequest, code: int) -> JoinGroupResponse:
+        """In a form that every version can carry."""
         return JoinGroupResponse(error_code=int(code), member_id=request.member_id)
 
 
@@ -116,6 +117,10 @@ class DeferredJoin(DeferredResponse[Any]):
                 self._future.set_exception(error)
         finally:
             work.end()
+
+
+def _refusal(context: RequestContext, request: JoinGroupRequest, code: int) -> JoinGroupResponse:
+    return _response(JoinAnswer(code, request.member_id), context.api_version)
 
 
 def _response(answer: JoinAnswer, version: int) -> JoinGroupResponse:

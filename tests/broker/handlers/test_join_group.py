@@ -90,7 +90,7 @@ def test_refusals(fields: dict[str, object], code: int, version: int) -> None:
             -1,
             [],
         )
-        assert response.protocol_name in (("", None) if version >= 7 else ("",))
+        assert response.protocol_name == (None if version >= 7 else "")
 
     run(scenario())
 
@@ -100,7 +100,12 @@ def test_no_offsets_topic_yet() -> None:
 
     async def scenario() -> None:
         fixture = await GroupFixture(offsets_partitions=0).start()
-        assert (await fixture.join("g")).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        for version, protocol in ((3, ""), (9, None)):
+            answer = await fixture.ask_for(11, version, join_request("g"))
+            assert (answer.error_code, answer.protocol_name) == (
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                protocol,
+            )
 
     run(scenario())
 
