@@ -107,7 +107,12 @@ class Controller:
         self._creation = CreationRules(
             settings.partitions_default, settings.topic_partitions_max, lookup, rand.split("topic ids").uuid
         )
-        self._configs = ConfigRules(lookup, check_broker_config, check_other_config)
+        self._configs = ConfigRules(
+            lookup,
+            check_broker_config,
+            check_other_config,
+            lambda node_id: driver.raft.voter_set.get(node_id) is not None,
+        )
         self._writer = ValueWriter()
         self._groups: deque[Group] = deque()
         self._is_open = False  # the last group takes more commands

@@ -28,6 +28,7 @@ T = TypeVar("T")
 WEIGHT_PER_CHUNK: Final = 500  # resources and values between two pauses: two or three milliseconds
 CHARS_A_WEIGHT: Final = 50  # of a value, which may be a list of thousands
 NAMES_PER_CHUNK: Final = 5_000  # that are only looked for twice
+DIGITS_MAX: Final = 10  # of a node's id
 BROKER_LISTS: Final = frozenset(
     (
         "cordoned.log.dirs",
@@ -175,9 +176,7 @@ class Change:
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{self._name}' does not exist."
                 )
         elif self._type == ResourceType.BROKER:
-            if self._name and not self._name.isdigit():
-                text = f"Unable to parse broker name as a base 10 number: {self._name}"
-                raise KafkaError(ErrorCode.INVALID_REQUEST, text)
+            self._check_node()
         elif self._type in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
             if not self._name:
                 raise KafkaError(
@@ -185,6 +184,20 @@ class Change:
                 )
         else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {self._type}")
+
+    def _check_node(self) -> None:
+        """What was set for a node that was unregistered since can still be taken away."""
+        name = self._name
+        if name and not (name.isascii() and name.isdigit()):
+            text = f"Unable to parse broker name as a base 10 number: {name}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, text)
+        if name and not self._before and not self._is_known(name):
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {name} found.")
+
+    def _is_known(self, name: str) -> bool:
+        node_id = int(name[:DIGITS_MAX])
+        is_there = self._image.brokers.get(node_id) is not None or self._rules.is_voter(node_id)
+        return is_there and name == str(node_id)
 
     def alter(self, configs: Sequence[incremental.AlterableConfig], pace: Pace) -> Yielding[None]:
         """Raises KafkaError for a key that is repeated, has no value, or is refused by the rules."""

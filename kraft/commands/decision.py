@@ -56,6 +56,8 @@ class ConfigRules:
     lookup: ConfigLookup
     check_broker_config: BrokerConfigCheck
     check_other_config: OtherConfigCheck
+    # Of the quorum: a controller that is no broker has an id, too.
+    is_voter: Callable[[int], bool] = lambda node_id: False
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from millrace.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from millrace.protocol.metadata_records import UnregisterBrokerRecord
 from tests.kraft.check import check_image
 from tests.kraft.tables.build import create, topic
 from tests.kraft.test_replay import Machine
@@ -24,6 +25,7 @@ from tests.kraft.test_replay import Machine
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 OK = ErrorCode.NONE
+VOTER = 9  # a controller that is no broker
 
 
 def check_broker(name: str, value: str | None, is_default: bool) -> None:
@@ -46,7 +48,7 @@ def check_other(resource_type: int, values: Mapping[str, str]) -> None:
 
 def made() -> Machine:
     machine = Machine()
-    machine.configs = ConfigRules(ConfigLookup(1), check_broker, check_other)
+    machine.configs = ConfigRules(ConfigLookup(1), check_broker, check_other, VOTER.__eq__)
     create(machine, topic("t", 1, retention_ms="5"))
     return machine
 
@@ -85,6 +87,12 @@ def alter(
         (BROKER, "1", ("read.only", SET, "1"), ErrorCode.INVALID_REQUEST),
         (BROKER, "1", ("no.such", SET, "1"), ErrorCode.INVALID_CONFIG),
         (BROKER, "one", ("log.retention.ms", SET, "1"), ErrorCode.INVALID_REQUEST),
+        (BROKER, "²", ("log.retention.ms", SET, "1"), ErrorCode.INVALID_REQUEST),
+        (BROKER, "7", ("log.retention.ms", SET, "1"), ErrorCode.BROKER_ID_NOT_REGISTERED),
+        (BROKER, "7", ("log.retention.ms", DELETE, None), ErrorCode.BROKER_ID_NOT_REGISTERED),
+        (BROKER, "01", ("log.retention.ms", SET, "1"), ErrorCode.BROKER_ID_NOT_REGISTERED),
+        (BROKER, "9" * 5_000, ("log.retention.ms", SET, "1"), ErrorCode.BROKER_ID_NOT_REGISTERED),
+        (BROKER, str(VOTER), ("log.retention.ms", SET, "10"), OK),
         (GROUP, "g", ("known", SET, "50000"), OK),
         (GROUP, "g", ("no.such", SET, "1"), ErrorCode.INVALID_CONFIG),
         (GROUP, "", ("known", SET, "1"), ErrorCode.INVALID_REQUEST),
@@ -106,6 +114,16 @@ def test_one_change(kind: int, name: str, change: tuple[str, int, str | None], c
         assert machine.image.configs.of(kind, name)[change[0]] == change[2]
     elif code is not OK:
         assert machine.image is before
+
+
+def test_what_is_set_for_a_node_that_is_gone_can_be_taken_away() -> None:
+    """A broker is unregistered, and leaves what was set for it; another is not made up so."""
+    machine = made()
+    assert alter(machine, BROKER, "1", ("log.retention.ms", SET, "10")) is OK
+    machine.commit([UnregisterBrokerRecord(1, machine.epoch)])
+    assert alter(machine, BROKER, "1", ("log.retention.ms", DELETE, None)) is OK
+    assert not machine.image.configs.of(BROKER, "1")
+    assert alter(machine, BROKER, "1", ("log.retention.ms", SET, "10")) is ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
 def test_blanks_around_a_value_are_not_stored() -> None:
