@@ -6,7 +6,7 @@ that are pointed at controllers (`--bootstrap-controller`).
     ForwardCommand 524: commands of other nodes
     commands of administration clients, as they are: those that a broker forwards (api_traits.py); whichever
     controller is asked, the one that leads decides
-    ApiVersions 18, DescribeCluster 60
+    ApiVersions 18, DescribeCluster 60, DescribeConfigs 32
 
 Not here: what they mean (millrace/kraft), who may ask (nobody is authenticated yet).
 """
@@ -20,16 +20,20 @@ from millrace.broker.config import BrokerSettings
 from millrace.broker.handlers import FORWARDED, late
 from millrace.broker.handlers.api_versions import ApiVersions
 from millrace.broker.handlers.forward import Forward
+from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.server import Server, new_server
 from millrace.broker.requests.dispatch import Late
 from millrace.broker.requests.forwarding import Forwarding
 from millrace.broker.requests.operations import CLUSTER_OPERATIONS
 from millrace.broker.requests.request import CLOSE, Handle, RequestContext, Verdict
+from millrace.broker.settings.log_levels import LogLevels
+from millrace.broker.settings.values import ShownValue
 from millrace.kraft.commands.table import COMMAND_KEYS
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.commands import UNDECIDED
 from millrace.kraft.peers.transport import Endpoints, QuorumTransport
+from millrace.kraft.topic_configs import ConfigLookup
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -102,6 +106,7 @@ def build_controller_handlers(
     handlers: dict[int, Handle | Late] = {key: QuorumRequest(transport).handle for key in OF_MEMBERS}
     forwarding = Forwarding(transport.channel, settings.request_timeout_ms)
     handlers |= command_handlers(forwarding, is_deletable=settings.topics.is_deletable)
+    handlers[32] = late("describe_configs.DescribeConfigs", *described_of(node, settings))
     handlers[60] = DescribeControllers(node, transport.places.known).handle
     # Also of what a ForwardCommand may hold, which is served in no other way: who sends one has to know.
     shown = {*handlers, *COMMAND_KEYS, *UNDECIDED}
@@ -114,6 +119,20 @@ def build_controller_handlers(
         lambda: node.driver.raft.voter_set.kraft_version,
     ).handle
     return handlers
+
+
+def described_of(
+    node: ControllerNode, settings: BrokerSettings
+) -> tuple[MetadataCache, ConfigLookup, Mapping[str, ShownValue], Callable[[], Mapping[str, str]]]:
+    """What is said of configurations, whether or not the process is a broker, too: what it was started with,
+    and what is set in the metadata."""
+    node_id = settings.node_id
+    return (
+        MetadataCache(node.publisher, node.cluster_id, node_id),
+        ConfigLookup(node_id, settings.static_configs),
+        settings.shown,
+        LogLevels(settings.log_level).listed,
+    )
 
 
 def command_handlers(forwarding: Forwarding, *, is_deletable: bool) -> dict[int, Handle | Late]:

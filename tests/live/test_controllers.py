@@ -165,3 +165,31 @@ def test_kafkas_quorum_tool_describes_it(quorum: LiveControllers) -> None:
     printed = subprocess.run(tool, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
     assert f"LeaderId:               {leader}" in printed, printed
     assert CLUSTER in printed
+
+
+def test_kafkas_configs_tool_describes_controllers(quorum: LiveControllers) -> None:
+    """kafka-configs, pointed at a controller: what is set for each and for all is told by each itself, and
+    what it was started with; nothing is set for a node that there is not."""
+
+    def configs(*words: str, code: int = 0) -> str:
+        asked = ("--bootstrap-controller", address_of(quorum, 1), "--entity-type", *words)
+        tool = java_command("kafka.admin.ConfigCommand", *asked)
+        done = subprocess.run(tool, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    set_default(quorum, 1, "7000000")
+    configs("brokers", "--entity-name", "2", "--alter", "--add-config", "message.max.bytes=2000000")
+    quorum.wait_equal(quorum.nodes)
+    told = configs("brokers", "--describe")
+    assert [f"Dynamic configs for broker {node_id} are:" in told for node_id in (1, 2, 3, 4)] == [
+        *(True,) * 3,
+        False,
+    ]
+    assert told.count("  message.max.bytes=2000000 ") == 1
+    assert "DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=7000000" in told
+    everything = configs("brokers", "--entity-name", "3", "--describe", "--all")
+    assert "  process.roles=controller " in everything
+    assert "root=" in configs("broker-loggers", "--entity-name", "1", "--describe")
+    change = "--alter", "--add-config", "message.max.bytes=1"
+    assert "No node with id 9 found." in configs("brokers", "--entity-name", "9", *change, code=1)

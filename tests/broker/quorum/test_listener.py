@@ -22,7 +22,7 @@ from tests.broker.work import new_work
 CONNECTION = ConnectionInfo(1, "CONTROLLER", "127.0.0.1", 9093, "127.0.0.1")
 
 
-@pytest.mark.parametrize("key", sorted({*OF_MEMBERS, *FORWARDED, 60}), ids=lambda key: API[key].name)
+@pytest.mark.parametrize("key", sorted({*OF_MEMBERS, *FORWARDED, 32, 60}), ids=lambda key: API[key].name)
 def test_each_request_of_a_member_reaches_its_handler(key: int) -> None:
     """Through the dispatcher of a real listener, which knows each API by its row."""
     api = API[key]
