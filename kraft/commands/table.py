@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from millrace.kraft.commands.decision import Context, Decision, check_broker
 from millrace.kraft.commands.refusals import refuse
-from millrace.protocol.apis import NAMED
+from millrace.protocol.apis import NAMED, api_of
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.scheduling.yielding import Yielding
@@ -146,6 +146,11 @@ ROWS: Final[dict[str, Row]] = {
 # They change nothing, however often they are decided.
 QUESTIONS: Final = frozenset({"DescribeQuorum", "GetOpeningStreams", "ListPartitionReassignments"})
 COMMAND_KEYS: Final = frozenset(NAMED[name].key for name in (*ROWS, "DescribeQuorum"))
+
+
+def is_question(request: Any) -> bool:
+    """Also what asks only whether a change would be taken."""
+    return api_of(request).name in QUESTIONS or bool(getattr(request, "validate_only", False))
 
 
 def _describe_quorum(context: Context, request: Any) -> Decision:

@@ -26,7 +26,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from millrace.kraft.commands.table import QUESTIONS
+from millrace.kraft.commands.table import is_question
 from millrace.kraft.errors import CommandLost, CommandNotTaken, NotLeader
 from millrace.kraft.news import QuorumNews
 from millrace.kraft.peers.connection import PeerConnection, PeerLost
@@ -109,7 +109,7 @@ class QuorumChannel:
                     if found is not None:
                         return await self._reply(request, *found)
                 except CommandLost:
-                    if api_of(request).name not in QUESTIONS:
+                    if not is_question(request):
                         raise
             else:
                 await asyncio.wait([change])

@@ -23,6 +23,7 @@ from millrace.protocol.messages.describe_quorum import DescribeQuorumRequest
 from millrace.protocol.messages.envelope import EnvelopeRequest
 from millrace.protocol.messages.forward_command import ForwardCommandRequest, ForwardCommandResponse
 from millrace.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from millrace.protocol.messages.update_features import UpdateFeaturesRequest
 from millrace.runtime.rand import Rand
 from tests.kraft.peers.members import CLUSTER, Member, Members, name
 from tests.sim.loop import SimLoop, run_simulation
@@ -397,12 +398,21 @@ def test_a_closed_channel_waits_for_nobody() -> None:
     run_simulation(main)
 
 
-@pytest.mark.parametrize("request_type", [DescribeQuorumRequest, ListPartitionReassignmentsRequest])
-def test_a_question_that_was_lost_is_asked_again(request_type: Any) -> None:
-    """It changes nothing, however often it is decided."""
+@pytest.mark.parametrize(
+    "asked",
+    [
+        DescribeQuorumRequest(),
+        ListPartitionReassignmentsRequest(),
+        CreateTopicsRequest(validate_only=True),
+        UpdateFeaturesRequest(validate_only=True),
+    ],
+    ids=lambda asked: api_of(asked).name,
+)
+def test_a_question_that_was_lost_is_asked_again(asked: Any) -> None:
+    """It changes nothing, however often it is decided; nor does what is only to be validated."""
 
     async def main(loop: SimLoop) -> None:
-        both, asked = TwoLeaders(), request_type()
+        both = TwoLeaders()
         sending = await both.sent(asked)
         await asyncio.sleep(1)  # node 1 says nothing
         (answer,) = both.to[2].answers
