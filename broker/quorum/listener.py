@@ -7,6 +7,7 @@ that are pointed at controllers (`--bootstrap-controller`).
     commands of administration clients, as they are: those that a broker forwards (api_traits.py); whichever
     controller is asked, the one that leads decides
     ApiVersions 18, DescribeCluster 60, DescribeConfigs 32
+    what is turned off (turned_off.py), of ACLs and the like: those that Kafka serves here
 
 Not here: what they mean (millrace/kraft), who may ask (nobody is authenticated yet).
 """
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from millrace.broker.config import BrokerSettings
-from millrace.broker.handlers import FORWARDED, late
+from millrace.broker.handlers import FORWARDED, TURNED_OFF, late
 from millrace.broker.handlers.api_versions import ApiVersions
 from millrace.broker.handlers.forward import Forward
 from millrace.broker.metadata_cache import MetadataCache
@@ -34,6 +35,7 @@ from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.commands import UNDECIDED
 from millrace.kraft.peers.transport import Endpoints, QuorumTransport
 from millrace.kraft.topic_configs import ConfigLookup
+from millrace.protocol.apis import API
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -44,6 +46,7 @@ from millrace.runtime.bundle import Runtime
 
 DRAIN_MS: Final = 1_000
 OF_MEMBERS: Final = (1, 52, 53, 54, 59, 82, 524)
+TURNED_OFF_HERE: Final = sorted(key for key in TURNED_OFF if "controller" in API[key].listeners)
 BROKERS, CONTROLLERS = 1, 2
 # Kafka's words
 BROKERS_TEXT: Final = (
@@ -106,6 +109,7 @@ def build_controller_handlers(
     handlers: dict[int, Handle | Late] = {key: QuorumRequest(transport).handle for key in OF_MEMBERS}
     forwarding = Forwarding(transport.channel, settings.request_timeout_ms)
     handlers |= command_handlers(forwarding, is_deletable=settings.topics.is_deletable)
+    handlers |= {key: late("turned_off.TurnedOff", key) for key in TURNED_OFF_HERE}
     handlers[32] = late("describe_configs.DescribeConfigs", *described_of(node, settings))
     handlers[60] = DescribeControllers(node, transport.places.known).handle
     # Also of what a ForwardCommand may hold, which is served in no other way: who sends one has to know.

@@ -193,3 +193,11 @@ def test_kafkas_configs_tool_describes_controllers(quorum: LiveControllers) -> N
     assert "root=" in configs("broker-loggers", "--entity-name", "1", "--describe")
     change = "--alter", "--add-config", "message.max.bytes=1"
     assert "No node with id 9 found." in configs("brokers", "--entity-name", "9", *change, code=1)
+
+
+def test_what_is_turned_off_is_told_by_controllers(quorum: LiveControllers) -> None:
+    """kafka-acls, pointed at a controller: no access control, and not a controller that does not know it."""
+    words = ("--bootstrap-controller", address_of(quorum, 1), "--list")
+    tool = java_command("org.apache.kafka.tools.AclCommand", *words)
+    done = subprocess.run(tool, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert "SecurityDisabledException: no authorizer is configured" in done.stderr + done.stdout
