@@ -88,6 +88,7 @@ from millrace.broker.quorum.remote_backup import RemoteBackup
 from millrace.broker.requests.change_log import ChangeLog
 from millrace.broker.settings.addresses import Endpoint
 from millrace.broker.settings.connection_limits import DynamicLimits
+from millrace.broker.settings.log_levels import LogLevels
 from millrace.broker.settings.of_parts import (
     config_checks,
     follow_expiration,
@@ -581,9 +582,12 @@ class Broker:
             budget,
             ConfigRules(lookup, *config_checks(settings)),
             listeners,
-            follow_log_levels(settings.log_level, cache, node.publisher),
+            self._follow_levels(node, cache),
             lambda: node.driver.raft.voter_set.kraft_version,
         )
+
+    def _follow_levels(self, node: ControllerNode, cache: MetadataCache) -> LogLevels:
+        return follow_log_levels(self._settings.log_level, cache, node.publisher)
 
     def _room_makers(
         self,

@@ -1,5 +1,5 @@
 """AlterConfigs (key 33) and IncrementalAlterConfigs (key 44): passed on to the active controller, but for
-what this broker alone can judge or do.
+what the node that is asked alone can judge or do.
 
 Versions 0 to 2 and 0 to 1. No field is ignored.
 
@@ -7,6 +7,8 @@ Versions 0 to 2 and 0 to 1. No field is ignored.
                       address is taken
     its loggers       are set here, and nowhere written (log_levels.py)
     another broker    is no matter of this one: refused, as Kafka does
+
+At a controller's listener that is its loggers alone.
 
 Each resource stands or falls alone, and answers come in the order of the request, looked at in chunks. Not
 here: what values may hold (kraft/commands/configs.py), which listeners there may be (listener_rules.py).
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -56,53 +58,22 @@ RESPONSES: Mapping[type[Any], type[Any]] = {
 }
 
 
-class AlterConfigs:
-    """One class for both, as they differ in what the controller makes of a resource alone."""
+class AlterControllerConfigs:
+    """At a controller's listener. One class for both APIs, as they differ in what the controller makes of a
+    resource alone."""
 
-    def __init__(
-        self,
-        forwarding: Forwarding,
-        cache: MetadataCache,
-        rules: ConfigRules,
-        listeners: Listeners,
-        levels: LogLevels,
-    ) -> None:
+    def __init__(self, forwarding: Forwarding, node_id: int, levels: LogLevels) -> None:
         self._forwarding = forwarding
-        self._cache = cache
-        self._node = str(cache.node_id)
-        self._rules = rules
-        self._listeners = listeners
-        self._listening = asyncio.Lock()  # one change of listeners after the other
+        self._node = str(node_id)
         self._levels = levels
         self.refuse = forwarding.refuse
 
     async def handle(self, context: RequestContext, request: Any) -> Any:
-        is_incremental = isinstance(request, incremental.IncrementalAlterConfigsRequest)
-        counts: Counter[Hashable] = Counter()
-        async for part in in_chunks(request.resources, RESOURCES_PER_CHUNK, context.work):
-            counts.update(map(_named, part))
         answers: Answers = {}
-        own = None
-        async for places in in_chunks(enumerate(request.resources), RESOURCES_PER_CHUNK, context.work):
-            for place, resource in places:
-                kind, name = resource.resource_type, resource.resource_name
-                if counts[kind, name] > 1:
-                    continue  # refused by the controller
-                if kind == ResourceType.BROKER_LOGGER and is_incremental:
-                    answers[place] = self._alter_loggers(resource, request.validate_only)
-                elif kind == ResourceType.BROKER and name == self._node:
-                    own = place
-                elif kind == ResourceType.BROKER and name.isdigit():
-                    text = f"Unexpected broker id, expected {self._node}, but received {name}"
-                    answers[place] = KafkaError(ErrorCode.INVALID_REQUEST, text)
-        if own is None or self._values_after(request, own) is None:
-            return await self._pass_on(context, request, answers)
-        async with self._listening:
-            try:
-                answers |= await self._prepare(request, own)
-                return await self._pass_on(context, request, answers)
-            finally:
-                self._listeners.settle()
+        async for place, resource in _named_once(context, request):
+            if _is_of_loggers(request, resource):
+                answers[place] = self._alter_loggers(resource, request.validate_only)
+        return await self._pass_on(context, request, answers)
 
     def _alter_loggers(
         self, resource: incremental.AlterConfigsResource, validate_only: bool
@@ -142,6 +113,45 @@ class AlterConfigs:
             ]
         return response
 
+
+class AlterConfigs(AlterControllerConfigs):
+    """At a broker's."""
+
+    def __init__(
+        self,
+        forwarding: Forwarding,
+        cache: MetadataCache,
+        rules: ConfigRules,
+        listeners: Listeners,
+        levels: LogLevels,
+    ) -> None:
+        super().__init__(forwarding, cache.node_id, levels)
+        self._cache = cache
+        self._rules = rules
+        self._listeners = listeners
+        self._listening = asyncio.Lock()  # one change of listeners after the other
+
+    async def handle(self, context: RequestContext, request: Any) -> Any:
+        answers: Answers = {}
+        own = None
+        async for place, resource in _named_once(context, request):
+            kind, name = resource.resource_type, resource.resource_name
+            if _is_of_loggers(request, resource):
+                answers[place] = self._alter_loggers(resource, request.validate_only)
+            elif kind == ResourceType.BROKER and name == self._node:
+                own = place
+            elif kind == ResourceType.BROKER and name.isdigit():
+                text = f"Unexpected broker id, expected {self._node}, but received {name}"
+                answers[place] = KafkaError(ErrorCode.INVALID_REQUEST, text)
+        if own is None or self._values_after(request, own) is None:
+            return await self._pass_on(context, request, answers)
+        async with self._listening:
+            try:
+                answers |= await self._prepare(request, own)
+                return await self._pass_on(context, request, answers)
+            finally:
+                self._listeners.settle()
+
     async def _prepare(self, request: Any, place: int) -> Answers:
         """On return what this broker's resource asks for is listened on, or could be where it is only
         validated; else the answer says why it cannot be."""
@@ -180,6 +190,22 @@ class AlterConfigs:
 
     def _own_values(self) -> Values:
         return self._cache.image.configs.broker(self._cache.node_id)
+
+
+async def _named_once(context: RequestContext, request: Any) -> AsyncIterator[tuple[int, Any]]:
+    """Resources with their places; those that are named again the controller refuses."""
+    counts: Counter[Hashable] = Counter()
+    async for part in in_chunks(request.resources, RESOURCES_PER_CHUNK, context.work):
+        counts.update(map(_named, part))
+    async for places in in_chunks(enumerate(request.resources), RESOURCES_PER_CHUNK, context.work):
+        for place, resource in places:
+            if counts[_named(resource)] == 1:
+                yield place, resource
+
+
+def _is_of_loggers(request: Any, resource: Any) -> bool:
+    is_incremental = isinstance(request, incremental.IncrementalAlterConfigsRequest)
+    return is_incremental and resource.resource_type == ResourceType.BROKER_LOGGER
 
 
 def _named(one: Any) -> Hashable:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from millrace.broker.config import BrokerSettings
-from millrace.broker.handlers import FORWARDED, TURNED_OFF, late
+from millrace.broker.handlers import ALTER_CONFIGS, FORWARDED, TURNED_OFF, late
 from millrace.broker.handlers.api_versions import ApiVersions
 from millrace.broker.handlers.forward import Forward
 from millrace.broker.metadata_cache import MetadataCache
@@ -29,7 +29,6 @@ from millrace.broker.requests.forwarding import Forwarding
 from millrace.broker.requests.operations import CLUSTER_OPERATIONS
 from millrace.broker.requests.request import CLOSE, Handle, RequestContext, Verdict
 from millrace.broker.settings.log_levels import LogLevels
-from millrace.broker.settings.values import ShownValue
 from millrace.kraft.commands.table import COMMAND_KEYS
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.commands import UNDECIDED
@@ -103,14 +102,19 @@ class DescribeControllers:
 
 
 def build_controller_handlers(
-    node: ControllerNode, transport: QuorumTransport, settings: BrokerSettings
+    node: ControllerNode, transport: QuorumTransport, settings: BrokerSettings, levels: LogLevels
 ) -> Mapping[int, Handle | Late]:
     """By API key."""
     handlers: dict[int, Handle | Late] = {key: QuorumRequest(transport).handle for key in OF_MEMBERS}
     forwarding = Forwarding(transport.channel, settings.request_timeout_ms)
     handlers |= command_handlers(forwarding, is_deletable=settings.topics.is_deletable)
     handlers |= {key: late("turned_off.TurnedOff", key) for key in TURNED_OFF_HERE}
-    handlers[32] = late("describe_configs.DescribeConfigs", *described_of(node, settings))
+    node_id = settings.node_id
+    for key in ALTER_CONFIGS:
+        handlers[key] = late("alter_configs.AlterControllerConfigs", forwarding, node_id, levels)
+    cache = MetadataCache(node.publisher, node.cluster_id, node_id)
+    lookup = ConfigLookup(node_id, settings.static_configs)
+    handlers[32] = late("describe_configs.DescribeConfigs", cache, lookup, settings.shown, levels.listed)
     handlers[60] = DescribeControllers(node, transport.places.known).handle
     # Also of what a ForwardCommand may hold, which is served in no other way: who sends one has to know.
     shown = {*handlers, *COMMAND_KEYS, *UNDECIDED}
@@ -125,23 +129,9 @@ def build_controller_handlers(
     return handlers
 
 
-def described_of(
-    node: ControllerNode, settings: BrokerSettings
-) -> tuple[MetadataCache, ConfigLookup, Mapping[str, ShownValue], Callable[[], Mapping[str, str]]]:
-    """What is said of configurations, whether or not the process is a broker, too: what it was started with,
-    and what is set in the metadata."""
-    node_id = settings.node_id
-    return (
-        MetadataCache(node.publisher, node.cluster_id, node_id),
-        ConfigLookup(node_id, settings.static_configs),
-        settings.shown,
-        LogLevels(settings.log_level).listed,
-    )
-
-
 def command_handlers(forwarding: Forwarding, *, is_deletable: bool) -> dict[int, Handle | Late]:
     """Of commands of administration clients, by API key: a broker's own where it has one, but for
-    configurations, of which nothing is a controller's alone to judge."""
+    configurations, of which a broker judges more."""
     handlers: dict[int, Handle | Late] = {key: Forward(forwarding).handle for key in FORWARDED}
     handlers[19] = late("create_topics.CreateTopics", forwarding)
     handlers[20] = late("delete_topics.DeleteTopics", forwarding, is_deletable)
@@ -154,8 +144,9 @@ def controller_server(
     transport: QuorumTransport,
     budget: RequestBudget,
     settings: BrokerSettings,
+    levels: LogLevels,
     runtime: Runtime,
 ) -> Server:
     """What is served at the addresses that it is started at."""
-    handlers = build_controller_handlers(node, transport, settings)
+    handlers = build_controller_handlers(node, transport, settings, levels)
     return new_server(handlers, runtime, budget, settings.member_server)

@@ -18,6 +18,7 @@ from millrace.broker.config import BrokerSettings
 from millrace.broker.endings import Endings
 from millrace.broker.identity.binding import MARKER_KEY
 from millrace.broker.identity.known_time import KnownTime
+from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.meters.process import show_process
 from millrace.broker.meters.quorum import show_controller, show_duties, show_quorum
 from millrace.broker.network.admin_http import AdminHttp, health_pages
@@ -29,6 +30,7 @@ from millrace.broker.quorum.member import look_into_bucket, open_member
 from millrace.broker.quorum.others_end import until_others_end
 from millrace.broker.quorum.restored_member import compare_restored
 from millrace.broker.settings.addresses import Endpoint
+from millrace.broker.settings.of_parts import follow_log_levels
 from millrace.broker.store_opening import open_stores
 from millrace.broker.stores import START_RETRIES
 from millrace.kraft.log.restored_from import forget_restored_from, read_restored_from
@@ -164,7 +166,10 @@ class ControllerProcess:
         self, node: ControllerNode, transport: QuorumTransport, places: Sequence[BoundEndpoint]
     ) -> None:
         budget = RequestBudget(self._settings.member_requests_bytes, asyncio.get_running_loop().call_soon)
-        server = controller_server(node, transport, budget, self._settings, self._runtime)
+        settings = self._settings
+        cache = MetadataCache(node.publisher, node.cluster_id, settings.node_id)
+        levels = follow_log_levels(settings.log_level, cache, node.publisher)
+        server = controller_server(node, transport, budget, settings, levels, self._runtime)
         # First the controller, while requests are answered still: who leads hands over.
         self._endings.add("controller listener", lambda: server.stop(DRAIN_MS))
         self._endings.add("controller", node.close)

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 
 from millrace.broker.identity.known_time import KnownTime
+from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.meters.quorum import show_duties, show_quorum
 from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.server import BoundEndpoint, bind_all, unbind
@@ -20,6 +21,7 @@ from millrace.broker.quorum.listener import DRAIN_MS, controller_server
 from millrace.broker.quorum.member import look_into_bucket
 from millrace.broker.quorum.others_end import until_others_end
 from millrace.broker.quorum.restored_member import compare_restored
+from millrace.broker.settings.log_levels import LogLevels
 from millrace.broker.stores import NodeStores
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.transport import QuorumTransport
@@ -29,6 +31,7 @@ from millrace.runtime.tasks import Tasks
 class VotingBroker(FollowingBroker):
     _member_places: Sequence[BoundEndpoint] = ()  # bound, and not yet served
     _opened_clock: KnownTime  # once it is a member
+    _levels: LogLevels  # likewise: both listeners change them
 
     async def _bind(self) -> None:
         places = await bind_all(self._runtime.net, self._settings.listeners.controllers)
@@ -45,7 +48,9 @@ class VotingBroker(FollowingBroker):
         settings, runtime = self._settings, self._runtime
         show_quorum(self._registry, node)
         budget = RequestBudget(settings.member_requests_bytes, asyncio.get_running_loop().call_soon)
-        server = controller_server(node, transport, budget, settings, runtime)
+        cache = MetadataCache(node.publisher, node.cluster_id, settings.node_id)
+        levels = self._levels = super()._follow_levels(node, cache)
+        server = controller_server(node, transport, budget, settings, levels, runtime)
         patient = self._patient(stores.plain, "metadata at start")
         self._empty_reason = await look_into_bucket(node, patient)
         await compare_restored(node, settings, runtime, patient, self._watch.on_retry)
@@ -65,3 +70,6 @@ class VotingBroker(FollowingBroker):
 
     async def _open_clock(self, node: ControllerNode, stores: NodeStores) -> KnownTime:
         return self._opened_clock
+
+    def _follow_levels(self, node: ControllerNode, cache: MetadataCache) -> LogLevels:
+        return self._levels

@@ -9,6 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from millrace.kraft.commands.configs import Operation
+from millrace.kraft.tables.configs import ResourceType
+from millrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from millrace.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from tests.live.client import Client
 from tests.live.cluster import LiveCombined, logged
 from tests.live.test_brokers import PARTITIONS, TOPIC, leaders
@@ -50,6 +58,29 @@ def test_one_that_is_killed_is_recovered_and_comes_back(cluster: LiveCombined, i
     cluster.brokers[victim] = node.restart()
     send(cluster, values(600, 60))
     check_all(cluster, values(0, 660))
+
+
+def test_loggers_are_the_same_ones_at_both_listeners(cluster: LiveCombined) -> None:
+    """What one set stays over log.level, which is set by way of the other."""
+    controller = cluster.brokers[1]._overrides["listeners"].rpartition("//")[2]
+
+    def change(address: str, kind: int, name: str, value: str | None) -> None:
+        config = AlterableConfig(name, Operation.DELETE if value is None else Operation.SET, value)
+        request = IncrementalAlterConfigsRequest([AlterConfigsResource(kind, "1", [config])])
+        with Client(address) as client:
+            assert client.ask("IncrementalAlterConfigs", request).responses[0].error_code == 0
+
+    def levels() -> list[str | None]:
+        asked = DescribeConfigsResource(ResourceType.BROKER_LOGGER, "1", ["millrace.kraft", "millrace.wal"])
+        with Client(controller) as client:
+            answer = client.ask("DescribeConfigs", DescribeConfigsRequest([asked]))
+        return [one.value for one in answer.results[0].configs]
+
+    change(controller, ResourceType.BROKER_LOGGER, "millrace.kraft", "ERROR")
+    change(cluster.addresses[0], ResourceType.BROKER, "log.level", "INFO,wal=WARN,kraft=DEBUG")
+    until(lambda: levels() == ["ERROR", "WARN"], "log.level is followed where nothing else was set")
+    change(cluster.addresses[0], ResourceType.BROKER_LOGGER, "millrace.kraft", None)
+    assert levels() == ["DEBUG", "WARN"]
 
 
 def test_one_that_is_stopped_hands_over_both_roles(cluster: LiveCombined) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.describe_cluster import DescribeClusterRequest
+from millrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from millrace.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
@@ -32,7 +33,7 @@ from tests.live.client import Client
 from tests.live.cluster import CLUSTER, LiveControllers
 from tests.patience import PATIENCE_S, until
 
-BROKER_RESOURCE = 4
+BROKER_RESOURCE, LOGGERS = 4, 8
 QUICK = {
     "controller.quorum.election.timeout.ms": "400",
     "controller.quorum.fetch.timeout.ms": "800",
@@ -201,3 +202,27 @@ def test_what_is_turned_off_is_told_by_controllers(quorum: LiveControllers) -> N
     tool = java_command("org.apache.kafka.tools.AclCommand", *words)
     done = subprocess.run(tool, capture_output=True, text=True, timeout=PATIENCE_S)
     assert "SecurityDisabledException: no authorizer is configured" in done.stderr + done.stdout
+
+
+def test_loggers_of_a_controller_change_while_it_runs(quorum: LiveControllers) -> None:
+    """A controller that is no broker has no other listener for that: its own loggers by the API, and
+    log.level as it is set for it in the metadata; another's are no matter of it."""
+
+    def change(kind: int, node_id: int, name: str, value: str) -> int:
+        configs = [AlterableConfig(name, 0, value)]
+        request = IncrementalAlterConfigsRequest([AlterConfigsResource(kind, str(node_id), configs)])
+        with Client(address_of(quorum, 1)) as client:
+            return int(client.ask("IncrementalAlterConfigs", request).responses[0].error_code)
+
+    def level(node_id: int, logger: str) -> str:
+        asked = DescribeConfigsRequest([DescribeConfigsResource(LOGGERS, str(node_id), [logger])])
+        with Client(address_of(quorum, node_id)) as client:
+            (found,) = client.ask("DescribeConfigs", asked).results[0].configs
+        return str(found.value)
+
+    before = level(1, "millrace.kraft")
+    assert change(LOGGERS, 1, "millrace.kraft", "ERROR") == 0
+    assert (before, level(1, "millrace.kraft"), level(2, "millrace.kraft")) == ("INFO", "ERROR", "INFO")
+    assert change(LOGGERS, 2, "millrace.kraft", "ERROR") == ErrorCode.INVALID_REQUEST
+    assert change(BROKER_RESOURCE, 2, "log.level", "INFO,wal=WARN") == 0
+    until(lambda: level(2, "millrace.wal") == "WARN", "log.level is not followed")
