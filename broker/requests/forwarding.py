@@ -17,7 +17,7 @@ from typing import Any
 
 from millrace.broker.requests.request import RequestContext
 from millrace.kraft.channel import ControllerChannel
-from millrace.kraft.commands.table import COMMANDS
+from millrace.kraft.commands.table import COMMANDS, is_question
 from millrace.protocol.apis import NAMED, api_of
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -27,7 +27,8 @@ COMMANDS_AT_ONCE = 4
 NAMES_AT_ONCE = 100  # of topics, or resources
 # Each may wait for other nodes; the last where it is kraft.version that is raised.
 OF_VOTERS = frozenset(NAMED[name].key for name in ("AddRaftVoter", "RemoveRaftVoter", "UpdateFeatures"))
-TIMED_OUT = "the controller did not answer in time; the request may still be carried out"
+NOT_ANSWERED = "the controller did not answer in time"
+TIMED_OUT = f"{NOT_ANSWERED}; the request may still be carried out"
 
 
 class Forwarding:
@@ -55,7 +56,9 @@ class Forwarding:
 
     def refuse(self, request: Any, code: int) -> Any:
         """The response that says `code` of everything in the request."""
-        message = TIMED_OUT if code == ErrorCode.REQUEST_TIMED_OUT else ""
+        message = ""
+        if code == ErrorCode.REQUEST_TIMED_OUT:
+            message = NOT_ANSWERED if is_question(request) else TIMED_OUT
         return COMMANDS[type(request)].refuse(request, KafkaError(code, message))
 
 

@@ -38,6 +38,7 @@ from millrace.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from millrace.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from millrace.protocol.messages.update_features import (
     FeatureUpdateKey,
     UpdateFeaturesRequest,
@@ -352,5 +353,20 @@ def test_what_names_much_has_a_permit_before_its_answer_is_built(count: int) -> 
         request = CreateTopicsRequest(topics=[CreatableTopic(f"t{number}", 1, 1) for number in range(count)])
         await CreateTopics(Forwarding(Channel(), 60_000)).handle(context, request)
         assert asked == [count > NAMES_AT_ONCE]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("key", "asked"),
+    [(46, ListPartitionReassignmentsRequest()), (57, UpdateFeaturesRequest(validate_only=True))],
+)
+def test_of_a_question_nothing_is_said_to_be_carried_out(key: int, asked: Any) -> None:
+    """It changes nothing, whether it was answered or not; nor does what is only to be validated."""
+
+    async def scenario() -> None:
+        response = await ask(key, API[key].max_stable_version, asked, Silent())
+        told = response.error_code, response.error_message
+        assert told == (ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer in time")
 
     asyncio.run(scenario())
