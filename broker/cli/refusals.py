@@ -121,8 +121,9 @@ def _of_wal(error: BaseException, settings: BrokerSettings) -> str | None:
     if isinstance(error, WalFenced | StreamFenced | DiskTaken):
         return (
             f"another owner has the WAL or the streams of node {settings.node_id} ({error}): a later start "
-            "of this node, or, while this process was not heard of, a broker that recovered its WAL, or an "
-            "unclean election; let one process run with this node.id, and where none runs start it again"
+            "of this node, or, while this process was not heard of, a broker that recovered its WAL, an "
+            "unclean election, or whoever unregistered this node; let one process run with this node.id, and "
+            "where none runs start it again"
         )
     if isinstance(error, WalClaimLost):
         return (

@@ -92,6 +92,7 @@ SAMPLES: tuple[tuple[BaseException, str], ...] = (
     ),
     (s3stream.StreamFenced(-1, 3), "one process"),
     (s3stream.StreamFenced(-1, 3), "an unclean election"),
+    (s3stream.StreamFenced(-1, 3), "unregistered"),
     (s3stream.OffsetGap(3, 10, 20), "wal.lost.accept=true"),
     (s3stream.ObjectCorrupt("entry checksum differs", 9), "wal.lost.accept=true"),
     (s3stream.ObjectCorrupt("index checksum differs", 9, "c/objects/1"), "object c/objects/1"),
