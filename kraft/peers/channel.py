@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from millrace.kraft.commands.table import is_question
-from millrace.kraft.errors import CommandLost, CommandNotTaken, NotLeader
+from millrace.kraft.errors import CommandLost, CommandNotTaken, NotLeader, ProposalDropped
 from millrace.kraft.news import QuorumNews
 from millrace.kraft.peers.connection import PeerConnection, PeerLost
 from millrace.kraft.peers.voter_changes import is_of_voters
@@ -103,6 +103,9 @@ class QuorumChannel:
                     return await self._decide(request)
                 except NotLeader:
                     pass
+                except ProposalDropped:
+                    if not is_question(request):
+                        raise
             elif news.leader >= 0 and news.leader != self._node_id:
                 try:
                     found = await self._forward(news.leader, request)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millrace.kraft import controller, node
-from millrace.kraft.errors import CommandLost, CommandNotTaken
+from millrace.kraft.errors import CommandLost, CommandNotTaken, ProposalDropped
 from millrace.kraft.news import QuorumNews
 from millrace.kraft.peers.channel import QuorumChannel
 from millrace.kraft.peers.connection import PeerConnection, PeerLost
@@ -418,6 +418,38 @@ def test_a_question_that_was_lost_is_asked_again(asked: Any) -> None:
         (answer,) = both.to[2].answers
         answer.set_result(reply_to(asked))
         assert await sending == api_of(asked).response_type()
+        both.channel.close()
+
+    run_simulation(main)
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_what_this_node_dropped_is_asked_of_who_leads_next_where_it_changes_nothing(
+    validate_only: bool,
+) -> None:
+    """It leads, and loses that before it has a majority for what it decided: so is a question lost."""
+
+    async def main(loop: SimLoop) -> None:
+        both, asked, dropped = (
+            TwoLeaders(),
+            CreateTopicsRequest(validate_only=validate_only),
+            loop.create_future(),
+        )
+        both.channel._decide = lambda request: dropped
+        both.news.tell(OBSERVER, 1, 0, is_active=True)
+        sending = asyncio.create_task(both.channel.send(asked))
+        await asyncio.sleep(0.1)
+        both.news.tell(2, 2, 0, is_active=False)
+        dropped.set_exception(ProposalDropped(2))
+        await asyncio.sleep(1)
+        if validate_only:
+            (answer,) = both.to[2].answers
+            answer.set_result(reply_to(asked))
+            assert await sending == api_of(asked).response_type()
+        else:
+            with pytest.raises(ProposalDropped):
+                await sending
+            assert not both.to[2].answers
         both.channel.close()
 
     run_simulation(main)
