@@ -11,20 +11,27 @@ Not here: the controller listener (listener.py), what a broker does with its ima
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Final
 
 from millrace.broker.config import BrokerSettings
+from millrace.broker.identity.claims import read_newest_claim
 from millrace.broker.settings.of_parts import config_checks
 from millrace.kraft.bucket.reader import survey
 from millrace.kraft.errors import CommandLost, ProposalDropped
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.transport import QuorumTransport
+from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.protocol.messages.describe_quorum import DescribeQuorumRequest
 from millrace.runtime.bundle import Runtime
+from millrace.runtime.errors import MillraceError, in_words
 from millrace.runtime.objectstore import ObjectStore
 
 log = logging.getLogger(__name__)
+LOOK_S: Final = 3.0  # a start with a log waits for the bucket's word so long
 
 
 async def open_member(
@@ -49,25 +56,56 @@ async def open_member(
     return node, transport
 
 
-async def look_into_bucket(node: ControllerNode, store: ObjectStore) -> str:
-    """To be awaited before the node starts. A voter whose log is empty may be one that is added to a cluster
-    that is there, or has lost its disk: with others like it it would elect a log that knows nothing. Where
-    the bucket holds metadata of the cluster it neither stands nor votes for who knows less than that. Why
-    nobody may lead, then; "" of any other node."""
+async def look_into_bucket(node: ControllerNode, opening: AbstractAsyncContextManager[ObjectStore]) -> str:
+    """To be awaited before the node starts. A voter whose log is empty, or an older copy, may be one that is
+    added to a cluster that is there, or has lost its disk, or was put back: with others like it it would
+    elect a log that lacks what is committed. Where the bucket holds metadata of the cluster it neither stands
+    nor votes for who knows less than that; and what it has itself of that it gives up to nobody. Why nobody
+    may lead, then; "" of a voter that has all. Who has a log waits for the store for a moment alone."""
     raft = node.driver.raft
-    if not raft.is_voter or raft.log.end > 0:
+    if not raft.is_voter or (raft.is_alone and raft.log.end > 0):
         return ""
-    highest = (await survey(store, node.cluster_id)).highest
+    if raft.log.end == 0:
+        async with opening as store:
+            highest = (await survey(store, node.cluster_id)).highest
+    else:
+        highest = await _known_soon(node, opening)
     if highest is None:
         return ""
     end, epoch = highest
+    if raft.log.end > 0 and raft.log.history.has(end, epoch):
+        raft.expect_committed(end)
+        return ""
     raft.require(epoch, end)
+    own = f"ends at offset {raft.log.end} of epoch {raft.log.last_epoch}" if raft.log.end else "is empty"
     reason = (
-        f"this voter is empty, and the bucket knows metadata up to offset {end} of epoch {epoch}: it follows "
-        "a voter that has it. Where none has, build the log directory of one with `millrace restore`"
+        f"the metadata log of this voter {own}, and the bucket knows metadata up to offset {end} of epoch "
+        f"{epoch}: it follows a voter that has it. Where none has, build the log directory of one with "
+        "`millrace restore`"
     )
     log.info("%s", reason)
     return reason
+
+
+async def _known_soon(
+    node: ControllerNode, opening: AbstractAsyncContextManager[ObjectStore]
+) -> tuple[int, int] | None:
+    """Where what the bucket holds of the log ends, without what a writer put that was replaced. None where
+    there is nothing, or the store does not say in time: a store that is away keeps nobody from voting."""
+    known_number = node.publisher.image.claims.highest(METADATA_SERIES)
+    try:
+        async with asyncio.timeout(LOOK_S), opening as store:
+            claim = await read_newest_claim(store, node.cluster_id, METADATA_SERIES, known_number)
+            found = await survey(store, node.cluster_id)
+    except (TimeoutError, MillraceError) as error:
+        log.warning(
+            "the bucket does not say what it knows of the metadata, and is not waited for: %s",
+            in_words(error),
+        )
+        return None
+    claimed_epoch = -1 if claim is None else claim.metadata_epoch
+    names = [name for name in found.names if name[1] >= claimed_epoch]
+    return max(names, key=lambda name: name[::-1], default=None)
 
 
 async def catch_up(node: ControllerNode) -> None:

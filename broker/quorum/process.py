@@ -131,12 +131,8 @@ class ControllerProcess:
         return node, transport
 
     async def _look_into_bucket(self, node: ControllerNode) -> None:
-        """Of an empty voter alone: others do not wait for a store."""
-        if node.driver.raft.log.end:
-            return
-        self._watch.enter("looking whether the bucket knows this cluster: the metadata log here is empty")
-        async with self._patient_store() as patient:
-            self._empty_reason = await look_into_bucket(node, patient)
+        self._watch.enter("looking what the bucket knows of the metadata of this cluster")
+        self._empty_reason = await look_into_bucket(node, self._patient_store())
 
     async def _compare_restored(self, node: ControllerNode) -> None:
         """Of the first start after a restore alone. The word for what is missing is asked here; from here on

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from millrace.broker.identity.known_time import KnownTime
 from millrace.broker.metadata_cache import MetadataCache
@@ -52,7 +53,7 @@ class VotingBroker(FollowingBroker):
         levels = self._levels = super()._follow_levels(node, cache)
         server = controller_server(node, transport, budget, settings, levels, runtime)
         patient = self._patient(stores.plain, "metadata at start")
-        self._empty_reason = await look_into_bucket(node, patient)
+        self._empty_reason = await look_into_bucket(node, nullcontext(patient))
         await compare_restored(node, settings, runtime, patient, self._watch.on_retry)
         self._endings.add("controller listener", lambda: server.stop(DRAIN_MS))
         self._endings.add("controller", node.close)

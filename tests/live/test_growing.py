@@ -16,7 +16,9 @@ from tests.live.test_failover import check_all, send, values
 from tests.patience import PATIENCE_S, until
 
 CHANGED = {"controller.quorum.voters.change.accept": "true"}
-SAID = r"not ready: joining the quorum of controllers \(this voter is empty, and the bucket knows metadata up"
+SAID = (
+    r"not ready: joining the quorum of controllers \(the metadata log of this voter is empty, and the bucket"
+)
 
 
 class Alone(LiveNodes):

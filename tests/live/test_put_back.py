@@ -1,0 +1,101 @@
+"""Voters whose log directories were put back to an older state: nobody who lacks what the bucket knows to be
+committed is elected, and who has that gives nothing of it up."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from tests.live import LiveBroker, free_port
+from tests.live.client import Client
+from tests.live.cluster import LiveCluster, logged
+from tests.patience import until
+
+SETTINGS = {"s3.metadata.upload.interval.ms": "200"}
+LACKS = "and the bucket knows metadata up to offset"
+DENIED = "is committed here: who leads knows another past"
+
+
+def keep(node: LiveBroker, kept: Path) -> None:
+    """Its log directory as it is; the node is stopped and started for that."""
+    assert node.stop() == 0
+    shutil.copytree(node.folder / "data", kept)
+    node.start()
+
+
+def put_back(node: LiveBroker, kept: Path) -> None:
+    shutil.rmtree(node.folder / "data")
+    shutil.copytree(kept, node.folder / "data")
+
+
+def make(cluster: LiveCluster, name: str) -> None:
+    with Client(cluster.addresses[0]) as client:
+        client.create(name)
+
+
+def is_in_bucket(cluster: LiveCluster, topic: str) -> bool:
+    """Whether metadata that names it is."""
+    pieces = cluster.quorum.bucket.glob("*/metadata/log/*")
+    return any(topic.encode() in one.read_bytes() for one in pieces)
+
+
+def holds(node: LiveBroker, topic: str) -> bool:
+    """Whether the metadata log of this controller names it."""
+    return any(topic.encode() in one.read_bytes() for one in (node.folder / "data").rglob("*.log"))
+
+
+def put_two_back(folder: Path, cluster: LiveCluster) -> int:
+    """No controller runs on return, and 2 and 3 lack a topic that is made; where the log of 1 ends."""
+    quorum = cluster.quorum
+    make(cluster, "early")
+    for node_id in (2, 3):
+        keep(quorum.nodes[node_id], folder / f"kept{node_id}")
+    quorum.leader()
+    make(cluster, "decided")
+    end = quorum.wait_equal(quorum.nodes)
+    until(lambda: is_in_bucket(cluster, "decided"), "no piece of metadata names it")
+    for node in quorum.nodes.values():
+        node.kill()
+    for node_id in (2, 3):
+        put_back(quorum.nodes[node_id], folder / f"kept{node_id}")
+    return end
+
+
+def test_two_of_three_voters_that_were_put_back_wait_for_the_third(tmp_path: Path) -> None:
+    """They are a majority, and start without the one that has all: it leads when it comes, and nothing that
+    was decided is gone."""
+    with LiveCluster(tmp_path, controllers=3, brokers=1, overrides=SETTINGS) as cluster:
+        quorum = cluster.quorum
+        end = put_two_back(tmp_path, cluster)
+        old = [quorum.nodes[2], quorum.nodes[3]]
+        for node in old:
+            node.begin()
+        until(lambda: all(logged(node, LACKS) for node in old), "not said")
+        time.sleep(3.0)  # in which they would have elected one of them
+        assert {int(node.metrics()["millrace_quorum_leader"]) for node in old} <= {-1, 1}
+        quorum.nodes[1].begin()
+        for node in quorum.nodes.values():
+            node.wait_ready()
+        assert quorum.leader() == 1
+        make(cluster, "later")
+        assert quorum.wait_equal(quorum.nodes) > end
+        with Client(cluster.addresses[0]) as client:
+            assert client.topic_ids().keys() >= {"early", "decided", "later"}
+
+
+def test_a_voter_gives_up_nothing_that_the_bucket_knows(tmp_path: Path) -> None:
+    """Where those that were put back did not reach the bucket they have elected one of them: who has more
+    takes nothing of theirs."""
+    with LiveCluster(tmp_path, controllers=3, brokers=1, overrides=SETTINGS) as cluster:
+        quorum = cluster.quorum
+        put_two_back(tmp_path, cluster)
+        away = f"0@s3://lake?region=us-east-1&endpoint=http://127.0.0.1:{free_port()}&pathStyle=true"
+        away += "&accessKey=test&secretKey=secret"
+        for node_id in (2, 3):
+            quorum.nodes[node_id].override({"s3.data.buckets": away})
+        quorum.start((2, 3))
+        quorum.leader()
+        quorum.nodes[1].begin()
+        until(lambda: logged(quorum.nodes[1], DENIED) or not holds(quorum.nodes[1], "decided"), "not said")
+        assert holds(quorum.nodes[1], "decided")
