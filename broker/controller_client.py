@@ -59,7 +59,7 @@ from millrace.protocol.messages.seal_streams import (
     StreamSeal,
 )
 from millrace.protocol.messages.trim_streams import StreamTrim, TrimStreamsRequest, TrimStreamsResponse
-from millrace.runtime.errors import Exhausted, Unavailable
+from millrace.runtime.errors import Exhausted, Unavailable, in_words
 from millrace.s3stream.errors import CompactionRefused, StreamFenced, StreamMissing, UploadExpired
 from millrace.s3stream.ids import (
     CompactionCommit,
@@ -441,7 +441,7 @@ class ControllerClient:
                     if code == ErrorCode.KAFKA_STORAGE_ERROR:
                         self._full[id(request)] = f"{name}: {reason}"
                 except (Unavailable, Exhausted) as error:
-                    reason = repr(error)
+                    reason = in_words(error)
                 log.warning("%s: %s; again in %.2f s", name, reason, delay_s)
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETRY_MAX_S)

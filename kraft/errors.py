@@ -37,7 +37,15 @@ class NotLeader(Unavailable):
 
 
 class ProposalDropped(Unavailable):
-    pass
+    """What was decided was not committed while this node led: whether it will be is unknown."""
+
+    def __init__(self, leader_id: int = -1) -> None:
+        super().__init__(leader_id)
+        self.leader_id = leader_id
+
+    def __str__(self) -> str:
+        who = "nobody leads it now" if self.leader_id < 0 else f"node {self.leader_id} does"
+        return f"this node leads the quorum no more, before a command was committed: {who}"
 
 
 class CommandLost(Unavailable):

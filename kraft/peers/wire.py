@@ -352,7 +352,11 @@ def check_committed(message: Fetch, end: int) -> None:
     """Raises WireError where a log that ends at `end` cannot hold what is committed here."""
     if end < message.high_watermark:
         committed = f"{message.high_watermark} is committed here"
-        raise WireError(f"a log that ends at {end}, and {committed}: who leads knows another past")
+        raise WireError(
+            f"a log that ends at {end}, and {committed}: who leads knows another past, and nothing of it is "
+            "taken. It is of another quorum, or its log directory (log.dirs) was put back to an older state: "
+            "stop such controllers, and start them with the newest directory that they had, or an empty one"
+        )
 
 
 def entries_of(records: Buffer, message: Fetch, epoch_max: int) -> list[Entry]:

@@ -40,9 +40,9 @@ def client_of(cluster: Cluster, *script: Any) -> tuple[ControllerClient, Scripte
     return client, channel
 
 
-def test_the_client_asks_until_it_is_answered() -> None:
-    """Not the leader, a full log, and refusals that pass by themselves are waited out; the answer then is the
-    caller's."""
+def test_the_client_asks_until_it_is_answered(caplog: pytest.LogCaptureFixture) -> None:
+    """Not the leader, a full log, and refusals that pass by themselves are waited out, each with its own
+    sentence; the answer then is the caller's."""
 
     async def scenario() -> None:
         cluster = await Cluster().start(0)
@@ -55,6 +55,7 @@ def test_the_client_asks_until_it_is_answered() -> None:
         await cluster.stop()
 
     run(scenario)
+    assert "this node does not lead the quorum: nobody leads it now; again in" in caplog.text
 
 
 def test_what_refusals_become() -> None:

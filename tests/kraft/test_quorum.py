@@ -186,7 +186,7 @@ def test_a_node_that_closes_tells_whoever_waits() -> None:
         lost = asyncio.ensure_future(create_topic(leader, "lost"))
         await asyncio.sleep(0.02)
         await quorum.stop(leader.meta.node_id)
-        with pytest.raises(ProposalDropped):
+        with pytest.raises(ProposalDropped, match="leads the quorum no more, before a command was committed"):
             await asyncio.wait_for(lost, 1)
         await quorum.stop()
 

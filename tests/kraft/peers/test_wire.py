@@ -187,8 +187,8 @@ def test_a_damaged_batch_is_refused() -> None:
     ],
 )
 def test_what_is_committed_is_not_taken_back(reply: FetchReply) -> None:
-    """All below 6 is, and every leader has it."""
-    with pytest.raises(WireError):
+    """All below 6 is, and every leader has it; the sentence says what can be done about one that has not."""
+    with pytest.raises(WireError, match=r"is committed here.*start them with the newest directory"):
         answered(FETCH, reply)
 
 
