@@ -43,7 +43,7 @@ from millrace.broker.identity.claim_format import OwnerClaim
 from millrace.broker.identity.claims import NO_CLAIMS, Claimant, check_claims, claimant_of
 from millrace.broker.identity.first_room import check_first_room
 from millrace.broker.identity.first_start import FirstStart
-from millrace.broker.identity.known_time import KnownTime, newest_in, show_clock
+from millrace.broker.identity.known_time import KnownTime, newest_of, show_clock
 from millrace.broker.identity.metadata_check import (
     check_claim_basis,
     check_metadata,
@@ -347,7 +347,7 @@ class Broker:
             settings.clock_gap_max_ms,
             stores.last_date,
         )
-        await known.open(lambda: max(node.newest_ms, newest_in(node.publisher.image)))
+        await known.open(lambda: newest_of(node))
         show_clock(self._registry, known)
         return known
 

@@ -40,6 +40,7 @@ from millrace.kraft.raft.messages import NOBODY, FetchReply, Message
 from millrace.kraft.raft.ready import LeaderChange
 from millrace.kraft.raft.roles import Leader
 from millrace.kraft.raft.voters import VotersChange
+from millrace.protocol.batches import BatchHeader
 from millrace.runtime.clock import Clock
 from millrace.runtime.disk import Disk, DiskFull
 from millrace.runtime.errors import Unavailable, in_words
@@ -131,6 +132,7 @@ class Driver:
         self.leading_epoch = -1  # the epoch that the machine was told of
         self.news = QuorumNews(applier.end)
         self.opening = NO_OPENING  # of the last epoch in the log that another opened
+        self.newest_ms = 0  # the latest time of what others wrote into the log since it was opened
         self._is_closing = False
         self._gives_way_from_s = 0.0
         self._denied_by = NOBODY  # the leader that answered last, where it has another past
@@ -241,6 +243,8 @@ class Driver:
     def _check(self, entries: Sequence[Entry]) -> None:
         """Before anything of them is written. Raises VotersDiffer."""
         for entry in entries:
+            if isinstance(entry.payload, bytes):
+                self.newest_ms = max(self.newest_ms, BatchHeader(entry.payload).max_timestamp)
             if entry.is_control and isinstance(entry.payload, bytes):
                 voters = leading_voters(memoryview(entry.payload))
                 self.opening = self.opening if voters is None else (entry.epoch, voters)

@@ -103,9 +103,7 @@ class ControllerNode:
         self.cluster_id = meta.cluster_id
         self.meta = meta
         self.publisher = MetadataPublisher(recovery.image())
-        self.newest_ms = (
-            recovery.newest_ms
-        )  # the latest time in the log as it was found, by the clocks of then
+        self._found_ms = recovery.newest_ms
         self.disk = disk
         self.settings = settings
         self._clock = clock
@@ -250,6 +248,12 @@ class ControllerNode:
             self._begin_snapshot()
         assert self._snapshot_task is not None
         await asyncio.wait([self._snapshot_task])
+
+    @property
+    def newest_ms(self) -> int:
+        """The latest time in the log as it was found, by the clocks of then, and in what others wrote since,
+        by theirs. 0: there is none."""
+        return max(self._found_ms, self.driver.newest_ms)
 
     @property
     def log(self) -> LogStore:

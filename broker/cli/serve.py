@@ -230,11 +230,17 @@ def _within(server: ServerSettings, files_max: int) -> ServerSettings:
 
 async def serve(settings: BrokerSettings) -> int:
     """Builds the broker, or the controller that is none, and runs it to its end."""
+    kind = kind_of(settings)
+    with process.loading():
+        from millrace.runtime.bundle import real_runtime
+    return await run_broker(kind(settings, real_runtime()), settings)
+
+
+def kind_of(settings: BrokerSettings) -> Callable[[BrokerSettings, Runtime], ServedBroker]:
+    """What is to be made, by its roles; its code is loaded on return."""
     # Here, so that mistakes in the settings are told before the larger part is loaded.
     kind: Callable[[BrokerSettings, Runtime], ServedBroker]
     with process.loading():
-        from millrace.runtime.bundle import real_runtime
-
         if settings.is_alone:
             from millrace.broker.quorum.alone import AloneBroker as kind
         elif not settings.is_broker:
@@ -243,7 +249,7 @@ async def serve(settings: BrokerSettings) -> int:
             from millrace.broker.quorum.follower import FollowingBroker as kind
         else:
             from millrace.broker.quorum.voting import VotingBroker as kind
-    return await run_broker(kind(settings, real_runtime()), settings)
+    return kind
 
 
 async def serve_test(settings: BrokerSettings, data_dir: str) -> int:

@@ -5,7 +5,7 @@
     <log.dirs>/confirmed-time      an operator's word (`millrace clock --confirm`), taken once and removed
     metadata                       its newest batch, and when the newest object's data was, where newest-time
                                    is missing: a first start of this version, a log directory that was built
-                                   anew
+                                   anew; of a new member of a cluster what it fetches as it starts
     the store's Date               of the newest answer; a HEAD fetches one while the clock is doubted
 
 A `KnownTime` is the node's Clock: what it writes is stamped by it. `judged` is the Clock by which it deletes:
@@ -33,6 +33,7 @@ from millrace.runtime.objectstore import StoreDate
 
 if TYPE_CHECKING:
     from millrace.kraft.image.image import MetadataImage
+    from millrace.kraft.node import ControllerNode
     from millrace.runtime.metrics import Registry
 
 log = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ class KnownTime:
         self._floor_ms = 0  # a wall clock below it is looked at more closely
         self._said_ms: int | None = None  # when it was last said that the clock is doubted, monotonic
         self._was_behind = False
+        self._is_first = False  # neither kept nor metadata: the wall clock was believed
         self.ahead_ms = 0
         self.behind_ms = 0
         self.judged = Judged(self)
@@ -96,8 +98,15 @@ class KnownTime:
         newest_ms = await self._read(NEWEST)
         if newest_ms is None:
             newest_ms = metadata_ms() or None
+        self._is_first = newest_ms is None
         self._watch = WallWatch(newest_ms, self._tick_ms(), self._gap_max_ms)
         await self.look(self._gap_max_ms)
+
+    async def learn(self, metadata_ms: int) -> None:
+        """Of a start that found no time: what metadata tells that was fetched since `open`."""
+        if self._is_first:
+            self._watch.learn(metadata_ms, self._clock.wall_ms(), self._tick_ms())
+            await self.look()
 
     async def run(self, ask_store: AskStore) -> None:
         """Until cancelled. `ask_store`: any small request, made of a store that told the time before, while
@@ -246,6 +255,11 @@ def newest_in(image: MetadataImage) -> int:
     """When the newest committed object's data was; 0 where there is none."""
     stored = image.objects.by_id.values()
     return max((one.time_ms for one in stored if one.state is ObjectState.COMMITTED), default=0)
+
+
+def newest_of(node: ControllerNode) -> int:
+    """The newest time that its metadata tells; 0 where there is none."""
+    return max(node.newest_ms, newest_in(node.publisher.image))
 
 
 def show_clock(registry: Registry, known: KnownTime) -> None:

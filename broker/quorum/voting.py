@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from millrace.broker.identity.known_time import KnownTime
+from millrace.broker.identity.known_time import KnownTime, newest_of
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.meters.quorum import show_duties, show_quorum
 from millrace.broker.network.memory import RequestBudget
@@ -70,6 +70,8 @@ class VotingBroker(FollowingBroker):
         self._endings.add("wait for brokers that end", lambda: until_others_end(node))
 
     async def _open_clock(self, node: ControllerNode, stores: NodeStores) -> KnownTime:
+        """Again: what others wrote is here by now."""
+        await self._opened_clock.learn(newest_of(node))
         return self._opened_clock
 
     def _follow_levels(self, node: ControllerNode, cache: MetadataCache) -> LogLevels:

@@ -18,6 +18,7 @@ from millrace.protocol.messages.offset_commit import (
 from millrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from tests.live import LiveBroker
 from tests.live.client import EARLIEST, Client
+from tests.live.cluster import LiveCluster
 from tests.live.s3_server import S3Server
 from tests.live.shifted import ShiftedBroker
 from tests.patience import until
@@ -174,3 +175,35 @@ def test_what_is_written_while_the_clock_is_behind_is_not_old_when_it_is_right(t
             assert client.read("kept") == [b"0", b"1", b"2", b"3"]
             assert committed(client) == 2
     print(f"a start in 1970: records stamped {stamped_ms - before_ms} ms from the true time, all kept")
+
+
+def test_a_new_broker_of_a_cluster_whose_clock_is_behind_stamps_nothing_old(tmp_path: Path) -> None:
+    """The metadata that it fetches tells the time: what it stamps is not found too old by the next leader of
+    the partition, whose clock is right."""
+    with LiveCluster(tmp_path, controllers=1, brokers=1, overrides=SETTINGS) as cluster:
+        right = cluster.brokers[101]
+        late = ShiftedBroker(tmp_path / "broker102", cluster.settings_of(102), wal="64MiB")
+        late.folder.mkdir()
+        late.shift(-8 * DAY_MS)
+        cluster.brokers[102] = late
+        before_ms = int(time.time() * 1000)
+        late.start()
+        with Client(right.address) as client, Client(late.address) as at_late:
+            client.create("stamped", message_timestamp_type="LogAppendTime", segment_ms=1)
+            told: list[int] = []
+
+            def is_stamped() -> bool:
+                answer = at_late.send("stamped", [b"x"])
+                told.append(answer.log_append_time_ms)
+                return not answer.error_code
+
+            client.move("stamped", [0], 102)
+            until(is_stamped, "it does not lead")
+            client.move("stamped", [0], 101)
+            until(lambda: not client.send("stamped", [b"y"]).error_code, "it does not lead")
+            rounds()
+            assert client.offset("stamped", EARLIEST) == 0
+            assert client.read("stamped") == [b"x", b"y"]
+        assert before_ms - 3_600_000 < told[-1] < before_ms + 3_600_000
+        assert late.metrics()["millrace_clock_behind_seconds"] > 7.9 * 86_400
+    print(f"a new broker eight days behind stamped {told[-1] - before_ms} ms from the true time")

@@ -16,9 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from millrace.broker.app import Broker
 from millrace.broker.cli import clock
-from millrace.broker.cli.serve import parse_options, read_settings, run_broker
+from millrace.broker.cli.serve import kind_of, parse_options, read_settings, run_broker
 from millrace.runtime.bundle import real_runtime
 from millrace.runtime.clock import SystemClock
 from tests.live import LiveBroker
@@ -71,7 +70,7 @@ async def serve(words: list[str]) -> int:
     if words[1] == "clock":
         confirming = argparse.Namespace(confirm=True, anyway="--anyway" in words, json=False)
         return await clock.look(runtime, settings, confirming)
-    return await run_broker(Broker(settings, runtime), settings)
+    return await run_broker(kind_of(settings)(settings, runtime), settings)
 
 
 if __name__ == "__main__":

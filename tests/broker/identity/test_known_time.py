@@ -100,6 +100,27 @@ def test_the_newest_time_is_kept_and_a_start_eight_days_ahead_is_doubted(
     run(scenario())
 
 
+def test_what_a_new_member_fetches_tells_the_time() -> None:
+    """Of a start that found none; one that kept a time, or found it in its metadata, goes on by that. A time
+    before the clock's says nothing."""
+
+    async def scenario() -> None:
+        machine = Machine()
+        machine.clock.now_ms -= 8 * DAY_MS
+        known = await machine.start()
+        await known.learn(T - 9 * DAY_MS)
+        assert known.wall_ms() == await machine.kept() == T - 8 * DAY_MS
+        await known.learn(T)
+        assert known.wall_ms() == await machine.kept() == T
+        assert known.behind_ms == 8 * DAY_MS
+        assert known.judged.wall_ms() == T - 8 * DAY_MS
+        again = await machine.start()
+        await again.learn(T + 30 * DAY_MS)
+        assert again.wall_ms() == T
+
+    run(scenario())
+
+
 def test_a_first_start_of_this_version_goes_by_the_metadata_log() -> None:
     """What is kept is its newest time, not the doubted one that this start adds to it; then what is kept
     counts."""
