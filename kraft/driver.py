@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from millrace.kraft.commit_watch import CommitWatch
 from millrace.kraft.config import ControllerSettings
 from millrace.kraft.errors import LogCorrupt, LogFull, OffsetWithinBatch, ProposalDropped, SnapshotCorrupt
 from millrace.kraft.image.applier import Applier, StoredBatch
@@ -50,6 +51,7 @@ log = logging.getLogger(__name__)
 APPLY_BYTES: Final = 1 << 20  # of the log that are read and published as one change
 FETCH_BYTES: Final = 1 << 20  # of the log in one answer to a follower
 GIVE_WAY_EVERY_S: Final = 600.0  # at most
+NO_ROOM_EVERY_S: Final = 60.0  # is said
 GIVE_WAY_ELECTIONS: Final = 4  # election time-outs in which others may stand before it
 
 
@@ -135,6 +137,8 @@ class Driver:
         self.newest_ms = 0  # the latest time of what others wrote into the log since it was opened
         self._is_closing = False
         self._gives_way_from_s = 0.0
+        self._commits = CommitWatch()
+        self._no_room_from_s = 0.0  # when it may be said again
         self._denied_by = NOBODY  # the leader that answered last, where it has another past
         self.on_group: Callable[[], None] | None = None  # between groups, with all that was given durable
         # of what is durable; ControllerNode.commit_after says more
@@ -188,6 +192,7 @@ class Driver:
     def tick(self) -> None:
         if self.raft.tick() or not self.reserve.is_held:
             self._wake.set()
+        self._commits.look(self.raft)
 
     async def close(self) -> None:
         """Writes what was proposed, then stops. Idempotent."""
@@ -357,7 +362,7 @@ class Driver:
         except DiskFull as error:
             if self.raft.is_alone and self.raft.is_opening_epoch:
                 raise
-            log.error("no room for %d bytes of metadata: %s", sum(map(len, batches)), in_words(error))
+            self._say_no_room(sum(map(len, batches)), error)
             self.raft.drop_unstable()
             self._machine_or_fail().on_dropped(self.raft.log.end, LogFull(self.reserve.path))
             return False
@@ -365,6 +370,13 @@ class Driver:
             await self.before_commit()
         self.raft.on_persisted(group)
         return True
+
+    def _say_no_room(self, size_bytes: int, error: DiskFull) -> None:
+        """A follower asks for them again each second."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._no_room_from_s:
+            self._no_room_from_s = now_s + NO_ROOM_EVERY_S
+            log.error("no room for %d bytes of metadata: %s", size_bytes, in_words(error))
 
     async def _encode(self, group: Sequence[Entry]) -> list[bytes]:
         """Its batches: a leader's as they came, else one."""

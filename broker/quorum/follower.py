@@ -52,6 +52,13 @@ UPLOAD_FIRST_S: Final = 5.0  # of a broker that ends
 NOBODY_LEADS: Final = "no controller says that it leads"
 
 
+def why_silent(leader: int) -> str:
+    """Of controllers that are reached and do not answer a question."""
+    if leader < 0:
+        return NOBODY_LEADS
+    return f"controller {leader} leads, and decides nothing: its log says why where that lasts"
+
+
 class FollowingBroker(Broker):
     _empty_reason = ""  # of a voter: why none may lead (member.py)
     _transport: QuorumTransport  # once it is a member
@@ -71,7 +78,9 @@ class FollowingBroker(Broker):
         self.controller, self._transport = node, transport
         self._endings.add("quorum transport", transport.close)
         await self._join(node, transport, stores)
-        self._watch.blocked_reason = lambda: self._empty_reason or transport.failure or NOBODY_LEADS
+        self._watch.blocked_reason = lambda: (
+            self._empty_reason or transport.failure or why_silent(node.driver.news.leader)
+        )
         await catch_up(node)
         self._watch.blocked_reason = lambda: self._wal_store.reason
         await self._until_recovered(node)

@@ -247,6 +247,41 @@ def test_a_follower_whose_disk_is_full_asks_for_a_snapshot_again() -> None:
     run(main())
 
 
+def test_a_leader_says_that_nothing_is_committed(caplog: pytest.LogCaptureFixture) -> None:
+    """The disks of both followers are full: they ask, and take nothing, which each of them says once. Once
+    there is room the leader goes on as such, and what waited is answered."""
+
+    async def main() -> None:
+        quorum = Quorum((1, 2, 3))
+        await quorum.start(reserve_bytes=100)
+        leader = await quorum.leader()
+        await Broker.register(leader)
+        await quorum.agree()
+        full = [quorum.disks[node_id] for node_id, node in quorum.nodes.items() if node is not leader]
+        for disk in full:
+            disk.capacity_bytes = disk.used_bytes() + 300
+        waiting = asyncio.ensure_future(create_topic(leader, "waits", 200))
+        said = f"controller {leader.meta.node_id} leads, and nothing that it decides is committed: controller"
+        async with asyncio.timeout(PATIENCE_S):
+            while said not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert not waiting.done()
+        assert all(disk.hits["full"] > 3 for disk in full)
+        assert caplog.text.count("no room for") == len(full)
+        for disk in full:
+            disk.capacity_bytes = 1 << 30
+        await asyncio.wait_for(waiting, PATIENCE_S)
+        assert led(quorum) is leader
+        assert len(list((await quorum.agree()).topics)) == 1
+        async with asyncio.timeout(PATIENCE_S):
+            while "decides is committed again" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert caplog.text.count(said) == 1
+        await quorum.stop()
+
+    run(main())
+
+
 def test_a_leader_that_loses_its_first_records_becomes_active_later() -> None:
     """What a new cluster begins with is given up with the leadership, and proposed again with the next:
     whoever waits for a leader here goes on waiting meanwhile."""
