@@ -24,7 +24,8 @@ class Progress:
     directory_id: bytes = NO_DIRECTORY  # that it fetched with last
 
     def on_fetch(self, message: Fetch, now: int, leader_end: int) -> None:
-        self.end = max(self.end, message.offset)
+        # Less than before where its log was put back to an older state, or where this comes late.
+        self.end = message.offset
         self.fetched_at = now
         self.knows_leader = True
         self.directory_id = message.directory_id

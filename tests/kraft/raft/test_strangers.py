@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.kraft.raft.messages import EndEpoch, FetchReply
+from millrace.kraft.raft.messages import EndEpoch, Fetch, FetchReply
 from millrace.kraft.raft.roles import Follower, Leader
 from tests.kraft.raft.cluster import Cluster
 
@@ -26,7 +26,7 @@ def run(cluster: Cluster, ticks: int) -> None:
         cluster.deliver()
 
 
-def step(cluster: Cluster, message: EndEpoch | FetchReply) -> None:
+def step(cluster: Cluster, message: EndEpoch | Fetch | FetchReply) -> None:
     node = cluster.nodes[message.target]
     node.core.step(message)
     cluster.settle(node)
@@ -73,3 +73,24 @@ def test_nothing_that_is_committed_is_cut_for_a_leader_of_another_past() -> None
     assert (core.log.end, core.high_watermark) == (end, end)
     run(cluster, 10)
     assert is_following(cluster, 2, 1)
+
+
+def test_a_voter_that_has_forgotten_what_it_had_is_not_counted_for_it() -> None:
+    """Its log directory was put back while the leader led: what it asks for is what it has."""
+    cluster = Cluster((1, 2, 3, 4, 5))
+    run(cluster, 60)
+    leader = next(node for node in cluster.nodes.values() if node.core.is_leader)
+    core, place = leader.core, leader.core.log.place
+    one, another = [voter for voter in core.voters if voter != leader.node_id][:2]
+
+    def fetch(voter: int, end: int) -> None:
+        step(cluster, Fetch(voter, leader.node_id, core.epoch, end, core.epoch, place[0]))
+
+    core.propose("a", 1)
+    cluster.settle(leader)
+    fetch(one, place[0] + 1)
+    fetch(one, place[0])
+    fetch(another, place[0] + 1)
+    assert core.high_watermark == place[0]
+    fetch(one, place[0] + 1)
+    assert core.high_watermark == place[0] + 1
