@@ -83,7 +83,8 @@ class Plan:
     """`is_combined`: each broker is a controller too; `controllers` says nothing then. `is_balanced`: the
     balancer looks all the time. `level`: of millrace.version; below OWED_RANGES_LEVEL streams that move are
     uploaded first. `only_trouble`: kinds of trouble that stand in the place of the others. `is_calm`: clients
-    pause between requests, so that a run takes half the CPU, and logs lie idle now and then. `clocks`: of
+    pause between requests, and brokers between uploads, so that a run takes a third of the CPU, and logs lie
+    idle now and then, or hold more. `clocks`: of
     machines: right, up to two days apart, or, besides, set while they run. `loses_disks`: log directories."""
 
     seed: int
@@ -148,6 +149,7 @@ EAGER = {  # partitions are balanced all the time
     "autobalancer_controller_network_in_usage_distribution_detect_threshold": "500",
     "autobalancer_controller_network_out_usage_distribution_detect_threshold": "500",
 }
+LEISURELY = {"s3_wal_upload_interval_ms": "1000"}
 
 
 class Run:
@@ -204,8 +206,8 @@ class Run:
         ]  # fmt: skip
 
     def _machine(self, node_id: int, host: str, **keys: str) -> Machine:
-        eager = EAGER if self.plan.is_balanced else {}
-        settings = node_settings(node_id, host, **eager, **keys)
+        drawn = (EAGER if self.plan.is_balanced else {}) | (LEISURELY if self.plan.is_calm else {})
+        settings = node_settings(node_id, host, **drawn, **keys)
         compaction = replace(settings.compaction, size_floor_bytes=SIZE_FLOOR_BYTES)
         settings = replace(settings, compaction=compaction)
         machine = Machine(self.world, settings, host, self._shared)
