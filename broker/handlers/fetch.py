@@ -26,7 +26,7 @@ from itertools import islice
 from typing import Any, TypeVar, cast
 
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.broker.partitions.directory import OPENING_LATE_S, PartitionDirectory
 from millrace.broker.partitions.partition import NO_EPOCH, Partition
 from millrace.broker.partitions.visibility import isolation_of
 from millrace.broker.purgatory import CompletionQueue, Subscriber
@@ -73,8 +73,6 @@ VERSION_BY_STATE = 15
 VERSION_WITH_HINTS = 16
 REMOTE_READS_IN_FLIGHT = 64
 COUNTED_BYTES_MAX = 1 << 62
-OPENING_TIMEOUT_MS = 5000
-OPENING_TIMEOUT_MS_MAX = 30_000  # for who would wait longer: the request is held meanwhile
 _Topics = dict[str | bytes, FetchableTopicResponse]  # of a response, by what names them
 TAKES_TIME = (OPEN, READ_REMOTE, READ, READ_OR_REFUSE)
 HINTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
@@ -334,10 +332,7 @@ class Fetch:
     async def _await(self, operation: _Operation, effect: FetchEffect) -> FetchEffect:
         machine, read_pass, loop = operation.machine, operation.read_pass, asyncio.get_running_loop()
         if effect is OPEN:
-            left_ms = max(
-                OPENING_TIMEOUT_MS, min(OPENING_TIMEOUT_MS_MAX, 1000 * (machine.deadline_s - loop.time()))
-            )
-            is_late = await _opened(read_pass.openings, loop.time() + left_ms / 1000)
+            is_late = await _opened(read_pass.openings)
             return machine.on_opened(loop.time(), is_late=is_late)
         if effect is READ_REMOTE:
             await read_pass.read_remote(self._remote_reads)
@@ -580,14 +575,16 @@ class Fetch:
                 response.node_endpoints.append(NodeEndpoint(node.node_id, node.host, node.port, node.rack))
 
 
-async def _opened(openings: Iterable[asyncio.Future[Partition]], deadline: float) -> bool:
-    """Waits for all, one after the other; whether some are late. Their errors are told by the next pass."""
-    for opening in openings:
+async def _opened(openings: Iterable[tuple[asyncio.Future[Partition], float]]) -> bool:
+    """Waits for all, for each until it is due; whether some are late. Their errors are told by the next
+    pass."""
+    loop = asyncio.get_running_loop()
+    late_s, is_late = loop.time() + OPENING_LATE_S, False
+    for opening, due_s in openings:
         if not opening.done():
-            await asyncio.wait((opening,), timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
-            if not opening.done():
-                return True
-    return False
+            await asyncio.wait((opening,), timeout=max(0.0, max(due_s, late_s) - loop.time()))
+            is_late = is_late or not opening.done()
+    return is_late
 
 
 def _is_wide(request: FetchRequest) -> bool:

@@ -15,7 +15,9 @@ of the loop is served in pieces (wide_produce.py), and its connection begins not
 
 acks=1 is as durable as acks=-1. acks=0 is not answered, and closes the connection when anything was refused,
 so that the client asks for metadata. An append has no timeout: the WAL confirms it or the process ends;
-`timeout_ms` bounds the waiting before it.
+`timeout_ms` bounds the waiting before it, and that for partitions to open is bounded by `opening_due_s`
+(partitions/directory.py): one that does not open for long keeps nobody's batches for others from their
+answers.
 
 Transactions are not served yet: a request that has a transactional id, or batch, is refused whole.
 """
@@ -142,7 +144,7 @@ class _Work:
         self.request = request
         self.response = ProduceResponse()
         self.parts: list[_Part] = []
-        self.openings: dict[asyncio.Future[Partition], None] = {}
+        self.openings: dict[asyncio.Future[Partition], float] = {}  # until when it waits for each
         self.missing_count = 0
         self.needed_bytes = 0
         self.is_transactional = False
@@ -350,7 +352,11 @@ class Produce:
         if isinstance(found, Partition):
             part.partition = found
         else:
-            part.work.openings[found] = None
+            due_s = self._directory.opening_due_s(part.led.topic_id, part.index)
+            if due_s <= asyncio.get_running_loop().time():
+                self._refuse_part(part, ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
+                return False
+            part.work.openings[found] = due_s
         return True
 
     # -- appending
@@ -442,8 +448,8 @@ class Produce:
         for part in work.parts:
             part.records, part.looked = memoryview(bytes(part.records)), None
         work.future = loop.create_future()
-        timeout_ms = max(work.request.timeout_ms, TIMEOUT_MS_MIN)
-        work.timer = loop.call_later(timeout_ms / 1000, self._expire, work)
+        due_s = loop.time() + max(work.request.timeout_ms, TIMEOUT_MS_MIN) / 1000
+        work.timer = loop.call_at(min((due_s, *work.openings.values())), self._on_time, work, due_s)
         work.is_long = work.waits_for_more()
         self._long_count += work.is_long
         keys = self._keys_of(work)
@@ -588,6 +594,16 @@ class Produce:
             return False
         part.partition = found
         return True
+
+    def _on_time(self, work: _Work, due_s: float) -> None:
+        """It is due, or a partition that opens is: what stands behind it on the connection does not wait
+        until the client gives all of it up."""
+        if asyncio.get_running_loop().time() >= due_s:
+            self._expire(work)
+        elif all(opening.done() for opening in work.openings):
+            work.timer = asyncio.get_running_loop().call_at(due_s, self._expire, work)
+        else:
+            self._give_up(work, work.parts, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _expire(self, work: _Work) -> None:
         """Nothing was appended: the client may send it again. It leaves the queue when it is first."""

@@ -54,7 +54,9 @@ SAVES_IN_FLIGHT = 64
 CLOSES_IN_FLIGHT, CLOSES_PER_CHUNK = 2_000, 50
 DROPS_PER_CHUNK = 50
 RETRY_MS = 1000
-OPENING_TIMEOUT_S = 30.0
+# Whoever asks waits so long for an opening, from its beginning on; who comes later, and would ask again at
+# once, this long. What else was asked for in the same request or behind it waits as long.
+OPENING_S, OPENING_LATE_S = 5.0, 0.5
 SAVE_MS = 10_000
 COOLED_AT_ONCE = 64
 COOL_AGAIN_S = 1.0
@@ -97,10 +99,11 @@ class LedTopic:
 class _Opening:
     """Of a partition. Its turn is that of the first among those who asked for it (`ASKERS_MAX` of them)."""
 
-    __slots__ = ("_askers", "_permit", "_permits", "future")
+    __slots__ = ("_askers", "_permit", "_permits", "due_s", "future")
 
     def __init__(self, permits: Semaphore) -> None:
         loop = asyncio.get_running_loop()
+        self.due_s = loop.time() + OPENING_S
         self.future: asyncio.Future[Partition] = loop.create_future()
         # nobody may be waiting any more when it fails
         self.future.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -212,16 +215,25 @@ class PartitionDirectory:
         return opening.future
 
     async def led(self, name: str, index: int, asker: Owner = NOBODY) -> Partition:
-        """The partition, opened if it has to be; for APIs that may wait. Raises KafkaError, and TimeoutError
-        after a while."""
+        """The partition, opened if it has to be; for APIs that may wait. Raises KafkaError, also where it is
+        late."""
         topic = self.topic_named(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         found = self.get(topic.topic_id, index, asker)
         if isinstance(found, Partition):
             return found
-        async with asyncio.timeout(OPENING_TIMEOUT_S):
-            return await asyncio.shield(found)
+        left_s = self.opening_due_s(topic.topic_id, index) - asyncio.get_running_loop().time()
+        await asyncio.wait([found], timeout=max(left_s, OPENING_LATE_S))
+        if not found.done():
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name}-{index} is not open yet")
+        return found.result()
+
+    def opening_due_s(self, topic_id: bytes, index: int) -> float:
+        """Until when, by the loop's clock, those who asked for a partition that opens wait for it: it may
+        take as long as the store or another broker is away."""
+        opening = self._opening.get((topic_id, index))
+        return asyncio.get_running_loop().time() if opening is None else opening.due_s
 
     def opened(self) -> list[Partition]:
         """Every open partition, by topics in the order of their first use."""

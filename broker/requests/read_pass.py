@@ -61,8 +61,8 @@ ANSWERABLE = frozenset(
 class ReadPass:
     """`max_bytes`: of one answer, as of the next pass. `is_urgent`, `left_bytes` (neither taken nor set
     aside), `total_bytes` (taken), `counted_bytes` (towards the request's minimum), `remote` (reads to come:
-    item, partition, end, share) and `openings` are of the current pass; `answers` of all, the last word on
-    each item."""
+    item, partition, end, share) and `openings` (each with the time until which it is waited for) are of the
+    current pass; `answers` of all, the last word on each item."""
 
     __slots__ = (
         "_connection",
@@ -105,7 +105,7 @@ class ReadPass:
         self.total_bytes = 0
         self.counted_bytes = 0
         self.remote: list[tuple[FetchItem, Partition, int, int]] = []
-        self.openings: list[asyncio.Future[Partition]] = []
+        self.openings: list[tuple[asyncio.Future[Partition], float]] = []
         # for want of room beside the shares of `remote`
         self._postponed: list[tuple[FetchItem, Partition, int]] = []
         self._is_oversize_allowed = True  # a batch above the limits may be taken: none was yet (KIP-74)
@@ -211,7 +211,7 @@ class ReadPass:
         found = self._directory.get(led.topic_id, item.partition, self._connection.owner)
         if isinstance(found, Partition):
             return found
-        self.openings.append(found)
+        self.openings.append((found, self._directory.opening_due_s(led.topic_id, item.partition)))
         return None
 
     def _state_of(self, item: FetchItem, partition: Partition) -> PartitionData:

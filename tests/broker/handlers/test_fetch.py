@@ -1262,26 +1262,6 @@ def test_an_error_that_has_passed_by_the_next_read_is_waited_behind() -> None:
     run(scenario())
 
 
-def test_a_partition_that_takes_too_long_to_open_does_not_hold_the_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """After a while its client is told to ask again; it opens in the background all the same."""
-    monkeypatch.setattr("millrace.broker.handlers.fetch.OPENING_TIMEOUT_MS", 20)
-
-    async def scenario() -> None:
-        fixture = await BrokerFixture().start()
-        await filled(fixture)
-        fixture.make_topic("slow")
-        fixture.opener.gate = asyncio.Event()
-        parts = parts_of(await fixture.fetch({("slow", 0): 0, ("a", 0): 0}, 12, max_wait_ms=5))
-        assert [part.error_code for part in parts.values()] == [ErrorCode.NOT_LEADER_OR_FOLLOWER, 0]
-        fixture.opener.gate.set()
-        parts = parts_of(await fixture.fetch({("slow", 0): 0}, 12, max_wait_ms=5))
-        assert parts["slow", 0].error_code == 0
-
-    run(scenario())
-
-
 def test_records_are_views_of_what_is_cached() -> None:
     """Nothing is copied or joined on the way out: the answer views the memory that is cached."""
 
