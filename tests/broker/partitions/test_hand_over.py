@@ -30,6 +30,7 @@ HOT_ONLY = {
     "test_it_goes_on_without_the_store": "the store gives nothing",
     "test_it_goes_while_producers_wait_for_room": "the store gives nothing",
     "test_a_broker_that_is_gone_is_waited_for_in_nobodys_place": "reads nothing",
+    "test_what_this_broker_owes_itself_is_waited_for_in_nobodys_place": "reads nothing",
     "test_it_comes_back_while_the_store_takes_nothing": "the store gives nothing",
     "test_streams_are_sealed_where_another_broker_leads": "looks at the catalog alone",
 }
@@ -214,5 +215,31 @@ def test_it_comes_back_while_the_store_takes_nothing() -> None:
         back.set()
         assert await fixture.engine.upload_all(60_000)
         assert len(await read(partition)) == 1
+
+    run(scenario())
+
+
+def test_what_this_broker_owes_itself_is_waited_for_in_nobodys_place() -> None:
+    """A partition has come back before what this broker's log owes of it is uploaded: the controller is not
+    asked to open it, which would refuse, again and again, in the place of others."""
+
+    async def scenario() -> None:
+        fixture = await BrokerFixture(level=OWED_RANGES_LEVEL).start()
+        count = OPENS_IN_FLIGHT
+        back, other = fixture.make_topic("back", count), fixture.make_topic("other")
+        for number in range(count):
+            fixture.publish(
+                StreamRecord(number, back, number, StreamRole.DATA, 0, OTHER, 0, 0, 0),
+                OwedRangeRecord(number, 0, 5, NODE, 0, bytes(16)),
+            )
+        opening = [fixture.directory.get(back, number) for number in range(count)]
+        await eventually(lambda: len(fixture.directory._streams_changed) == count)
+        async with asyncio.timeout(PATIENCE_S):
+            await fixture.partition("other")
+        assert fixture.opener.opened == [(other, 0, 0)]
+        fixture.publish(*(LoseOwedRangeRecord(number, NODE) for number in range(count)))
+        for one in opening:
+            assert isinstance(one, asyncio.Future)
+            await asyncio.shield(one)
 
     run(scenario())
