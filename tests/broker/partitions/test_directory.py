@@ -158,6 +158,32 @@ def test_the_metadata_may_change_while_a_partition_opens() -> None:
     run(scenario())
 
 
+def test_the_configuration_may_change_while_a_partition_is_read() -> None:
+    """As late as that: it opens with the newest all the same."""
+
+    async def scenario() -> None:
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("a")
+        await fixture.produce({("a", 0): batch(1)})
+        await fixture.crash()
+        fixture.engine.drop_caches()
+        is_read, go_on = asyncio.Event(), asyncio.Event()
+
+        async def wait() -> None:
+            is_read.set()
+            await go_on.wait()
+
+        fixture.world.store.fault = lambda operation, key: wait()
+        opening = asyncio.ensure_future(fixture.partition("a"))
+        async with asyncio.timeout(PATIENCE_S):
+            await is_read.wait()
+            fixture.set_config("a", "max.message.bytes", "777")
+            go_on.set()
+            assert (await opening).settings.rules.batch_bytes_max == 777
+
+    run(scenario())
+
+
 def test_what_goes_wrong_in_a_partition_that_is_deleted_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     """Its objects go while it opens: whoever waits is told that it is not there, and nothing is logged as an
     error."""
