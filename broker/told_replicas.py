@@ -4,7 +4,9 @@
                                                          offline
     who led it before is gone, and has it open still     no leader, for the next one cannot open it; who is
                                                          gone is a replica beside that one, offline
-    the log of a broker that is gone owes some of it     its leader, and who is gone as a replica beside that
+    the log of a broker that is gone owes its small      no leader, for the next one reads them to open it;
+      states, and it is not open                         replicas as above
+    such a log owes other parts of it                    its leader, and who is gone as a replica beside that
                                                          one, offline
     its leader has no listener of the client's name      no leader, for this client cannot reach it, and the
                                                          replica is offline
@@ -19,6 +21,7 @@ from typing import NamedTuple
 
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.topics import PartitionState
+from millrace.s3stream.ids import StreamRole
 
 
 class Told(NamedTuple):
@@ -48,6 +51,8 @@ class ToldReplicas:
                 for owed in self._streams.owed.of_stream(stream.stream_id):
                     if owed.node_id in self._gone:
                         holders[owed.node_id] = None
+                        if stream.role is StreamRole.META and not stream.is_open:
+                            leader = -1
         replicas = list(holders)
         offline = [one for one in replicas if one in self._fenced or one in self._unreachable]
         is_out_of_reach = leader in self._unreachable

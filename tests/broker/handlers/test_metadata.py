@@ -271,6 +271,34 @@ def test_who_is_gone_and_holds_some_of_a_partition_is_a_replica_that_is_offline(
     run(scenario())
 
 
+def test_what_cannot_open_for_want_of_small_states_has_no_leader() -> None:
+    """The log of a broker that is gone owes them: its next leader waits for that log. One that has it open
+    has read them."""
+
+    async def scenario() -> None:
+        fixture = await a_fixture()
+        handler = metadata(fixture)[0]
+
+        async def told() -> tuple[int, int, list[int]]:
+            (topic,) = (await fixture.ask(handler, 3, 12, MetadataRequest(topics=named("theirs")))).topics
+            part = topic.partitions[0]
+            return part.error_code, part.leader_id, part.replica_nodes
+
+        small = stream_of("theirs", 0, OTHER, is_open=False)._replace(role=StreamRole.META)
+        fixture.publish(
+            stream_record(small),
+            OwedRangeRecord(100, 4, 10, FENCED, 1, b"w" * 16),
+            FailoverRecord(FENCED, OTHER),
+        )
+        assert await told() == (ErrorCode.LEADER_NOT_AVAILABLE, -1, [OTHER, FENCED])
+        fixture.publish(stream_record(small._replace(is_open=True)))
+        assert await told() == (0, OTHER, [OTHER, FENCED])
+        fixture.publish(stream_record(small), EndFailoverRecord(FENCED))
+        assert await told() == (0, OTHER, [OTHER])
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("version", [0, 1, 5, 6, 7, NEWEST])
 def test_a_leader_without_the_clients_listener_leads_nothing_for_it(version: int) -> None:
     """It is not among the brokers that are told; from version 6 on the code says what is wrong, as in Kafka,
