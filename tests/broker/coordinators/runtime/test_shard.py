@@ -13,6 +13,8 @@ from millrace.broker.coordinators.runtime.shard import WAITING_PER_ITERATION
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.heartbeat import HeartbeatRequest
 from millrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from millrace.protocol.metadata_records import PartitionRecord, RemoveTopicRecord, TopicRecord
+from tests.broker.broker_fixture import NODE, OTHER, topic_id
 from tests.broker.coordinators.build import (
     GroupFixture,
     NarrowWal,
@@ -31,6 +33,8 @@ HOT_ONLY: dict[str, str] = {
     "test_a_commit_is_answered_when_it_is_durable": "reads nothing",
     "test_a_load_that_takes_long_is_not_waited_for": "reads nothing",
     "test_a_partition_that_does_not_open_is_tried_again_later": "reads nothing",
+    "test_what_failed_before_a_partition_moved_is_not_held_against_it": "reads nothing",
+    "test_a_topic_that_is_made_anew_knows_nothing_of_its_namesake": "reads nothing",
     "test_when_the_log_is_another_nodes_nobody_is_acknowledged": "reads nothing",
     "test_commits_wait_for_room": "reads nothing",
     "test_commits_are_taken_while_producers_wait_for_room": "reads nothing",
@@ -209,6 +213,39 @@ def test_a_partition_that_does_not_open_is_tried_again_later() -> None:
         await asyncio.sleep(1.1)
         assert await fixture.commit("g", {("t", 0): 8}) == {("t", 0): 0}
         assert fixture.failures == []
+
+    run(scenario())
+
+
+def test_what_failed_before_a_partition_moved_is_not_held_against_it() -> None:
+    """It comes back, and is opened for the first who asks, without a pause."""
+
+    async def scenario() -> None:
+        fixture = await GroupFixture().start()
+        fixture.opener.error = RuntimeError("no")
+        assert await fixture.commit("g", {("t", 0): 8}) == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        fixture.opener.error = None
+        fixture.move(OFFSETS_TOPIC, 0, OTHER)
+        fixture.move(OFFSETS_TOPIC, 0, NODE)
+        assert await fixture.commit("g", {("t", 0): 8}) == {("t", 0): 0}
+
+    run(scenario())
+
+
+def test_a_topic_that_is_made_anew_knows_nothing_of_its_namesake() -> None:
+    """Both in one step of the metadata, led here before and after."""
+
+    async def scenario() -> None:
+        fixture = await GroupFixture().start()
+        await fixture.commit("g", {("t", 0): 7})
+        made = b"made anew".ljust(16, b".")
+        fixture.publish(
+            RemoveTopicRecord(topic_id(OFFSETS_TOPIC)),
+            TopicRecord(OFFSETS_TOPIC, made),
+            PartitionRecord(0, made, [NODE], [NODE], leader=NODE, leader_epoch=0, partition_epoch=0),
+        )
+        assert await fixture.fetch_offsets("g", ("t", 0)) == {("t", 0): -1}
+        assert await fixture.commit("g", {("t", 0): 8}) == {("t", 0): 0}
 
     run(scenario())
 
