@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from millrace.broker.cluster.plan import NodePlan
+from millrace.runtime.errors import in_words
 
 READY: Final = b"millrace ready"
 LOG_END_BYTES: Final = 4_096
@@ -40,6 +41,7 @@ class LocalNode:
         self.state = State.ENDED
         self.was_ready = False  # since it was begun last
         self.code: int | None = None  # its exit code; below 0: the signal that ended it
+        self.failure = ""  # why no process could be begun
         self._process: Process | None = None
         self._watching: asyncio.Task[None] | None = None
         self._restarting: asyncio.Task[None] | None = None
@@ -47,6 +49,10 @@ class LocalNode:
     @property
     def is_restarting(self) -> bool:
         return self._restarting is not None
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.state is State.STOPPING
 
     @property
     def pid(self) -> int:
@@ -58,20 +64,30 @@ class LocalNode:
         return f"{self.plan.folder}/log"
 
     async def begin(self) -> None:
-        """Raises OSError where its folder cannot be made."""
+        """Where it cannot, `failure` says why."""
+        self._process, self.state, self.code, self.was_ready = None, State.STARTING, None, False
+        try:
+            self._process = await self._spawn()
+        except OSError as error:
+            self.state, self.failure = State.ENDED, in_words(error)
+            return
+        self._watching = asyncio.create_task(self._watch(self._process), name=f"node {self.plan.node_id}")
+        if self.is_stopping:  # since it was asked for
+            self.stop()
+
+    async def _spawn(self) -> Process:
+        """Raises OSError."""
         Path(self.plan.folder).mkdir(parents=True, exist_ok=True)
         words = [sys.executable, "-P", "-m", "millrace.broker", "serve", "--data-dir", self.plan.folder]
         for key, value in self.plan.settings.items():
             words += ["--override", f"{key}={value}"]
-        self.state, self.code, self.was_ready = State.STARTING, None, False
         log = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            self._process = await asyncio.create_subprocess_exec(
+            return await asyncio.create_subprocess_exec(
                 *words, stdin=DEVNULL, stdout=PIPE, stderr=log, start_new_session=True
             )
         finally:
             os.close(log)
-        self._watching = asyncio.create_task(self._watch(self._process), name=f"node {self.plan.node_id}")
 
     async def _watch(self, process: Process) -> None:
         assert process.stdout is not None
@@ -82,6 +98,8 @@ class LocalNode:
         self.state = State.ENDED
 
     async def wait_end(self) -> None:
+        if self._restarting is not None:
+            await asyncio.wait([self._restarting])
         if self._watching is not None:
             await self._watching
 
@@ -90,13 +108,15 @@ class LocalNode:
         self._restarting = asyncio.create_task(self._restart(wait_s), name=f"restart {self.plan.node_id}")
 
     async def _restart(self, wait_s: float) -> None:
-        await asyncio.sleep(wait_s)
-        self._restarting = None
-        await self.begin()
+        try:
+            await asyncio.sleep(wait_s)
+            await self.begin()
+        finally:
+            self._restarting = None
 
     def stop(self) -> None:
         """SIGTERM: it ends in order."""
-        if self._restarting is not None:
+        if self._restarting is not None and self.state is State.ENDED:
             self._restarting.cancel()
             self._restarting = None
         self._signal(signal.SIGTERM)
@@ -105,8 +125,10 @@ class LocalNode:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        if self._process is not None and self.state is not State.ENDED:
-            self.state = State.STOPPING
+        if self.state is State.ENDED:
+            return
+        self.state = State.STOPPING
+        if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 

@@ -212,7 +212,7 @@ def node_text(node: LocalNode) -> str:
     if node.state is not State.ENDED:
         return str(node.state.value)
     if node.code is None:
-        return "not started"
+        return f"not started: {node.failure}"
     again = f"; starts again in {RESTART_S:.0f} s" if node.is_restarting else ""
     if node.code < 0:
         return f"ended by signal {-node.code}{again}"
