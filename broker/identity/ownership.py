@@ -35,6 +35,7 @@ from millrace.broker.identity.claim_format import (
     series_name,
 )
 from millrace.kraft.image.image import MetadataImage
+from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.protocol.ids import uuid_text
 from millrace.runtime.clock import Clock
 from millrace.runtime.errors import Closed, Exhausted, Fenced, MillraceError, Unavailable
@@ -51,6 +52,14 @@ HALT_MS = 5_000
 NOTE_S = 1.0
 TOLD_MAX, NAMED_MAX = 1000, 20  # partitions in the log, and in the sentence
 ASKED_MAX = 4  # looks for one who waits, before it is told that the store does not answer
+NODE_TAKEN = (
+    "is another broker, which recovers this node's write-ahead log while the node is away (then nothing is "
+    "lost), or was started on a copy of this node's log directory, or took over by an operator's word"
+)
+LOG_TAKEN = (
+    "is the controller that leads now (then all is well), or leads another quorum over this bucket, of "
+    "voters that were told another list or restored, or was started on a copy of this node's log directory"
+)
 NOT_NOW = (Unavailable, Exhausted, StoreDenied, ObjectMissing)
 
 
@@ -67,13 +76,12 @@ class Replaced(Fenced):
 
     def __str__(self) -> str:
         who = "another process" if self.found is None else f"incarnation {uuid_text(self.found.incarnation)}"
-        what = "the metadata log" if self.own.series < 0 else f"node {self.own.series}"
+        what, why, remedy = f"node {self.own.series}", NODE_TAKEN, "let one process run with this node.id"
+        if self.own.series == METADATA_SERIES:
+            what, why, remedy = "the metadata log", LOG_TAKEN, "let one quorum use this bucket, and " + remedy
         return (
             f"{who} has taken {what} over from this one, incarnation {uuid_text(self.own.incarnation)}, by "
-            f"the claim {self.key}: it is another broker, which recovers this node's write-ahead log while "
-            "the node is away (then nothing is lost), or was started on a copy of this node's log directory, "
-            "or took over by an operator's word; nothing more is committed or deleted "
-            f"here{self.left}; let one process run with this node.id"
+            f"the claim {self.key}: it {why}; nothing more is committed or deleted here{self.left}; {remedy}"
         )
 
 

@@ -77,6 +77,7 @@ class LeaderDuties:
         self.balanced_count = 0  # partitions that the balancer moved, in all terms
         self._owner: Owner | None = None
         self._led_epoch = -1
+        self._over = ""  # why the last term is
         self._able_s = 0.0  # when it last reached the bucket, or began to lead in that epoch
         self._claimed: tuple[Claimant, OwnerClaim] | None = None  # of the term
 
@@ -115,7 +116,7 @@ class LeaderDuties:
         if self._owner is not None and self.backup is not None and not self.backup.blocked_reason:
             self._able_s = max(self._able_s, now_s - self._owner.age_s)
         if now_s - self._able_s > UNABLE_S:
-            why = "" if self.backup is None else self.backup.blocked_reason
+            why = self._over if self.backup is None else self.backup.blocked_reason
             self._node.driver.give_way(why or f"{self._settings.data} does not answer")
 
     async def _release(self, term: asyncio.Task[None]) -> None:
@@ -159,6 +160,7 @@ class LeaderDuties:
     def _why_over(self, term: asyncio.Task[None]) -> BaseException | None:
         """What the process has to end for; None where there may be another term."""
         error = None if term.cancelled() else term.exception()
+        self._over = "" if error is None else in_words(error)
         if isinstance(error, (Fenced, *NOT_NOW)):
             log.warning("duties: this controller does them no more: %s", in_words(error))
             return None

@@ -8,7 +8,15 @@ from typing import Any
 
 from millrace.broker.config import load
 from millrace.broker.identity.binding import BindingRefused
-from millrace.broker.identity.claim_format import decode_claim, series_prefix
+from millrace.broker.identity.claim_format import (
+    NOBODY,
+    ClaimKind,
+    OwnerClaim,
+    claim_key,
+    decode_claim,
+    encode_claim,
+    series_prefix,
+)
 from millrace.broker.identity.known_time import KnownTime
 from millrace.broker.meters.node import StoreCounts
 from millrace.broker.quorum.duties import LeaderDuties
@@ -16,6 +24,7 @@ from millrace.broker.settings.source import Given
 from millrace.broker.stores import NodeStores, stack_stores
 from millrace.kraft.bucket.reader import survey
 from millrace.kraft.tables.claims import METADATA_SERIES
+from millrace.protocol.ids import uuid_text
 from millrace.runtime.bundle import Runtime
 from millrace.runtime.metrics import Registry
 from millrace.runtime.objectstore.memory import MemoryObjectStore
@@ -211,5 +220,24 @@ def test_a_quorum_of_older_logs_ends_before_it_changes_anything() -> None:
         (failure,) = after.failures[leader.node_id]
         assert isinstance(failure, BindingRefused)
         assert await after.claims() == claims
+
+    run_simulation(main)
+
+
+def test_who_gives_way_once_another_has_claimed_the_metadata_says_so() -> None:
+    """A quorum of other voters, say, that was started beside this one. The bucket answers all the while."""
+
+    async def main(loop: SimLoop) -> None:
+        cluster = Cluster(loop)
+        await cluster.start()
+        first = await cluster.one_at_work()
+        said: list[str] = []
+        first.node.driver.give_way = said.append  # type: ignore[method-assign]
+        other = OwnerClaim(ClaimKind.CLAIMED, CLUSTER, METADATA_SERIES, 2, bytes(range(16)), NOBODY, 3, 9, 0)
+        await cluster.bucket.put(claim_key(CLUSTER, METADATA_SERIES, 2), [encode_claim(other)])
+        await cluster.members.until(lambda: bool(said))
+        assert uuid_text(other.incarnation) in said[0], said
+        assert "leads another quorum over this bucket" in said[0], said
+        assert "write-ahead log" not in said[0], said
 
     run_simulation(main)
