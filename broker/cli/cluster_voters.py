@@ -41,7 +41,7 @@ async def change_voters(client: ClusterClient, given: argparse.Namespace) -> int
         host, port = split_host_port(given.at)
         voters = [one.replica_id for one in part.current_voters]
         listener = given.listener or listener_in(quorum, voters)
-        directory = directory_of(*key, part.observers, "no node of that id follows the quorum yet")
+        directory = directory_of(*key, part.observers, why_not_added(given.node_id, part.current_voters))
         request = AddRaftVoterRequest(
             cluster_id, int(given.timeout * 1000), given.node_id, directory, [Listener(listener, host, port)]
         )
@@ -90,6 +90,19 @@ def directory_of(node_id: int, given: str | None, replicas: Iterable[ReplicaStat
     if not named:
         raise ValueError(f"node {node_id}: {why_none}; or say its directory.id by --directory")
     return named[0]
+
+
+def why_not_added(node_id: int, voters: Iterable[ReplicaState]) -> str:
+    """Where no other directory of the node follows: it may be that it was added before."""
+    found = [one.replica_directory_id for one in voters if one.replica_id == node_id]
+    if not found:
+        return "no node of that id follows the quorum yet"
+    if found[0] == NO_DIRECTORY:
+        return "it is a voter, as the list says (kraft.version 0)"
+    return (
+        f"it is a voter already, with directory {uuid_text(found[0])}; where it has another by now, remove "
+        "that first, and start it"
+    )
 
 
 def listener_in(quorum: DescribeQuorumResponse, voters: list[int]) -> str:

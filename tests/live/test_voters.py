@@ -60,6 +60,8 @@ def test_one_becomes_three_while_clients_send(tmp_path: Path) -> None:
         with Sending(cluster) as sending:
             assert "voter 2" in cluster.add(2)
             assert "voter 3" in cluster.add(3)
+            again = cluster.command("add-voter", "3", "--at", cluster.controllers[3], code=2)
+            assert "it is a voter already" in again
             assert "3 voters" in cluster.command("status")
             assert cluster.leader() == 1
             cluster.command("remove-voter", "1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.broker.cli.cluster_voters import FETCHES_MS, directory_of, listener_in
+from millrace.broker.cli.cluster_voters import FETCHES_MS, directory_of, listener_in, why_not_added
 from millrace.protocol.ids import uuid_text
 from millrace.protocol.messages.describe_quorum import DescribeQuorumResponse, Listener, Node, ReplicaState
 
@@ -36,6 +36,20 @@ def test_what_is_not_clear_is_asked(known: list[ReplicaState], word: str) -> Non
     """In a sentence."""
     with pytest.raises(ValueError, match=word):
         directory_of(3, None, known, "nobody of it")
+
+
+@pytest.mark.parametrize(
+    ("voters", "word"),
+    [
+        ([replica(3, A)], f"node 3: it is a voter already, with directory {uuid_text(A)}"),
+        ([replica(3, bytes(16))], r"node 3: it is a voter, as the list says \(kraft.version 0\)"),
+        ([replica(4, A)], "node 3: no node of that id follows"),
+    ],
+)
+def test_one_that_votes_already_is_told_so(voters: list[ReplicaState], word: str) -> None:
+    """As who asks again is whose first answer was lost: it follows nobody, and yet needs no start."""
+    with pytest.raises(ValueError, match=word):
+        directory_of(3, None, [], why_not_added(3, voters))
 
 
 def test_voters_reach_each_other_by_their_own_listener() -> None:
