@@ -26,12 +26,13 @@ BACKOFF_MAX_S: Final = 1.0
 
 
 class Lane:
-    """`connect` opens a connection to the peer, `on_reply` is told its answers, `on_lost` what it did not
-    answer, `on_answer` the answer as it came, before it is judged."""
+    """`peer` is its name for who reads the log. `connect` opens a connection to it, `on_reply` is told its
+    answers, `on_lost` what it did not answer, `on_answer` the answer as it came, before it is judged."""
 
     def __init__(
         self,
         peer_id: int,
+        peer: str,
         member: Member,
         connect: Callable[[], Awaitable[PeerConnection]],
         on_reply: Callable[[Reply], None],
@@ -40,6 +41,7 @@ class Lane:
         timeout_s: float,
     ) -> None:
         self._peer_id = peer_id
+        self._peer = peer
         self._member = member
         self._connect = connect
         self._on_reply = on_reply
@@ -96,7 +98,7 @@ class Lane:
             self._on_lost(message)
             return False
         if self._said:
-            log.info("quorum: node %d answers again", self._peer_id)
+            log.info("quorum: %s answers again", self._peer)
             self._said = self.failure = ""
         if reply is not None:
             self._on_reply(reply)
@@ -104,7 +106,7 @@ class Lane:
 
     def _on_failure(self, failure: str) -> None:
         """Logged once for as long as it stays the same."""
-        self.failure = f"no answer from node {self._peer_id}: {failure}"
+        self.failure = f"no answer from {self._peer}: {failure}"
         if failure != self._said:
             log.warning("quorum: %s", self.failure)
             self._said = failure

@@ -164,8 +164,12 @@ class QuorumTransport:
         lane = self._lanes.get((peer_id, is_fetch))
         if lane is None:
             self._end_lanes_to_nowhere()
+            name, place = f"node {peer_id}", self.places.of(peer_id)
+            if peer_id < NOBODY and place is not None:
+                name = f"bootstrap server {place[0]}:{place[1]}"
             lane = Lane(
                 peer_id,
+                name,
                 self._member,
                 partial(self._connect, peer_id),
                 self._node.driver.step,
@@ -174,7 +178,7 @@ class QuorumTransport:
                 self._request_s,
             )
             self._lanes[peer_id, is_fetch] = lane
-            task = self._tasks.start(f"quorum requests to node {peer_id}", lane.run)
+            task = self._tasks.start(f"quorum requests to {name}", lane.run)
             self._running[peer_id, is_fetch] = task
         return lane
 

@@ -263,6 +263,9 @@ def refusal_of(request: Any, code: int) -> Any:
 def reply_of(message: Message, response: Any) -> Reply | None:
     """What the peer answers to `message`; None where it has nothing to tell (an epoch's end is told, not
     asked). Raises KafkaError with what the peer refuses it with, WireError for an answer that is none."""
+    if response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+        text = "it is of another cluster: give all of them the same cluster.id"
+        raise KafkaError(response.error_code, text)
     if response.error_code:
         raise KafkaError(response.error_code, f"{type(response).__name__} of {message.target}")
     reply = _reply_of(message, response)

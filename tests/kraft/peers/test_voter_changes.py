@@ -467,8 +467,9 @@ def test_levels_that_nobody_knows_are_refused_and_others_with_them() -> None:
     run_simulation(of_a_list(work))
 
 
-def test_a_broker_finds_voters_of_a_list_by_bootstrap_servers() -> None:
-    """Of which one leads: nobody says where others are at kraft.version 0. Also when another leads."""
+def test_a_broker_finds_voters_of_a_list_by_bootstrap_servers(caplog: pytest.LogCaptureFixture) -> None:
+    """Of which one leads: nobody says where others are at kraft.version 0. Also when another leads. One that
+    does not answer is told of by its address: it has no id."""
 
     async def main(loop: SimLoop) -> None:
         members = Members(loop, (1, 2, 3), (4,))
@@ -483,6 +484,9 @@ def test_a_broker_finds_voters_of_a_list_by_bootstrap_servers() -> None:
         del members.all[first]
         await members.create("b")
         await members.agree()
+        lines = [record.getMessage() for record in caplog.records]
+        assert any(f"no answer from bootstrap server nowhere:{PORT}: " in line for line in lines), lines
+        assert not any("node -" in line for line in lines), lines
 
     run_simulation(main)
 

@@ -198,6 +198,11 @@ def test_a_code_that_is_not_known_is_a_refusal() -> None:
     assert refused.value.code == 999
 
 
+def test_a_node_of_another_cluster_is_told_what_to_set() -> None:
+    with pytest.raises(KafkaError, match="is of another cluster: give all of them the same"):
+        reply_of(Vote(1, 2, 5, 4, 100), VoteResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID))
+
+
 @pytest.mark.parametrize(
     ("spoil", "code"),
     [
