@@ -88,6 +88,8 @@ def plan_nodes(
         raise ValueError(f"{WAL_PATH}={wal_path} is one log: nodes share a place for logs of objects alone")
     if node_count < cluster.voter_count:
         raise ValueError(f"the cluster has {cluster.voter_count} voters: start as many nodes at least")
+    if cluster.port < 1:
+        raise ValueError(f"port {cluster.port} is none that others follow from: say one from 1 on")
     if cluster.port + ADMIN + node_count > 1 << 16:
         raise ValueError(f"port {cluster.port} leaves no room for the ports above it")
     voter_ids = range(1, cluster.voter_count + 1)

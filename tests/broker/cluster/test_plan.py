@@ -68,6 +68,8 @@ def test_logs_in_a_bucket() -> None:
         (3, 9092, {"s3.wal.path": "0@file:///dev/nvme1n1"}, "logs of objects alone"),
         (3, 9092, {"s3.wal.path": "nowhere"}, "s3.wal.path: "),
         (3, 65_400, {}, "leaves no room"),
+        (3, 0, {}, "port 0 is none that others follow from"),
+        (3, -5, {}, "port -5 is none"),
     ],
 )
 def test_what_cannot_be_planned(count: int, port: int, given: dict[str, str], said: str) -> None:
