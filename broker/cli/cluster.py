@@ -449,9 +449,12 @@ def moves_of(view: ClusterView, given: argparse.Namespace) -> list[Move]:
         raise ValueError(f"no broker {given.to} serves: there are {', '.join(map(str, view.serving))}")
     found = []
     for text in given.partitions:
-        topic, colon, index = text.rpartition(":")
-        named = [(topic, int(index))] if colon and index.isdecimal() else sorted(view.leaders)
-        chosen = [one for one in named if one in view.leaders and one[0] == (topic if colon else text)]
+        topic, colon, index = text.partition(":")
+        if colon:
+            chosen = [(topic, int(index))] if index.isascii() and index.isdecimal() else []
+            chosen = [one for one in chosen if one in view.leaders]
+        else:
+            chosen = sorted(one for one in view.leaders if one[0] == topic)
         if not chosen:
             raise ValueError(f"the cluster has no {text}: say TOPIC or TOPIC:PARTITION")
         found += [Move(*one, given.to) for one in chosen if view.leaders[one] != given.to]
