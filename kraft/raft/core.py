@@ -576,7 +576,7 @@ class Raft:
             return
         progress = self._progress_of(role, message)
         if (answer := self.log.check_fetch(message.offset, message.last_epoch)) is not None:
-            progress.fetched_at, progress.knows_leader = self.now, True
+            progress.on_refused(self.now)
             self._refuse_fetch(message, answer)
             return
         progress.on_fetch(message, self.now, self.log.stable_end)

@@ -15,7 +15,7 @@ from millrace.protocol.dataclass import dataclass
 class Progress:
     """Times are ticks; -1 is never."""
 
-    end: int = -1  # everything below is durable there; -1 while it has not fetched in this epoch
+    end: int = -1  # everything below is durable there; -1 while none of it was seen to be, in this epoch
     fetched_at: int = -1
     caught_up_at: int = -1  # when its fetch last asked for the leader's end
     knows_leader: bool = False  # it answered BeginEpoch, or fetched
@@ -31,6 +31,12 @@ class Progress:
         self.directory_id = message.directory_id
         if message.offset >= leader_end:
             self.caught_up_at = now
+
+    def on_refused(self, now: int) -> None:
+        """A fetch that says that its log is no part of the leader's: nothing that it had counts."""
+        self.end = -1
+        self.fetched_at = now
+        self.knows_leader = True
 
     def park(self, message: Fetch, now: int) -> None:
         self.parked = message

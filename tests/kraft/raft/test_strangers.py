@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millrace.kraft.raft.messages import EndEpoch, Fetch, FetchReply
 from millrace.kraft.raft.roles import Follower, Leader
 from tests.kraft.raft.cluster import Cluster
@@ -94,3 +96,29 @@ def test_a_voter_that_has_forgotten_what_it_had_is_not_counted_for_it() -> None:
     assert core.high_watermark == place[0]
     fetch(one, place[0] + 1)
     assert core.high_watermark == place[0] + 1
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_voter_whose_log_is_no_part_of_the_leaders_is_counted_for_nothing(is_lost: bool) -> None:
+    """Its log directory was lost while the leader led, whose log begins behind a snapshot, or put back to one
+    that ends otherwise: its fetch is refused, and it has nothing of what it had."""
+    cluster = Cluster((1, 2, 3, 4, 5))
+    run(cluster, 60)
+    leader = next(node for node in cluster.nodes.values() if node.core.is_leader)
+    core, (end, epoch) = leader.core, leader.core.log.place
+    one, another = [voter for voter in core.voters if voter != leader.node_id][:2]
+
+    def fetch(voter: int, offset: int, last_epoch: int) -> None:
+        step(cluster, Fetch(voter, leader.node_id, epoch, offset, last_epoch, 0))
+
+    if is_lost:
+        core.log.on_snapshot(end, epoch)
+        core.log.trim_start(end)
+    core.propose("a", 1)
+    cluster.settle(leader)
+    fetch(one, end + 1, epoch)
+    fetch(one, 0 if is_lost else end, 0)
+    fetch(another, end + 1, epoch)
+    assert core.high_watermark == end
+    fetch(one, end + 1, epoch)
+    assert core.high_watermark == end + 1
