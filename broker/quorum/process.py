@@ -36,6 +36,7 @@ from millrace.broker.stores import START_RETRIES
 from millrace.kraft.log.restored_from import forget_restored_from, read_restored_from
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.transport import QuorumTransport
+from millrace.kraft.raft.roles import heard_in
 from millrace.runtime.bundle import Runtime
 from millrace.runtime.metrics import Registry
 from millrace.runtime.objectstore import ObjectStore
@@ -96,7 +97,10 @@ class ControllerProcess:
     def _why_not_ready(self) -> str:
         if self._watch.reason or self.node is None:
             return self._watch.reason
-        return "" if self.node.driver.news.leader >= 0 else self._empty_reason or NOBODY_LEADS
+        raft = self.node.driver.raft
+        if heard_in(raft.role, raft.node_id) >= 0:
+            return ""
+        return self._empty_reason or NOBODY_LEADS
 
     async def _start_admin(self) -> None:
         """First, and it ends last: it says what the rest waits for."""

@@ -99,6 +99,11 @@ class Resigned:
 Role = Unattached | Follower | Prospective | Candidate | Leader | Resigned
 
 
+def heard_in(role: Role, node_id: int) -> int:
+    """As `leader_in`; NOBODY while that one is silent, and the role looks for another."""
+    return NOBODY if isinstance(role, Prospective) else leader_in(role, node_id)
+
+
 def votes_text(votes: dict[int, bool]) -> str:
     return " ".join(f"{voter}:{'yes' if granted else 'no'}" for voter, granted in sorted(votes.items()))
 

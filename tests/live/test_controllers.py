@@ -135,12 +135,16 @@ def test_a_leader_that_stood_still_follows_when_it_goes_on(quorum: LiveControlle
     quorum.wait_equal(quorum.nodes)
 
 
-def test_without_a_majority_nothing_is_decided_and_it_says_so(quorum: LiveControllers) -> None:
-    leader = quorum.leader()
-    gone = [node_id for node_id in quorum.nodes if node_id != leader]
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_without_a_majority_nothing_is_decided_and_it_says_so(
+    quorum: LiveControllers, is_leader: bool
+) -> None:
+    """Be the one that is left the one that led, or one that followed."""
+    left_id = next(node_id for node_id in quorum.nodes if (node_id == quorum.leader()) == is_leader)
+    gone = [node_id for node_id in quorum.nodes if node_id != left_id]
     for node_id in gone:
         quorum.nodes[node_id].kill()
-    left = quorum.nodes[leader]
+    left = quorum.nodes[left_id]
     until(lambda: "no controller leads" in ready_page(left), "it does not say so")
     quorum.start(gone[:1])
     set_default(quorum, quorum.leader(), "100001")
