@@ -29,7 +29,7 @@ from millrace.broker.owed_range_reader import OwedRangeReader
 from millrace.broker.quorum.failovers import start_failovers
 from millrace.broker.quorum.heartbeats import Heartbeats
 from millrace.broker.quorum.load_reports import LoadReports
-from millrace.broker.quorum.member import catch_up, open_member
+from millrace.broker.quorum.member import catch_up, open_member, still_lacks
 from millrace.broker.quorum.remote_backup import RemoteBackup
 from millrace.broker.stores import NodeStores
 from millrace.kraft.commands.failovers import is_at_work
@@ -79,7 +79,9 @@ class FollowingBroker(Broker):
         self._endings.add("quorum transport", transport.close)
         await self._join(node, transport, stores)
         self._watch.blocked_reason = lambda: (
-            self._empty_reason or transport.failure or why_silent(node.driver.news.leader)
+            (self._empty_reason if still_lacks(node) else "")
+            or transport.failure
+            or why_silent(node.driver.news.leader)
         )
         await catch_up(node)
         self._watch.blocked_reason = lambda: self._wal_store.reason

@@ -61,7 +61,8 @@ async def look_into_bucket(node: ControllerNode, opening: AbstractAsyncContextMa
     added to a cluster that is there, or has lost its disk, or was put back: with others like it it would
     elect a log that lacks what is committed. Where the bucket holds metadata of the cluster it neither stands
     nor votes for who knows less than that; and what it has itself of that it gives up to nobody. Why nobody
-    may lead, then; "" of a voter that has all. Who has a log waits for the store for a moment alone."""
+    may lead, then, for as long as it `still_lacks` that; "" of a voter that has all. Who has a log waits for
+    the store for a moment alone."""
     raft = node.driver.raft
     if not raft.is_voter or (raft.is_alone and raft.log.end > 0):
         return ""
@@ -76,6 +77,8 @@ async def look_into_bucket(node: ControllerNode, opening: AbstractAsyncContextMa
     if raft.log.end > 0 and raft.log.history.has(end, epoch):
         raft.expect_committed(end)
         return ""
+    if raft.log.reaches((epoch, end)):
+        return ""
     raft.require(epoch, end)
     own = f"ends at offset {raft.log.end} of epoch {raft.log.last_epoch}" if raft.log.end else "is empty"
     reason = (
@@ -85,6 +88,12 @@ async def look_into_bucket(node: ControllerNode, opening: AbstractAsyncContextMa
     )
     log.info("%s", reason)
     return reason
+
+
+def still_lacks(node: ControllerNode) -> bool:
+    """Whether it lacks what the bucket knew when it started."""
+    raft = node.driver.raft
+    return not raft.log.reaches(raft.least)
 
 
 async def _known_soon(

@@ -26,7 +26,7 @@ from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.server import BoundEndpoint, bind_all, unbind
 from millrace.broker.quorum.duties import LeaderDuties
 from millrace.broker.quorum.listener import DRAIN_MS, controller_server
-from millrace.broker.quorum.member import look_into_bucket, open_member
+from millrace.broker.quorum.member import look_into_bucket, open_member, still_lacks
 from millrace.broker.quorum.others_end import until_others_end
 from millrace.broker.quorum.restored_member import compare_restored
 from millrace.broker.settings.addresses import Endpoint
@@ -61,7 +61,7 @@ class ControllerProcess:
         self.admin_port: int | None = None
         self.node: ControllerNode | None = None  # once it is open
         self._said = (-1, -1)  # leader and epoch
-        self._empty_reason = ""  # why none may lead (member.py)
+        self._empty_reason = ""  # why none may lead, while it lacks something (member.py)
 
     async def start(self) -> None:
         """Returns when other members are answered. Raises what opening the log does, and ListenFailed."""
@@ -100,7 +100,7 @@ class ControllerProcess:
         raft = self.node.driver.raft
         if heard_in(raft.role, raft.node_id) >= 0:
             return ""
-        return self._empty_reason or NOBODY_LEADS
+        return self._empty_reason if still_lacks(self.node) else NOBODY_LEADS
 
     async def _start_admin(self) -> None:
         """First, and it ends last: it says what the rest waits for."""

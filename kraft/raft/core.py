@@ -85,7 +85,7 @@ class Raft:
         self._snapshot: tuple[int, int] | None = None
         # the snapshot that the leader named last, and the log that it is to take the place of
         self._wanted: tuple[tuple[int, int], int, int] | None = None
-        self._least = (NOBODY, 0)  # epoch and end: a shorter log is nobody's who is elected here
+        self.least = (NOBODY, 0)  # epoch and end: a shorter log is nobody's who is elected here
         self._stands_from = 0  # ticks: it gave way, and others may stand before it
         # the last epoch whose leader said that it leads no more, and for how long that is believed
         self._ended, self._ended_until = NOBODY, 0
@@ -152,7 +152,7 @@ class Raft:
     def require(self, epoch: int, end: int) -> None:
         """Metadata is known to be committed up to there: with a shorter log this node does not stand, and
         elects nobody. To be said before `start`."""
-        self._least = epoch, end
+        self.least = epoch, end
 
     def expect_committed(self, end: int) -> None:
         """All below `end` is committed: what is there had this node alone for a quorum. To be said before
@@ -357,8 +357,7 @@ class Raft:
     # Elections.
 
     def _on_due(self, role: Unattached | Follower | Prospective | Candidate | Resigned) -> None:
-        is_known = (self.log.last_epoch, self.log.end) >= self._least
-        if self.may_stand and is_known and self.now >= self._stands_from:
+        if self.may_stand and self.log.reaches(self.least) and self.now >= self._stands_from:
             self._become_prospective()
         else:
             self.role = Unattached(role.epoch, self._election_due(), voted_in(role, self.node_id))
@@ -475,7 +474,7 @@ class Raft:
         """In the same epoch. A candidate's log must hold all that ours does; who knows a live leader helps
         nobody."""
         role = self.role
-        if (message.last_epoch, message.end) < max((self.log.last_epoch, self.log.end), self._least):
+        if (message.last_epoch, message.end) < max((self.log.last_epoch, self.log.end), self.least):
             return False
         if message.is_pre_vote:
             return not isinstance(role, Leader) and not (isinstance(role, Follower) and role.has_fetched)

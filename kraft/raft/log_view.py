@@ -85,6 +85,10 @@ class LogView:
         """Where a fetch goes on: the end, and the epoch of the entry before it."""
         return self.end, self.last_epoch
 
+    def reaches(self, least: tuple[int, int]) -> bool:
+        """Whether it ends at or behind a place of (epoch, end)."""
+        return (self.last_epoch, self.end) >= least
+
     def agreed_end(self, epoch: int, leader_end: int) -> int:
         """Where this log and one whose last entry of `epoch` or earlier ends there may still agree; the next
         fetch finds out."""

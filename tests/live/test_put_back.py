@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.live import LiveBroker, free_port
 from tests.live.client import Client
 from tests.live.cluster import LiveCluster, logged
+from tests.live.test_controllers import ready_page
 from tests.patience import until
 
 SETTINGS = {"s3.metadata.upload.interval.ms": "200"}
@@ -99,3 +100,22 @@ def test_a_voter_gives_up_nothing_that_the_bucket_knows(tmp_path: Path) -> None:
         quorum.nodes[1].begin()
         until(lambda: logged(quorum.nodes[1], DENIED) or not holds(quorum.nodes[1], "decided"), "not said")
         assert holds(quorum.nodes[1], "decided")
+
+
+def test_a_voter_that_has_caught_up_is_not_told_to_lack_anything(tmp_path: Path) -> None:
+    """It was away while a topic was made, which the bucket knew as it started. Once it has that, and the
+    others are gone, it waits for a majority and for nothing else."""
+    with LiveCluster(tmp_path, controllers=3, brokers=1, overrides=SETTINGS) as cluster:
+        quorum = cluster.quorum
+        behind = next(one for one in quorum.nodes if one != quorum.leader())
+        assert quorum.nodes[behind].stop() == 0
+        make(cluster, "decided")
+        until(lambda: is_in_bucket(cluster, "decided"), "no piece of metadata names it")
+        quorum.start([behind])
+        assert logged(quorum.nodes[behind], LACKS)
+        quorum.wait_equal(quorum.nodes)
+        for node_id, node in quorum.nodes.items():
+            if node_id != behind:
+                node.kill()
+        until(lambda: ready_page(quorum.nodes[behind]) != "ready\n", "it has a leader still")
+        assert "no controller leads" in ready_page(quorum.nodes[behind])
