@@ -191,14 +191,15 @@ class ControllerNode:
 
     async def start(self) -> None:
         """A quorum of one leads at once, and commands are taken on return. One of several may lead later, or
-        never: `controller.active` is done when it has."""
+        never, and so may one that lacks what is required: `controller.active` is done when it has."""
         self.driver.on_group = self._on_group
         self.driver.start(self.controller)
         self._tasks.start("object expiry", self._expire, on_escape=self._on_escape)
-        is_alone = self.driver.raft.is_alone
+        raft = self.driver.raft
+        is_alone = raft.is_alone and raft.log.reaches(raft.least)
         if self._is_reachable or not is_alone:
             self._tasks.start("quorum ticks", self._tick, on_escape=self._on_escape)
-        may_lead = self.driver.raft.is_voter or self.settings.is_dynamic
+        may_lead = raft.is_voter or self.settings.is_dynamic
         if self.controller.watch.sessions is not None and may_lead:
             self._tasks.start("broker sessions", self._watch_sessions, on_escape=self._on_escape)
         if is_alone:

@@ -24,6 +24,7 @@ from millrace.kraft.bucket.reader import survey
 from millrace.kraft.errors import CommandLost, ProposalDropped
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.transport import QuorumTransport
+from millrace.kraft.raft.voters import STATIC
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.protocol.messages.describe_quorum import DescribeQuorumRequest
 from millrace.runtime.bundle import Runtime
@@ -64,7 +65,8 @@ async def look_into_bucket(node: ControllerNode, opening: AbstractAsyncContextMa
     may lead, then, for as long as it `still_lacks` that; "" of a voter that has all. Who has a log waits for
     the store for a moment alone."""
     raft = node.driver.raft
-    if not raft.is_voter or (raft.is_alone and raft.log.end > 0):
+    is_list_of_one = raft.is_alone and raft.voter_set.kraft_version == STATIC  # nobody can be followed
+    if not raft.is_voter or (is_list_of_one and raft.log.end > 0):
         return ""
     if raft.log.end == 0:
         async with opening as store:
@@ -80,6 +82,8 @@ async def look_into_bucket(node: ControllerNode, opening: AbstractAsyncContextMa
     if raft.log.reaches((epoch, end)):
         return ""
     raft.require(epoch, end)
+    if raft.is_alone:  # by an older log: all of it was committed, and is in the image
+        raft.expect_committed(raft.log.end)
     own = f"ends at offset {raft.log.end} of epoch {raft.log.last_epoch}" if raft.log.end else "is empty"
     reason = (
         f"the metadata log of this voter {own}, and the bucket knows metadata up to offset {end} of epoch "

@@ -160,8 +160,9 @@ class Raft:
         self.high_watermark = max(self.high_watermark, min(end, self.log.stable_end))
 
     def start(self) -> None:
-        """A quorum of one elects itself at once; a follower goes on fetching."""
-        if self.is_alone:
+        """A quorum of one elects itself at once, but where it lacks what is required; a follower goes on
+        fetching."""
+        if self.is_alone and self.log.reaches(self.least):
             self._become_candidate()
         elif isinstance(self.role, Follower):
             self._send_fetch(self.role)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from tests.live import LiveBroker, free_port
 from tests.live.client import Client
-from tests.live.cluster import LiveCluster, logged
+from tests.live.cluster import LiveCluster, logged, offset_of
 from tests.live.test_controllers import ready_page
+from tests.live.voters import LiveVoters
 from tests.patience import until
 
 SETTINGS = {"s3.metadata.upload.interval.ms": "200"}
@@ -119,3 +120,33 @@ def test_a_voter_that_has_caught_up_is_not_told_to_lack_anything(tmp_path: Path)
                 node.kill()
         until(lambda: ready_page(quorum.nodes[behind]) != "ready\n", "it has a leader still")
         assert "no controller leads" in ready_page(quorum.nodes[behind])
+
+
+def test_a_voter_that_was_put_back_to_when_it_was_alone_follows_the_others(tmp_path: Path) -> None:
+    """By its own log it is the only voter, of a cluster that has three by now: it elects nobody, and asks
+    those that it knows of by its settings."""
+    with LiveVoters(tmp_path, 3, SETTINGS) as cluster:
+        nodes = cluster.brokers
+        keep(nodes[1], tmp_path / "kept1")
+        for node_id in (2, 3):
+            until(lambda: len({offset_of(node) for node in nodes.values()}) == 1, "they do not follow")
+            cluster.add(node_id)
+        with Client(nodes[2].address) as client:
+            client.create("decided")
+        pieces = (tmp_path / "bucket").glob
+        until(
+            lambda: any(b"decided" in one.read_bytes() for one in pieces("*/metadata/log/*")),
+            "no piece of metadata names it",
+        )
+        for node in nodes.values():
+            node.kill()
+        shutil.rmtree(cluster.metadata_dir(1))
+        shutil.copytree(tmp_path / "kept1" / "metadata", cluster.metadata_dir(1))
+        nodes[1].begin()
+        until(lambda: logged(nodes[1], LACKS) or not nodes[1].is_running(), "not said")
+        assert nodes[1].is_running()
+        for node_id in (2, 3):
+            nodes[node_id].begin()
+        for node in nodes.values():
+            node.wait_ready()
+        assert all(holds(node, "decided") for node in nodes.values())
