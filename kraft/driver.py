@@ -308,7 +308,7 @@ class Driver:
         assert self._snapshots is not None, "a quorum of one fetches no snapshot"
         try:
             pieces = self._while_open(self._snapshots.fetch(self.raft.leader, snapshot))
-            image, voters = await receive_snapshot(self._disk, self._store.folder, snapshot, pieces)
+            found = await receive_snapshot(self._disk, self._store.folder, snapshot, pieces)
         except (Unavailable, SnapshotCorrupt, DiskFull) as error:
             log.warning(
                 "the leader's snapshot at offset %d could not be installed: %s", snapshot.end, in_words(error)
@@ -317,9 +317,10 @@ class Driver:
         if not self.raft.wants_snapshot(snapshot.end, snapshot.epoch):
             return
         await self._store.restart_at(snapshot.end)
-        self.raft.on_snapshot_fetched(snapshot.end, snapshot.epoch, voters)
-        if image.offset > self.applier.end:
-            self.applier.install(image)
+        self.newest_ms = max(self.newest_ms, found.time_ms)
+        self.raft.on_snapshot_fetched(snapshot.end, snapshot.epoch, found.voters)
+        if found.image.offset > self.applier.end:
+            self.applier.install(found.image)
 
     async def _while_open(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """The same, with what is due to the leader sent between them: all of them may take minutes. Raises

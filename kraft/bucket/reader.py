@@ -190,11 +190,11 @@ async def _load_from(
         key = snapshot_key(cluster_id, snapshot)
         try:
             framed = unframe(key, await store.get(key))
-            image, voters = await fold_snapshot(BytesFile(framed.payload), key, snapshot)
+            whole = await fold_snapshot(BytesFile(framed.payload), key, snapshot)
         except (BackupCorrupt, SnapshotCorrupt, ObjectMissing) as error:
             _note(losses, f"a snapshot cannot be read, the one before it is tried: {error}")
             return None
-        loaded = Loaded(image, snapshot, framed.time_ms, voters=voters)
+        loaded = Loaded(whole.image, snapshot, framed.time_ms, voters=whole.voters)
     await _fold_pieces(store, cluster_id, found, loaded, losses, on_progress)
     return loaded
 

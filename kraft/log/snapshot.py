@@ -183,10 +183,12 @@ NO_VOTERS: Final = VoterSet()  # of a snapshot at kraft.version 0
 
 
 class LoadedSnapshot(NamedTuple):
-    """`voters`: in force where the snapshot ends; None where it names none (kraft.version 0)."""
+    """`voters`: in force where the snapshot ends; None where it names none (kraft.version 0). `time_ms`: when
+    it was made, by the clock of who made it."""
 
     image: MetadataImage
     voters: VoterSet | None
+    time_ms: int = 0
 
 
 async def snapshot_parts(
@@ -272,8 +274,10 @@ async def fold_snapshot(file: ReadableFile, path: str, snapshot: SnapshotId) -> 
     folder = RecordFolder()
     kinds: list[int] = []
     changes: list[VotersChange] = []
+    time_ms = 0
     try:
         async for header, view in read_batches(file, path, 0, torn_from=None):
+            time_ms = max(time_ms, header.max_timestamp)
             if header.is_control:
                 kinds += control_types(view)
                 change = change_of(view)
@@ -291,4 +295,4 @@ async def fold_snapshot(file: ReadableFile, path: str, snapshot: SnapshotId) -> 
     voters = None
     for change in changes:
         voters = change.on(voters or NO_VOTERS)
-    return LoadedSnapshot(delta.done(snapshot.end, snapshot.epoch), voters)
+    return LoadedSnapshot(delta.done(snapshot.end, snapshot.epoch), voters, time_ms)

@@ -247,6 +247,27 @@ def test_a_follower_whose_disk_is_full_asks_for_a_snapshot_again() -> None:
     run(main())
 
 
+def test_a_snapshot_tells_a_new_member_the_time() -> None:
+    """Where nothing is behind it that another wrote, by clocks that are right."""
+
+    async def main() -> None:
+        quorum = Quorum((1, 2), observers=(3,))
+        await quorum.start(1, 2, segment_bytes=500)
+        leader = await quorum.leader()
+        await Broker.register(leader)
+        for number in range(4):
+            await create_topic(leader, f"topic-{number}", 20)
+            await leader.snapshot()
+        quorum.clocks[3].now_ms -= 1_000_000
+        await quorum.start(3)
+        image = await asyncio.wait_for(quorum.agree(), PATIENCE_S)
+        assert (quorum.installed, quorum.nodes[3].log.start) == (1, image.offset)
+        assert quorum.nodes[3].newest_ms == quorum.clocks[leader.meta.node_id].now_ms
+        await quorum.stop()
+
+    run(main())
+
+
 def test_a_leader_says_that_nothing_is_committed(caplog: pytest.LogCaptureFixture) -> None:
     """The disks of both followers are full: they ask, and take nothing, which each of them says once. Once
     there is room the leader goes on as such, and what waited is answered."""
