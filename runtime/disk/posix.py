@@ -289,10 +289,10 @@ class PosixLogFile:
 
     async def close(self) -> None:
         """Waits for whatever was asked for, and syncs nothing. Idempotent."""
-        if self._fd >= 0:
+        if self._closing is None:
             fd, self._fd = self._fd, -1
             self._closing = asyncio.get_running_loop().create_task(self._close(fd))
-            await asyncio.shield(self._closing)
+        await asyncio.shield(self._closing)
 
     async def _close(self, fd: int) -> None:
         await asyncio.gather(*self._calls, return_exceptions=True)

@@ -380,3 +380,31 @@ def test_a_log_file_is_closed_behind_what_was_asked_of_it(tmp_path: Path) -> Non
 
     asyncio.run(main())
     assert (tmp_path / "log").read_bytes() == b"record"
+
+
+def test_a_close_that_is_cancelled_is_waited_for_by_the_next(tmp_path: Path) -> None:
+    """Whoever closes knows on return that nothing of the file is under way."""
+    entered, done = threading.Event(), list[str]()
+
+    async def call(path: str, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def run() -> Any:
+            if work.__name__ == "close":
+                entered.set()
+                threading.Event().wait(0.2)
+            found = work(*args, **kwargs)
+            done.append(work.__name__)
+            return found
+
+        return await asyncio.to_thread(run)
+
+    async def main() -> None:
+        log = await PosixDisk(call=call).open_log(str(tmp_path / "log"))
+        task = asyncio.ensure_future(log.close())
+        await asyncio.to_thread(entered.wait, PATIENCE_S)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await log.close()
+        assert done == ["_open_log", "close"]
+
+    asyncio.run(main())
