@@ -111,10 +111,8 @@ async def _known_soon(
             claim = await read_newest_claim(store, node.cluster_id, METADATA_SERIES, known_number)
             found = await survey(store, node.cluster_id)
     except (TimeoutError, MillraceError) as error:
-        log.warning(
-            "the bucket does not say what it knows of the metadata, and is not waited for: %s",
-            in_words(error),
-        )
+        why = in_words(error) if isinstance(error, MillraceError) else f"no answer within {LOOK_S:.0f} s"
+        log.warning("the bucket does not say what it knows of the metadata, and is not waited for: %s", why)
         return None
     claimed_epoch = -1 if claim is None else claim.metadata_epoch
     names = [name for name in found.names if name[1] >= claimed_epoch]

@@ -16,6 +16,7 @@ from tests.patience import until
 
 SETTINGS = {"s3.metadata.upload.interval.ms": "200"}
 LACKS = "and the bucket knows metadata up to offset"
+NOT_WAITED_FOR = "does not say what it knows of the metadata, and is not waited for: no answer within 3 s\\n"
 DENIED = "is committed here: who leads knows another past"
 
 
@@ -97,6 +98,7 @@ def test_a_voter_gives_up_nothing_that_the_bucket_knows(tmp_path: Path) -> None:
         for node_id in (2, 3):
             quorum.nodes[node_id].override({"s3.data.buckets": away})
         quorum.start((2, 3))
+        assert all(logged(quorum.nodes[node_id], NOT_WAITED_FOR) for node_id in (2, 3))
         quorum.leader()
         quorum.nodes[1].begin()
         until(lambda: logged(quorum.nodes[1], DENIED) or not holds(quorum.nodes[1], "decided"), "not said")
