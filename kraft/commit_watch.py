@@ -33,7 +33,12 @@ class CommitWatch:
             self._committed, self._since, self._is_said = raft.high_watermark, raft.now, False
         elif not self._is_said and raft.now - self._since > PATIENCE_FETCHES * raft.settings.fetch_ticks:
             self._is_said = True
-            behind = [str(voter) for voter, known in role.voters.items() if known.end < end]
+            asked_since = raft.now - raft.settings.fetch_ticks * 3 // 2  # others are gone
+            behind = [
+                str(voter)
+                for voter, known in role.voters.items()
+                if known.end < end and known.fetched_at > asked_since
+            ]
             log.warning(
                 "controller %d leads, and nothing that it decides is committed: controller %s asks for it "
                 "and does not take it, as where its disk is full; its own log says why. Commands wait "

@@ -303,6 +303,32 @@ def test_a_leader_says_that_nothing_is_committed(caplog: pytest.LogCaptureFixtur
     run(main())
 
 
+def test_who_is_gone_is_not_told_to_have_no_room(caplog: pytest.LogCaptureFixture) -> None:
+    """Of two followers one is gone and the disk of the other is full: that one alone asks, and takes
+    nothing."""
+
+    async def main() -> None:
+        quorum = Quorum((1, 2, 3))
+        await quorum.start(reserve_bytes=100)
+        leader = await quorum.leader()
+        await Broker.register(leader)
+        await quorum.agree()
+        full, gone = [node_id for node_id, node in quorum.nodes.items() if node is not leader]
+        await quorum.stop(gone)
+        disk = quorum.disks[full]
+        disk.capacity_bytes = disk.used_bytes() + 300
+        waiting = asyncio.ensure_future(create_topic(leader, "waits", 200))
+        async with asyncio.timeout(PATIENCE_S):
+            while "nothing that it decides is committed" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert f"is committed: controller {full} asks for it" in caplog.text
+        disk.capacity_bytes = 1 << 30
+        await asyncio.wait_for(waiting, PATIENCE_S)
+        await quorum.stop()
+
+    run(main())
+
+
 def test_a_leader_that_loses_its_first_records_becomes_active_later() -> None:
     """What a new cluster begins with is given up with the leadership, and proposed again with the next:
     whoever waits for a leader here goes on waiting meanwhile."""
