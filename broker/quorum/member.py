@@ -103,8 +103,9 @@ def still_lacks(node: ControllerNode) -> bool:
 async def _known_soon(
     node: ControllerNode, opening: AbstractAsyncContextManager[ObjectStore]
 ) -> tuple[int, int] | None:
-    """Where what the bucket holds of the log ends, without what a writer put that was replaced. None where
-    there is nothing, or the store does not say in time: a store that is away keeps nobody from voting."""
+    """Where what the bucket knows of the log ends: what is put there, without what a writer put that was
+    replaced, and what was committed when the newest claim was made. None where there is nothing, or the store
+    does not say in time: a store that is away keeps nobody from voting."""
     known_number = node.publisher.image.claims.highest(METADATA_SERIES)
     try:
         async with asyncio.timeout(LOOK_S), opening as store:
@@ -114,8 +115,8 @@ async def _known_soon(
         why = in_words(error) if isinstance(error, MillraceError) else f"no answer within {LOOK_S:.0f} s"
         log.warning("the bucket does not say what it knows of the metadata, and is not waited for: %s", why)
         return None
-    claimed_epoch = -1 if claim is None else claim.metadata_epoch
-    names = [name for name in found.names if name[1] >= claimed_epoch]
+    claimed = (0, -1) if claim is None else (claim.metadata_end, claim.metadata_epoch)
+    names = [name for name in (*found.names, claimed) if name[1] >= claimed[1] and name[0]]
     return max(names, key=lambda name: name[::-1], default=None)
 
 

@@ -3,14 +3,15 @@ committed is elected, and who has that gives nothing of it up."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from pathlib import Path
 
-from tests.live import LiveBroker, free_port
+from tests.live import STARTS, LiveBroker, free_port
 from tests.live.client import Client
-from tests.live.cluster import LiveCluster, logged, offset_of
-from tests.live.test_controllers import ready_page
+from tests.live.cluster import CLUSTER, LiveCluster, LiveControllers, logged, offset_of
+from tests.live.test_controllers import ready_page, set_default
 from tests.live.voters import LiveVoters
 from tests.patience import until
 
@@ -85,6 +86,31 @@ def test_two_of_three_voters_that_were_put_back_wait_for_the_third(tmp_path: Pat
         assert quorum.wait_equal(quorum.nodes) > end
         with Client(cluster.addresses[0]) as client:
             assert client.topic_ids().keys() >= {"early", "decided", "later"}
+
+
+def test_the_newest_claim_tells_what_is_committed(tmp_path: Path) -> None:
+    """A leader that has put nothing yet has said where the metadata ended as it claimed the log, and whoever
+    ends in order as it released that; what was put before it is of an earlier epoch."""
+    seldom = {"s3.metadata.upload.interval.ms": "600000"}
+    with LiveControllers(tmp_path, 3, seldom) as quorum:
+        last = quorum.leader()
+        old = [node_id for node_id in quorum.nodes if node_id != last]
+        for node_id in old:
+            keep(quorum.nodes[node_id], tmp_path / f"kept{node_id}")
+        quorum.wait_equal(quorum.nodes)
+        set_default(quorum, last, "100001")
+        end = quorum.wait_equal(quorum.nodes)
+        claims = tmp_path / "bucket" / CLUSTER / "owners" / "metadata"
+        until(lambda: any(claims.glob("*")), "it has claimed nothing")
+        assert quorum.nodes[last].stop() == 0
+        for node_id in old:
+            quorum.nodes[node_id].kill()
+            put_back(quorum.nodes[node_id], tmp_path / f"kept{node_id}")
+            quorum.nodes[node_id].begin()
+        for node_id in old:
+            said = quorum.nodes[node_id].wait_ready().log_path.read_text()
+            known = re.findall(f"{LACKS} (\\d+)", said[said.rindex(STARTS.decode()) :])
+            assert [int(offset) >= end for offset in known] == [True], said
 
 
 def test_a_voter_gives_up_nothing_that_the_bucket_knows(tmp_path: Path) -> None:
