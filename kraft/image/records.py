@@ -163,8 +163,10 @@ def encode_batch(proposals: Sequence[Proposal], base_offset: int, epoch: int) ->
 
 
 def encode_batch_yielding(proposals: Sequence[Proposal], base_offset: int, epoch: int) -> Yielding[bytes]:
-    """One batch of everything proposed, in order. A small one has no pause."""
-    records = [Record(None, value, proposal.time_ms) for proposal in proposals for value in proposal.values]
+    """One batch of everything proposed, in order. A small one has no pause. All of its records have the time
+    of the newest command: Kafka's controllers end at one whose timestamp delta is not 0."""
+    time_ms = max(proposal.time_ms for proposal in proposals)
+    records = [Record(None, value, time_ms) for proposal in proposals for value in proposal.values]
     steps = build_batch_yielding(
         records, base_offset=base_offset, leader_epoch=epoch, count_per_chunk=RECORDS_PER_CHUNK
     )

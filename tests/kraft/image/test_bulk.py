@@ -23,9 +23,10 @@ from millrace.kraft.image.records import (
 )
 from millrace.kraft.log.snapshot import chunks, image_records
 from millrace.kraft.tables.packing import pack_ranges
+from millrace.protocol.batch_build import build_batch
 from millrace.protocol.errors import WireError
 from millrace.protocol.metadata_records import FeatureLevelRecord, PartitionRecord, TopicRecord
-from millrace.protocol.records import iter_records
+from millrace.protocol.records import Record, iter_records
 from millrace.protocol.stream_records import CommitObjectRecord, PrepareObjectsRecord, StreamRecord
 from tests.calls import calls_below
 from tests.kraft.check import check_image
@@ -201,12 +202,14 @@ LENGTHS = st.lists(
 
 @given(LENGTHS)
 def test_values_are_cut_out_as_their_records_say(runs: list[tuple[int, int, int]]) -> None:
-    """Of runs of equal length, with numbers that grow over a byte's bounds, and times that change."""
-    proposals = [
-        Proposal([bytes([index % 256]) * length for index in range(count)], 1_000 + time_ms)
+    """Of runs of equal length, with numbers that grow over a byte's bounds, and times that change, as they do
+    in what others wrote."""
+    records = [
+        Record(None, bytes([index % 256]) * length, 1_000 + time_ms)
         for length, count, time_ms in runs
-    ] or [Proposal([b"one"], 0)]
-    batch = memoryview(encode_batch(proposals, 5, 1))
+        for index in range(count)
+    ] or [Record(None, b"one", 0)]
+    batch = memoryview(build_batch(records, base_offset=5, leader_epoch=1))
     expected = [bytes(record.value or b"") for record in iter_records(batch)]
     assert decode_values(batch) == expected
 

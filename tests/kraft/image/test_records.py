@@ -83,8 +83,9 @@ def test_what_a_later_build_wrote_is_refused(value: bytes) -> None:
 
 
 def test_one_batch_of_many_proposals() -> None:
-    """Values keep their order, offsets follow the base, each record has its command's time."""
-    batch = memoryview(encode_batch([Proposal([b"one", b"two"], 100), Proposal([b"x" * 300], 90)], 77, 5))
+    """Values keep their order, offsets follow the base, and all records have the time of the newest command:
+    a controller of Apache Kafka that follows ends at a record of another time than its batch's."""
+    batch = memoryview(encode_batch([Proposal([b"one", b"two"], 90), Proposal([b"x" * 300], 100)], 77, 5))
     header = BatchHeader(batch)
     assert is_intact(batch, header)
     assert (header.base_offset, header.last_offset, header.leader_epoch, header.attributes) == (77, 79, 5, 0)
@@ -92,8 +93,9 @@ def test_one_batch_of_many_proposals() -> None:
     assert [(record.offset, record.timestamp) for record in iter_records(batch)] == [
         (77, 100),
         (78, 100),
-        (79, 90),
+        (79, 100),
     ]
+    assert header.base_timestamp == header.max_timestamp == 100
 
 
 def test_a_batch_that_lies_is_refused() -> None:
