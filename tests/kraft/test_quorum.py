@@ -29,17 +29,30 @@ from tests.kraft.quorum import CLUSTER, Quorum
 from tests.patience import PATIENCE_S
 
 
+async def until_told(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while text not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def with_little_reserve() -> tuple[Quorum, ControllerNode]:
+    """Three voters that agree, one leading, with a broker registered and few bytes kept for a full
+    disk."""
+    quorum = Quorum((1, 2, 3))
+    await quorum.start(reserve_bytes=100)
+    leader = await quorum.leader()
+    await Broker.register(leader)
+    await quorum.agree()
+    return quorum, leader
+
+
 def test_what_a_followers_full_disk_did_not_take_is_not_acknowledged() -> None:
     """A fetch says that all below it is durable. With room again the follower goes on where it stands; its
     process never ended."""
     claims: list[tuple[int, int]] = []
 
     async def main() -> None:
-        quorum = Quorum((1, 2, 3))
-        await quorum.start(reserve_bytes=100)
-        leader = await quorum.leader()
-        await Broker.register(leader)
-        await quorum.agree()
+        quorum, leader = await with_little_reserve()
         full = next(node for node in quorum.nodes.values() if node is not leader)
         own, disk = full.meta.node_id, quorum.disks[full.meta.node_id]
 
@@ -273,19 +286,13 @@ def test_a_leader_says_that_nothing_is_committed(caplog: pytest.LogCaptureFixtur
     there is room the leader goes on as such, and what waited is answered."""
 
     async def main() -> None:
-        quorum = Quorum((1, 2, 3))
-        await quorum.start(reserve_bytes=100)
-        leader = await quorum.leader()
-        await Broker.register(leader)
-        await quorum.agree()
+        quorum, leader = await with_little_reserve()
         full = [quorum.disks[node_id] for node_id, node in quorum.nodes.items() if node is not leader]
         for disk in full:
             disk.capacity_bytes = disk.used_bytes() + 300
         waiting = asyncio.ensure_future(create_topic(leader, "waits", 200))
         said = f"controller {leader.meta.node_id} leads, and nothing that it decides is committed: controller"
-        async with asyncio.timeout(PATIENCE_S):
-            while said not in caplog.text:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until_told(caplog, said)
         assert not waiting.done()
         assert all(disk.hits["full"] > 3 for disk in full)
         assert caplog.text.count("no room for") == len(full)
@@ -294,9 +301,7 @@ def test_a_leader_says_that_nothing_is_committed(caplog: pytest.LogCaptureFixtur
         await asyncio.wait_for(waiting, PATIENCE_S)
         assert led(quorum) is leader
         assert len(list((await quorum.agree()).topics)) == 1
-        async with asyncio.timeout(PATIENCE_S):
-            while "decides is committed again" not in caplog.text:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until_told(caplog, "decides is committed again")
         assert caplog.text.count(said) == 1
         await quorum.stop()
 
@@ -308,19 +313,13 @@ def test_who_is_gone_is_not_told_to_have_no_room(caplog: pytest.LogCaptureFixtur
     nothing."""
 
     async def main() -> None:
-        quorum = Quorum((1, 2, 3))
-        await quorum.start(reserve_bytes=100)
-        leader = await quorum.leader()
-        await Broker.register(leader)
-        await quorum.agree()
+        quorum, leader = await with_little_reserve()
         full, gone = [node_id for node_id, node in quorum.nodes.items() if node is not leader]
         await quorum.stop(gone)
         disk = quorum.disks[full]
         disk.capacity_bytes = disk.used_bytes() + 300
         waiting = asyncio.ensure_future(create_topic(leader, "waits", 200))
-        async with asyncio.timeout(PATIENCE_S):
-            while "nothing that it decides is committed" not in caplog.text:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until_told(caplog, "nothing that it decides is committed")
         assert f"is committed: controller {full} asks for it" in caplog.text
         disk.capacity_bytes = 1 << 30
         await asyncio.wait_for(waiting, PATIENCE_S)
