@@ -43,7 +43,7 @@ from millrace.broker.identity.claim_format import OwnerClaim
 from millrace.broker.identity.claims import NO_CLAIMS, Claimant, check_claims, claimant_of
 from millrace.broker.identity.first_room import check_first_room
 from millrace.broker.identity.first_start import FirstStart
-from millrace.broker.identity.known_time import KnownTime, newest_of, show_clock
+from millrace.broker.identity.known_time import KnownTime, make_known_time, newest_of, show_clock
 from millrace.broker.identity.metadata_check import (
     check_claim_basis,
     check_metadata,
@@ -164,7 +164,7 @@ class Broker:
         self._is_log_shared = kind_of(settings.wal).name == "object"
         self._first = FirstStart(runtime.disk)
         self._bound: Sequence[BoundEndpoint] = ()
-        self._known: KnownTime  # once the controller is open
+        self._known: KnownTime  # once the store is open
         self._makers: RoomMakers  # once there is an engine
         self._bucket_metadata = BucketMetadata()
         self._changes = ChangeLog()
@@ -177,8 +177,9 @@ class Broker:
         await self._start_admin()
         await self._bind()
         stores = await self._open_store()
+        self._known = make_known_time(self._settings, self._runtime, stores.last_date)
         node = await self._start_controller(stores)
-        self._known = await self._open_clock(node, stores)
+        await self._settle_clock(node)
         cache = MetadataCache(node.publisher, node.cluster_id, self._settings.node_id)
         show_metadata(self._registry, cache, lambda: node.driver.news.is_active)
         client = ControllerClient(node.channel, cache, self._settings.node_id)
@@ -264,7 +265,7 @@ class Broker:
         check_broker_config, check_other_config = config_checks(settings)
         node = await ControllerNode.open(
             disk,
-            self._runtime.clock,
+            self._known.believed,
             self._runtime.rand.split("controller"),
             settings.controller,
             check_broker_config=check_broker_config,
@@ -275,6 +276,7 @@ class Broker:
         self._first.is_kept = not node.is_new
         self._endings.add("controller", lambda: node.close(is_discarded=not self._first.is_kept))
         check_first_look(is_new, node.is_new, settings.controller.log_dir)
+        await self._known.open(newest_of(node))
         log.info(
             "%s %s", "new cluster, for nothing was there yet:" if node.is_new else "cluster", node.cluster_id
         )
@@ -338,18 +340,9 @@ class Broker:
             patient, bucket, bound_cluster, node.cluster_id, image, settings.node_id, is_restored=is_restored
         )
 
-    async def _open_clock(self, node: ControllerNode, stores: NodeStores) -> KnownTime:
-        settings, runtime = self._settings, self._runtime
-        known = KnownTime(
-            runtime.clock,
-            runtime.disk,
-            settings.controller.log_dir,
-            settings.clock_gap_max_ms,
-            stores.last_date,
-        )
-        await known.open(lambda: newest_of(node))
-        show_clock(self._registry, known)
-        return known
+    async def _settle_clock(self, node: ControllerNode) -> None:
+        await self._known.settle(newest_of(node))
+        show_clock(self._registry, self._known)
 
     async def _claim(
         self, node: ControllerNode, client: ControllerClient, stores: NodeStores, incarnation: bytes

@@ -127,8 +127,8 @@ class Controller:
         self._epoch = -1  # that this node leads; -1: none
         self._end: Exception | None = None  # why nothing is taken any more
         self.active: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._wall_start_ms = clock.wall_ms()
-        self._loop_start_s = asyncio.get_running_loop().time()
+        self._wall_start_ms = 0  # when it began to lead; and by the loop's clock
+        self._loop_start_s = 0.0
         self._wall_jump_max_ms = settings.wall_jump_max_ms
         self._tick_s = settings.ticks.ms / 1000
         self.watch = BrokerWatch(self, settings.session_ms)
@@ -214,6 +214,7 @@ class Controller:
 
     def on_leading(self, epoch: int) -> None:
         self._epoch = epoch
+        self._wall_start_ms, self._loop_start_s = self._clock.wall_ms(), asyncio.get_running_loop().time()
         self._head = self._publisher.image
         if not self._head.features.level(METADATA_VERSION):
             self._propose(Decision(None, list(bootstrap_records())), self.active)

@@ -5,13 +5,16 @@
     <log.dirs>/confirmed-time      an operator's word (`millrace clock --confirm`), taken once and removed
     metadata                       its newest batch, and when the newest object's data was, where newest-time
                                    is missing: a first start of this version, a log directory that was built
-                                   anew; of a new member of a cluster what it fetches as it starts
+                                   anew; of a new member of a cluster, or one that has lost its log directory,
+                                   what it has fetched when it has all that is committed
     the store's Date               of the newest answer; a HEAD fetches one while the clock is doubted
 
-A `KnownTime` is the node's Clock: what it writes is stamped by it. `judged` is the Clock by which it deletes:
-records, groups' offsets, objects. While the wall clock is doubted, `judged` goes on at the monotonic clock's
-pace from the newest known time, so what is certainly too old still goes, and nothing else. Segments are no
-source: metadata is written whenever one of theirs is uploaded, and their own times are producers'.
+A `KnownTime` is the node's Clock: what it writes for clients is stamped by it. `judged` is the Clock by which
+it deletes: records, groups' offsets, objects. `believed` is the Clock by which it stamps metadata: others
+learn the time from there, so a wall clock that is doubted, ahead or behind, is not seen in it. While the wall
+clock is doubted, `judged` goes on at the monotonic clock's pace from the newest known time, so what is
+certainly too old still goes, and nothing else. Segments are no source: metadata is written whenever one of
+theirs is uploaded, and their own times are producers'.
 
 Not here: what is believed (wall_watch.py).
 """
@@ -32,8 +35,10 @@ from millrace.runtime.errors import MillraceError, in_words
 from millrace.runtime.objectstore import StoreDate
 
 if TYPE_CHECKING:
+    from millrace.broker.config import BrokerSettings
     from millrace.kraft.image.image import MetadataImage
     from millrace.kraft.node import ControllerNode
+    from millrace.runtime.bundle import Runtime
     from millrace.runtime.metrics import Registry
 
 log = logging.getLogger(__name__)
@@ -61,8 +66,31 @@ class Judged:
         return self._known.elapsed_ms()
 
 
+class Believed:
+    """The Clock by which metadata is stamped."""
+
+    def __init__(self, known: KnownTime) -> None:
+        self._known = known
+
+    def wall_ms(self) -> int:
+        return self._known.believed_ms()
+
+    def asleep_ms(self) -> int:
+        return self._known.asleep_ms()
+
+    def elapsed_ms(self) -> int:
+        return self._known.elapsed_ms()
+
+
 class KnownTime:
-    """A Clock. Before `open` it is the wall clock, and nothing may be deleted by it."""
+    """A Clock.
+
+        known = KnownTime(...)                      the wall clock
+        await known.open(newest_of(node))           recovered, and not yet started: where a time is kept here,
+                                                    or told by the metadata that is here, it is known
+        await known.settle(newest_of(node))         the node has all that is committed: else by that
+
+    Until it is known it is the wall clock in all ways, and nothing may be deleted by it."""
 
     def __init__(
         self,
@@ -86,27 +114,33 @@ class KnownTime:
         self._floor_ms = 0  # a wall clock below it is looked at more closely
         self._said_ms: int | None = None  # when it was last said that the clock is doubted, monotonic
         self._was_behind = False
-        self._is_first = False  # neither kept nor metadata: the wall clock was believed
+        self._is_known = False
         self.ahead_ms = 0
         self.behind_ms = 0
         self.judged = Judged(self)
+        self.believed = Believed(self)
 
-    async def open(self, metadata_ms: Callable[[], int]) -> None:
-        """Reads what is kept. `metadata_ms`: the newest time in metadata, 0 where that is empty; asked only
-        where nothing is kept. On return the newest known time is kept durably, where the disk takes it.
-        Cancelling loses nothing."""
+    async def open(self, metadata_ms: int) -> None:
+        """Reads what is kept. `metadata_ms`: the newest time in the metadata that is here, 0 where that is
+        empty; it counts where nothing is kept. Where there is neither, nothing is changed. Else the newest
+        known time is kept durably on return, where the disk takes it. Cancelling loses nothing."""
         newest_ms = await self._read(NEWEST)
         if newest_ms is None:
-            newest_ms = metadata_ms() or None
-        self._is_first = newest_ms is None
+            newest_ms = metadata_ms
+        if newest_ms:
+            await self._begin(newest_ms)
+
+    async def settle(self, metadata_ms: int) -> None:
+        """Where `open` found no time: `metadata_ms` is the newest in all that is committed; with 0 the
+        cluster is new, and the wall clock is believed. To be awaited before anything is deleted; again it
+        changes nothing."""
+        if not self._is_known:
+            await self._begin(metadata_ms or None)
+
+    async def _begin(self, newest_ms: int | None) -> None:
+        self._is_known = True
         self._watch = WallWatch(newest_ms, self._tick_ms(), self._gap_max_ms)
         await self.look(self._gap_max_ms)
-
-    async def learn(self, metadata_ms: int) -> None:
-        """Of a start that found no time: what metadata tells that was fetched since `open`."""
-        if self._is_first:
-            self._watch.learn(metadata_ms, self._clock.wall_ms(), self._tick_ms())
-            await self.look()
 
     async def run(self, ask_store: AskStore) -> None:
         """Until cancelled. `ask_store`: any small request, made of a store that told the time before, while
@@ -148,6 +182,12 @@ class KnownTime:
     def judged_ms(self) -> int:
         """The time by which something may be found too old now."""
         return self._look()
+
+    def believed_ms(self) -> int:
+        """The wall clock's time while it is believed, else the newest known time, carried on to now."""
+        if self._is_known:
+            self._look()
+        return self._clock.wall_ms() - self.ahead_ms + self.behind_ms
 
     # -- looking
 
@@ -249,6 +289,14 @@ class KnownTime:
     def _tick_ms(self) -> int:
         """The monotonic clock's, which goes on while the machine sleeps."""
         return int(asyncio.get_running_loop().time() * 1000) + self._clock.asleep_ms()
+
+
+def make_known_time(
+    settings: BrokerSettings, runtime: Runtime, last_date: Callable[[], StoreDate | None]
+) -> KnownTime:
+    """Of this node; to be opened."""
+    log_dir, gap_max_ms = settings.controller.log_dir, settings.clock_gap_max_ms
+    return KnownTime(runtime.clock, runtime.disk, log_dir, gap_max_ms, last_date)
 
 
 def newest_in(image: MetadataImage) -> int:

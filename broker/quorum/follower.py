@@ -74,7 +74,7 @@ class FollowingBroker(Broker):
         settings, bucket = self._settings, str(self._settings.data)
         self._watch.enter("joining the quorum of controllers")
         self._first.is_kept = True
-        node, transport = await open_member(settings, self._runtime, self._on_failed)
+        node, transport = await open_member(settings, self._runtime, self._known, self._on_failed)
         self.controller, self._transport = node, transport
         self._endings.add("quorum transport", transport.close)
         await self._join(node, transport, stores)

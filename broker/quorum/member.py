@@ -1,9 +1,10 @@
 """Opens a node of a quorum that others belong to: a voter, or a broker that only follows.
 
-    node, transport = await open_member(settings, runtime, on_failed)
+    node, transport = await open_member(settings, runtime, known, on_failed)
     await look_into_bucket(node, store)
     await node.start()
     await catch_up(node)        of a broker: its image holds all that was committed when it asked
+    await until_current(node)   of a voter: it leads, or has what whoever leads knew to be committed
     await node.close(), await transport.close()
 
 Not here: the controller listener (listener.py), what a broker does with its image.
@@ -19,11 +20,13 @@ from typing import Final
 
 from millrace.broker.config import BrokerSettings
 from millrace.broker.identity.claims import read_newest_claim
+from millrace.broker.identity.known_time import KnownTime, newest_of
 from millrace.broker.settings.of_parts import config_checks
 from millrace.kraft.bucket.reader import survey
 from millrace.kraft.errors import CommandLost, ProposalDropped
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.transport import QuorumTransport
+from millrace.kraft.raft.roles import has_caught_up
 from millrace.kraft.raft.voters import STATIC
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.protocol.messages.describe_quorum import DescribeQuorumRequest
@@ -36,15 +39,19 @@ LOOK_S: Final = 3.0  # a start with a log waits for the bucket's word so long
 
 
 async def open_member(
-    settings: BrokerSettings, runtime: Runtime, on_failed: Callable[[BaseException], None]
+    settings: BrokerSettings,
+    runtime: Runtime,
+    known: KnownTime,
+    on_failed: Callable[[BaseException], None],
 ) -> tuple[ControllerNode, QuorumTransport]:
-    """The node is recovered and speaks to nobody before its `start`. Raises what opening its log does."""
+    """The node is recovered and speaks to nobody before its `start`; `known` is open. Raises what opening its
+    log does."""
     quorum = settings.quorum
     check_broker_config, check_other_config = config_checks(settings)
     transport = QuorumTransport(runtime.net, quorum.voters, quorum.request_s)
     node = await ControllerNode.open(
         runtime.disk,
-        runtime.clock,
+        known.believed,
         runtime.rand.split("controller"),
         settings.controller,
         check_broker_config=check_broker_config,
@@ -54,6 +61,7 @@ async def open_member(
         snapshots=transport,
     )
     transport.start(node)
+    await known.open(newest_of(node))
     return node, transport
 
 
@@ -132,3 +140,11 @@ async def catch_up(node: ControllerNode) -> None:
             break
     node.history_at_open = node.driver.raft.log.history
     node.epoch_at_open = node.driver.raft.log.last_epoch
+
+
+async def until_current(node: ControllerNode) -> None:
+    """Returns when the node takes commands, or its image holds what whoever leads knew to be committed when
+    it answered. Nobody is asked: a controller of Apache Kafka that leads would not answer."""
+    raft, news = node.driver.raft, node.driver.news
+    while not (news.is_active or (has_caught_up(raft.role) and news.applied >= raft.high_watermark)):
+        await news.told()

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from millrace.broker.background.start_watch import RetryLog, StartWatch
 from millrace.broker.config import BrokerSettings
 from millrace.broker.endings import Endings
 from millrace.broker.identity.binding import MARKER_KEY
-from millrace.broker.identity.known_time import KnownTime
+from millrace.broker.identity.known_time import make_known_time, newest_of
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.meters.process import show_process
 from millrace.broker.meters.quorum import show_controller, show_duties, show_quorum
@@ -26,7 +26,7 @@ from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.server import BoundEndpoint, bind_all, unbind
 from millrace.broker.quorum.duties import LeaderDuties
 from millrace.broker.quorum.listener import DRAIN_MS, controller_server
-from millrace.broker.quorum.member import look_into_bucket, open_member, still_lacks
+from millrace.broker.quorum.member import look_into_bucket, open_member, still_lacks, until_current
 from millrace.broker.quorum.others_end import until_others_end
 from millrace.broker.quorum.restored_member import compare_restored
 from millrace.broker.settings.addresses import Endpoint
@@ -39,7 +39,7 @@ from millrace.kraft.peers.transport import QuorumTransport
 from millrace.kraft.raft.roles import heard_in
 from millrace.runtime.bundle import Runtime
 from millrace.runtime.metrics import Registry
-from millrace.runtime.objectstore import ObjectStore
+from millrace.runtime.objectstore import ObjectStore, StoreDate
 from millrace.runtime.objectstore.retry import RetryingObjectStore
 from millrace.runtime.tasks import Tasks
 
@@ -60,6 +60,8 @@ class ControllerProcess:
         self.listeners: Sequence[Endpoint] = ()
         self.admin_port: int | None = None
         self.node: ControllerNode | None = None  # once it is open
+        self._last_date: Callable[[], StoreDate | None] = lambda: None  # a store's, once one is open
+        self._known = make_known_time(settings, runtime, lambda: self._last_date())
         self._said = (-1, -1)  # leader and epoch
         self._empty_reason = ""  # why none may lead, while it lacks something (member.py)
 
@@ -127,7 +129,7 @@ class ControllerProcess:
         return places
 
     async def _open(self) -> tuple[ControllerNode, QuorumTransport]:
-        node, transport = await open_member(self._settings, self._runtime, self._on_failed)
+        node, transport = await open_member(self._settings, self._runtime, self._known, self._on_failed)
         self.node = node
         show_controller(self._registry, node)
         show_quorum(self._registry, node)
@@ -187,17 +189,12 @@ class ControllerProcess:
         self._endings.add("wait for brokers that end", lambda: until_others_end(node))
 
     async def _do_duties(self, node: ControllerNode, transport: QuorumTransport) -> None:
-        settings, runtime = self._settings, self._runtime
+        settings, runtime, known = self._settings, self._runtime, self._known
         stores = await open_stores(settings, runtime, self._registry, RetryLog().on_retry)
         try:
-            known = KnownTime(
-                runtime.clock,
-                runtime.disk,
-                settings.controller.log_dir,
-                settings.clock_gap_max_ms,
-                stores.last_date,
-            )
-            await known.open(lambda: node.newest_ms)
+            self._last_date = stores.last_date
+            await until_current(node)
+            await known.settle(newest_of(node))
             duties = LeaderDuties(node, stores, known, settings, runtime, self._on_failed)
             transport.commands.backup = lambda: duties.backup
             transport.commands.on_load = duties.take_load

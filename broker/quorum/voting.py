@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from millrace.broker.identity.known_time import KnownTime, newest_of
+from millrace.broker.identity.known_time import newest_of
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.meters.quorum import show_duties, show_quorum
 from millrace.broker.network.memory import RequestBudget
@@ -19,7 +19,7 @@ from millrace.broker.network.server import BoundEndpoint, bind_all, unbind
 from millrace.broker.quorum.duties import LeaderDuties
 from millrace.broker.quorum.follower import FollowingBroker
 from millrace.broker.quorum.listener import DRAIN_MS, controller_server
-from millrace.broker.quorum.member import look_into_bucket
+from millrace.broker.quorum.member import look_into_bucket, until_current
 from millrace.broker.quorum.others_end import until_others_end
 from millrace.broker.quorum.restored_member import compare_restored
 from millrace.broker.settings.log_levels import LogLevels
@@ -31,7 +31,6 @@ from millrace.runtime.tasks import Tasks
 
 class VotingBroker(FollowingBroker):
     _member_places: Sequence[BoundEndpoint] = ()  # bound, and not yet served
-    _opened_clock: KnownTime  # once it is a member
     _levels: LogLevels  # likewise: both listeners change them
 
     async def _bind(self) -> None:
@@ -59,20 +58,23 @@ class VotingBroker(FollowingBroker):
         self._endings.add("controller", node.close)
         await server.start(self._member_places)
         await node.start()
-        known = self._opened_clock = await super()._open_clock(node, stores)
-        duties = LeaderDuties(node, stores, known, settings, runtime, self._on_failed)
-        transport.commands.backup = lambda: duties.backup
-        transport.commands.on_load = duties.take_load
-        show_duties(self._registry, duties)
         tasks = Tasks()
-        tasks.start("duties of the leader", duties.run, on_escape=lambda name, error: self._on_failed(error))
+        tasks.start(
+            "duties of the leader",
+            lambda: self._do_duties(node, transport, stores),
+            on_escape=lambda name, error: self._on_failed(error),
+        )
         self._endings.add("duties of the leader", tasks.stop)
         self._endings.add("wait for brokers that end", lambda: until_others_end(node))
 
-    async def _open_clock(self, node: ControllerNode, stores: NodeStores) -> KnownTime:
-        """Again: what others wrote is here by now."""
-        await self._opened_clock.learn(newest_of(node))
-        return self._opened_clock
+    async def _do_duties(self, node: ControllerNode, transport: QuorumTransport, stores: NodeStores) -> None:
+        await until_current(node)
+        await self._known.settle(newest_of(node))
+        duties = LeaderDuties(node, stores, self._known, self._settings, self._runtime, self._on_failed)
+        transport.commands.backup = lambda: duties.backup
+        transport.commands.on_load = duties.take_load
+        show_duties(self._registry, duties)
+        await duties.run()
 
     def _follow_levels(self, node: ControllerNode, cache: MetadataCache) -> LogLevels:
         return self._levels

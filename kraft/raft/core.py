@@ -627,9 +627,8 @@ class Raft:
         if message is not None:
             end = max(self.log.stable_end, message.offset)
             answer = message.offset, message.last_epoch, end, self.high_watermark
-            self._send_reply(
-                message, FetchReply(self.node_id, message.source, self.epoch, self.node_id, *answer)
-            )
+            reply = FetchReply(self.node_id, message.source, self.epoch, self.node_id, *answer)
+            self._send_reply(message, reply)
 
     # Replication: the follower's side.
 
@@ -654,6 +653,7 @@ class Raft:
             for entry in message.entries:
                 self.log.append(entry)
             self.high_watermark = max(self.high_watermark, min(message.high_watermark, self.log.end))
+            role.has_caught_up |= 0 < message.high_watermark <= self.log.end
         self._send_fetch(role)
 
     def denies_committed(self, message: FetchReply) -> bool:

@@ -43,6 +43,7 @@ class Follower:
     due: int  # the leader is given up then
     voted: int = NOBODY
     has_fetched: bool = False  # from this leader: it refuses pre-votes from then on
+    has_caught_up: bool = False  # it has had all that this leader knew to be committed
     fetching_since: int = NOBODY  # tick of the fetch that is under way
 
     def __repr__(self) -> str:
@@ -97,6 +98,11 @@ class Resigned:
 
 
 Role = Unattached | Follower | Prospective | Candidate | Leader | Resigned
+
+
+def has_caught_up(role: Role) -> bool:
+    """Whether it has had, once, all that its leader knew to be committed."""
+    return isinstance(role, Follower) and role.has_caught_up
 
 
 def heard_in(role: Role, node_id: int) -> int:

@@ -604,6 +604,27 @@ def test_a_clock_that_is_set_passes_no_deadline() -> None:
     run(main())
 
 
+def test_a_time_that_is_learnt_as_the_log_is_opened_holds_back_no_deadline() -> None:
+    """The wall clock is hours behind what metadata tells: deadlines pass by the time at which the node began
+    to lead."""
+
+    async def main() -> None:
+        clock, settings = HandClock(), replace(SETTINGS, expiry_interval_ms=5, wall_jump_max_ms=1_000)
+        node = await ControllerNode.open(sim_disk(), clock, Rand(b"node"), settings)
+        clock.now_ms += 5 * 3_600_000
+        await node.start()
+        object_id = await (await Broker.register(node)).prepare(ttl_ms=500)
+        clock.now_ms += 600
+
+        def state() -> ObjectState:
+            return node.publisher.image.objects.by_id[ObjectId(object_id)].state
+
+        await eventually(lambda: state() is ObjectState.PENDING_DELETION)
+        await node.close()
+
+    run(main())
+
+
 def test_a_clock_that_went_back_keeps_no_node_out() -> None:
     """A node that was killed and starts ten years earlier is registered at once, above all its epochs, and
     its streams and ids go on."""

@@ -36,10 +36,14 @@ class Machine:
         self.asked = 0
         self.is_answering = True
 
+    def made(self, gap_max_ms: int = DAY_MS) -> KnownTime:
+        return KnownTime(self.clock, self.disk, "log", gap_max_ms, lambda: self.date)
+
     async def start(self, metadata_ms: int = 0, gap_max_ms: int = DAY_MS) -> KnownTime:
         await self.disk.make_folder("log")
-        known = KnownTime(self.clock, self.disk, "log", gap_max_ms, lambda: self.date)
-        await known.open(lambda: metadata_ms)
+        known = self.made(gap_max_ms)
+        await known.open(metadata_ms)
+        await known.settle(metadata_ms)
         return known
 
     def tell(self, wall_ms: int) -> None:
@@ -100,23 +104,45 @@ def test_the_newest_time_is_kept_and_a_start_eight_days_ahead_is_doubted(
     run(scenario())
 
 
-def test_what_a_new_member_fetches_tells_the_time() -> None:
-    """Of a start that found none; one that kept a time, or found it in its metadata, goes on by that. A time
-    before the clock's says nothing."""
+@pytest.mark.parametrize("off_ms", [8 * DAY_MS, -8 * DAY_MS])
+def test_what_a_member_without_a_time_fetches_tells_it(off_ms: int) -> None:
+    """A new one, or one that has lost its log directory. A start that ends before it has fetched keeps
+    nothing for the next; one that kept a time, or found it in its metadata, goes on by that."""
 
     async def scenario() -> None:
         machine = Machine()
-        machine.clock.now_ms -= 8 * DAY_MS
+        machine.clock.now_ms = T + off_ms
+        for fetched_ms in (None, T):
+            known = machine.made()
+            await known.open(0)
+            assert known.wall_ms() == known.believed.wall_ms() == T + off_ms
+            assert await machine.kept() is None
+            if fetched_ms is not None:
+                await known.settle(fetched_ms)
+        assert known.believed.wall_ms() == await machine.kept() == T
+        assert known.judged.wall_ms() == T + min(0, off_ms)
+        await known.settle(T + 30 * DAY_MS)
+        again = machine.made()
+        await again.open(T + 30 * DAY_MS)
+        await again.settle(T + 30 * DAY_MS)
+        assert known.believed.wall_ms() == again.believed.wall_ms() == await machine.kept() == T
+
+    run(scenario())
+
+
+def test_metadata_of_a_new_cluster_is_stamped_by_the_wall_clock() -> None:
+    """And no more once that is set ahead or back while the node runs, until a store or an operator says that
+    it is right."""
+
+    async def scenario() -> None:
+        machine = Machine()
         known = await machine.start()
-        await known.learn(T - 9 * DAY_MS)
-        assert known.wall_ms() == await machine.kept() == T - 8 * DAY_MS
-        await known.learn(T)
-        assert known.wall_ms() == await machine.kept() == T
-        assert known.behind_ms == 8 * DAY_MS
-        assert known.judged.wall_ms() == T - 8 * DAY_MS
-        again = await machine.start()
-        await again.learn(T + 30 * DAY_MS)
-        assert again.wall_ms() == T
+        for off_ms in (30 * 60_000, 30 * DAY_MS, -30 * DAY_MS):
+            machine.clock.now_ms = T + off_ms
+            assert known.believed.wall_ms() == T + (off_ms if abs(off_ms) < HOUR_MS else 30 * 60_000)
+        machine.clock.now_ms = T + 30 * DAY_MS
+        machine.tell(machine.clock.now_ms)
+        assert known.believed.wall_ms() == T + 30 * DAY_MS
 
     run(scenario())
 

@@ -108,7 +108,7 @@ class Fixture:
     async def start(self) -> Fixture:
         """The clock by which it deletes has lived through all that the one it is given showed."""
         self.known = KnownTime(self.clock, SimDisk(), "log", 1 << 62, lambda: None)
-        await self.known.open(lambda: 0)
+        await self.known.settle(0)
         self.judged = self.known.judged
         self.engine = await self.world.started(**self.engine_settings)
         return self

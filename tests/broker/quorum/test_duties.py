@@ -67,7 +67,7 @@ class Cluster:
         settings = load(given, data_dir="/data", machine_bytes=1 << 30).settings
         clock, rand = HandClock(), Rand(b"duties %d" % member.node_id)
         known = KnownTime(clock, member.disk, "/data", 1 << 40, lambda: None)
-        await known.open(lambda: 0)
+        await known.settle(0)
         self.failures[member.node_id] = failures = []
         host = self.members.net.host(name(member.node_id))
         runtime = Runtime(clock, rand, member.disk, host, lambda *_: None)  # type: ignore[arg-type,return-value]

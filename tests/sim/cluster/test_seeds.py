@@ -81,6 +81,15 @@ def test_a_node_of_both_roles_loses_its_log_directory() -> None:
     assert not outcome.findings, f"{outcome.plan}: {outcome.findings[:3]}"
 
 
+def test_a_log_directory_is_lost_where_clocks_were_set_ahead() -> None:
+    """A node of both roles is set ahead by 400 days, writes metadata as the leader, and loses its log
+    directory: it does not learn its own clock's time from the others, and deletes nothing by it."""
+    outcome = run_plan(drawn_plan(210200))
+    assert outcome.hits["disk lost of a controller and broker"] >= 1
+    assert outcome.hits["clock set of a controller and broker"] >= 1
+    assert not outcome.findings, f"{outcome.plan}: {outcome.findings[:3]}"
+
+
 def test_nothing_is_acknowledged_before_the_bucket_knows_its_stream() -> None:
     """A log of objects outlives every machine: while the controllers do not reach the bucket, what opened the
     stream is not in it, and a restore from it would not know what was acknowledged."""

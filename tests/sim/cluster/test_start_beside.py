@@ -30,7 +30,7 @@ GONE_S = 6.0  # a broker that has no session by then is recovered
 # Steps of a start, and how much further the other is each time than that it has begun.
 STEPS = {
     "_until_bound": (0.0, 0.4, 0.5, 5.0),  # before its look at claims and log
-    "_open_clock": (0.0, 0.3, 0.6, 5.0),  # behind it
+    "_settle_clock": (0.0, 0.3, 0.6, 5.0),  # behind it
     "_claim": (0.6,),  # it has claimed its node
 }
 
