@@ -20,6 +20,7 @@ from typing import Final
 
 from millrace.broker.config import BrokerSettings
 from millrace.broker.controller_client import ControllerClient
+from millrace.broker.quorum.attempts import Attempts
 from millrace.broker.quorum.log_recovery import CommittedInBucket, LogDamaged, LogRecovery, LogUnreachable
 from millrace.broker.stores import NodeStores
 from millrace.kraft.image.delta import MetadataDelta
@@ -85,6 +86,7 @@ class Failovers:
         self._failed: dict[int, Failed] = {}  # by node, as long as there is a failover of it
         self._waiting: set[int] = set()  # nodes whose log is looked at again in a while
         self._places = asyncio.Semaphore(AT_ONCE)
+        self._attempts = Attempts()
         self._is_stopped = False
 
     def start(self, image: MetadataImage) -> None:
@@ -200,10 +202,10 @@ class Failovers:
         else's now."""
         recovery = self._recovery(node_id)
         try:
-            found = await recovery.find()
+            found = await self._attempts.make(node_id, recovery.find(), recovery.hung_reason)
             log.warning("failover: recovers the write-ahead log of broker %d: %s", node_id, found.wal.address)
             began_s = asyncio.get_running_loop().time()
-            await recovery.run(found)
+            await self._attempts.make(node_id, recovery.run(found), recovery.hung_reason)
         except Fenced:
             raise
         except LogUnreachable as error:

@@ -33,6 +33,7 @@ from millrace.kraft.node import ControllerNode
 from millrace.kraft.tables.wals import NodeWal
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.bundle import Runtime
+from millrace.runtime.disk.watched import DiskWatch, watched
 from millrace.runtime.errors import MillraceError, Unavailable, in_words
 from millrace.runtime.objectstore import StoreFull
 from millrace.runtime.objectstore.retry import RetryingObjectStore, RetryPolicy
@@ -50,7 +51,7 @@ log = logging.getLogger(__name__)
 CACHE_PART: Final = 4  # of the log cache's size: what one recovery may hold beside it
 CLOSE_MS: Final = 5_000
 REACH_S: Final = 10.0  # for log and bucket to be seen from here
-STALLED_S: Final = 15.0  # that a store may not answer, before another broker is asked
+STALLED_S: Final = 15.0  # that a store or a device may not answer, before another broker is asked
 LOOK_S: Final = 1.0
 # Another broker may have the answer that this one does not get.
 CLAIM_RETRIES: Final = RetryPolicy(attempts_max=6, longest_wait_ms=2_000, attempt_timeout_ms=10_000)
@@ -111,6 +112,15 @@ class LogRecovery:
         self._runtime = runtime
         self._rand = runtime.rand.split(f"failover of {node_id}, attempt {attempt}")
         self._wal_store = StoreWatch(WAL_STORE)
+        self._device = DiskWatch()
+
+    def hung_reason(self) -> str:
+        """Why this attempt may never end, "" while it may: a block file cannot be called off."""
+        if self._device.waits_s < STALLED_S:
+            return ""
+        wal = self._image.wals.last_written(self._node_id)
+        address = "the write-ahead log" if wal is None else wal.address
+        return f"{address} gives no answer to this broker (for {self._device.waits_s:.0f} s)"
 
     @property
     def _image(self) -> MetadataImage:
@@ -274,7 +284,8 @@ class LogRecovery:
     def _place_of(self, wal: NodeWal) -> WalPlace:
         """Raises AddressError."""
         place = wal_place(self._settings, self._runtime, self._stores, self._wal_store)
-        return replace(place_of_log(place, wal, self._settings), rand=self._rand.split("wal"))
+        disk = watched(place.disk, self._device)
+        return replace(place_of_log(place, wal, self._settings), rand=self._rand.split("wal"), disk=disk)
 
     def _judged(self, place: WalPlace, found: WalIdentity) -> WalBinding:
         return judge_wal(

@@ -65,6 +65,9 @@ class Quorum:
 
         return Found
 
+    def hung_reason(self) -> str:
+        return ""
+
     async def run(self, found: Any) -> None:
         self.tries.append(asyncio.get_running_loop().time())
         self.say(FailoverRecord(GONE, OWN, [EPOCH], ""))  # it has begun
