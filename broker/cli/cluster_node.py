@@ -55,6 +55,11 @@ class LocalNode:
         return self.state is State.STOPPING
 
     @property
+    def ended_early(self) -> bool:
+        """By a SIGTERM that came before it had begun to listen for one: nothing was open."""
+        return self.code == -signal.SIGTERM and not self.was_ready
+
+    @property
     def pid(self) -> int:
         """0 of one that ended."""
         return 0 if self._process is None or self.state is State.ENDED else self._process.pid

@@ -163,7 +163,7 @@ class Screen:
             print("stopping; a second signal ends the nodes at once", flush=True)
         await asyncio.gather(*(node.wait_end() for node in self._nodes))
         self._draw()
-        return all(node.code == 0 for node in self._nodes)
+        return all(node.code == 0 or node.ended_early for node in self._nodes)
 
     def _draw(self) -> None:
         if self._is_terminal:
@@ -214,6 +214,8 @@ def node_text(node: LocalNode) -> str:
     if node.code is None:
         return f"not started: {node.failure}"
     again = f"; starts again in {RESTART_S:.0f} s" if node.is_restarting else ""
+    if node.ended_early:
+        return f"ended before it served{again}"
     if node.code < 0:
         return f"ended by signal {-node.code}{again}"
     said = f"; {node.log_path} ends: {node.last_words()}" if node.code else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -53,6 +54,32 @@ def test_a_restart_that_fails_is_told(tmp_path: Path) -> None:
 
     run(main)
     assert node_text(node) == f"not started: {tmp_path}/log: Is a directory"
+
+
+def test_a_command_that_is_interrupted_as_it_begins_ends_in_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its nodes do not listen for signals yet. One that is ended otherwise, or once it has served, is another
+    matter."""
+    node = node_at(tmp_path)
+
+    async def main() -> None:
+        create = asyncio.create_subprocess_exec
+
+        async def create_deaf(*words: str, **named: object) -> asyncio.subprocess.Process:
+            asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+            return await create("sleep", "1000", **named)  # type: ignore[arg-type]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(asyncio, "create_subprocess_exec", create_deaf)
+            assert await Screen([node], is_terminal=False).run() == 0
+
+    run(main)
+    assert "node 1: ended before it served" in capsys.readouterr().out
+    node.was_ready = True
+    assert node_text(node) == "ended by signal 15"
+    node.was_ready, node.code = False, -signal.SIGKILL
+    assert node_text(node) == "ended by signal 9"
 
 
 def test_a_stop_while_the_process_is_begun_reaches_it(tmp_path: Path) -> None:
