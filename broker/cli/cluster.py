@@ -19,6 +19,7 @@ from millrace.broker.cli.table import counted, table
 
 if TYPE_CHECKING:
     from millrace.broker.cluster.client import Address, ClusterClient
+    from millrace.broker.cluster.mover import Choice
     from millrace.broker.cluster.moves import Move
     from millrace.broker.cluster.view import ClusterView, NodeView, Partition
     from millrace.protocol.errors import KafkaError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 NOT_WELL, CANNOT_ASK = 1, 2
 BOOTSTRAP = "127.0.0.1:9092"
 SHOWN_MAX = 10  # partitions in one line
+DRAIN_LOOKS = 10  # for partitions that a broker is given while it is drained
 OF_VOTERS = ("add-voter", "remove-voter")
 UNKNOWN = "not known to be done, nor to be refused (look, and ask again)"
 ABOUT = """\
@@ -167,10 +169,12 @@ async def ask(given: argparse.Namespace, bootstrap: Sequence[Address]) -> int:
                 return await forget(client, view, given.node_id)
             if given.command == "undrain":
                 return await let_in(client, view, given.node_id)
-            is_left = False
             if given.command == "drain":
-                view, is_left = await shut_out(client, view, given)
-            code = max(await move(client, moves_of(view, given), given), NOT_WELL if is_left else 0)
+                view, code = await drain(client, view, given)
+            elif given.command == "spread":
+                code = await spread(client, view, given)
+            else:
+                code = await move(client, moves_of(view, given), given)
             if given.command in ("drain", "spread"):
                 code = max(code, tell_silent(view), tell_waiting(view))
             return code
@@ -255,6 +259,50 @@ def broker_of(view: ClusterView, node_id: int) -> NodeView:
     if broker is None:
         raise ValueError(f"the cluster has no broker {node_id}")
     return broker
+
+
+async def drain(
+    client: ClusterClient, view: ClusterView, given: argparse.Namespace
+) -> tuple[ClusterView, int]:
+    """What there is then, and the exit code. It looks again until the broker leads nothing: somebody may name
+    it, or have begun to give it some before. Raises ValueError with a sentence, KafkaError, Unavailable."""
+    from millrace.broker.cluster.view import look
+
+    view, is_left = await shut_out(client, view, given)
+    for _ in range(DRAIN_LOOKS):
+        code = await move(client, moves_of(view, given), given)
+        if code or given.dry_run or is_left:
+            return view, max(code, NOT_WELL if is_left else 0)
+        # By itself: it has sealed what others serve, so that it knows of all these moves. Others may not yet.
+        view = await asked_of(client, await look(client, given.node_id))
+        if broker_of(view, given.node_id).led == 0:
+            return view, 0
+    print(
+        f"millrace: broker {given.node_id} is given partitions all the same, so that it leads "
+        f"{broker_of(view, given.node_id).led}: another move names it; drain it again once that has ended",
+        file=sys.stderr,
+    )
+    return view, NOT_WELL
+
+
+async def spread(client: ClusterClient, view: ClusterView, given: argparse.Namespace) -> int:
+    """The exit code. A broker that is drained meanwhile is given nothing more. Raises as `move` does."""
+    from millrace.broker.cluster.draining import drained_of
+
+    refusing: set[int] = set()
+
+    async def choose(group: Sequence[Move]) -> list[Move]:
+        drained, _ = await drained_of(client, dict.fromkeys(one.to for one in group))
+        for node_id in sorted(drained - refusing - set(view.drained)):
+            refusing.add(node_id)
+            print(
+                f"millrace: broker {node_id} was drained meanwhile, and is given nothing more: spread again",
+                file=sys.stderr,
+            )
+        return [one for one in group if one.to not in refusing]
+
+    code = await move(client, moves_of(view, given), given, choose)
+    return max(code, NOT_WELL if refusing else 0)
 
 
 async def shut_out(
@@ -461,7 +509,9 @@ def moves_of(view: ClusterView, given: argparse.Namespace) -> list[Move]:
     return list(dict.fromkeys(found))
 
 
-async def move(client: ClusterClient, moves: Sequence[Move], given: argparse.Namespace) -> int:
+async def move(
+    client: ClusterClient, moves: Sequence[Move], given: argparse.Namespace, choose: Choice | None = None
+) -> int:
     from millrace.broker.cluster.mover import NotServed, move_all
 
     if given.dry_run:
@@ -472,7 +522,7 @@ async def move(client: ClusterClient, moves: Sequence[Move], given: argparse.Nam
         print(f"{count} of {counted(len(moves), 'partition')} moved", file=sys.stderr, flush=True)
 
     try:
-        await move_all(client, moves, given.at_once, given.timeout, on_served)
+        await move_all(client, moves, given.at_once, given.timeout, on_served, choose)
     except NotServed as error:
         shown = ", ".join(f"{one.topic}:{one.index}" for one in error.moves[:SHOWN_MAX])
         print(

@@ -7,7 +7,7 @@ has closed it. That it serves is asked of it (ListOffsets). Not here: which part
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from millrace.broker.cluster.client import ClusterClient
@@ -28,6 +28,7 @@ from millrace.runtime.errors import Unavailable
 
 LATEST: Final = -1
 LOOK_AGAIN_S: Final = 0.05
+Choice = Callable[[Sequence[Move]], Awaitable[Sequence[Move]]]
 
 
 class NotServed(Unavailable):
@@ -42,14 +43,20 @@ async def move_all(
     at_once: int,
     patience_s: float,
     on_served: Callable[[int], None],
+    choose: Choice | None = None,
 ) -> None:
-    """`on_served` is told how many of them are served, or deleted. Raises NotServed when some of a group are
-    not within `patience_s`; KafkaError for what is refused, with nothing of its group moved or some;
-    Unavailable."""
+    """`on_served` is told how many of them are served, or deleted; `choose` is asked, before a group goes,
+    which of it still go: the others are left where they are, and not counted. Raises NotServed when some of a
+    group are not within `patience_s`; KafkaError for what is refused, with nothing of its group moved or
+    some; Unavailable."""
+    count = 0
     for start in range(0, len(moves), at_once):
         group = moves[start : start + at_once]
+        if choose is not None and not (group := await choose(group)):
+            continue
         await _until_served(client, await _reassign(client, group), patience_s)
-        on_served(start + len(group))
+        count += len(group)
+        on_served(count)
 
 
 async def _reassign(client: ClusterClient, group: Sequence[Move]) -> list[Move]:

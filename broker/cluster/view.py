@@ -99,10 +99,12 @@ class ClusterView:
         return replace(self, nodes=nodes)
 
 
-async def look(client: ClusterClient) -> ClusterView:
-    """What brokers know is told also where nobody leads the quorum. Raises Unavailable, WireError."""
+async def look(client: ClusterClient, teller: int | None = None) -> ClusterView:
+    """What brokers know is told also where nobody leads the quorum; who leads what by `teller`, where one is
+    named. Raises Unavailable, WireError."""
     brokers = await client.describe()
-    metadata = await client.ask(MetadataRequest(topics=None, allow_auto_topic_creation=False))
+    asked = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+    metadata = await (client.ask(asked) if teller is None else client.ask_node(teller, asked))
     return view_of(brokers, metadata, await _quorum(client))
 
 

@@ -141,6 +141,25 @@ def test_nodes_are_started_moved_between_killed_and_stopped(cluster: Started) ->
     assert len(cluster.said(r"node \d: ended with code 0")) == NODES
 
 
+def test_a_drain_leaves_nothing_whoever_spreads_meanwhile(cluster: Started) -> None:
+    """Another operator's `spread` was planned before: it says that it did not do all of it, and the drain
+    moves what it gave until then."""
+    with Client(f"127.0.0.1:{cluster.port}") as client:
+        client.create("orders", 120)
+    assert cluster.ask("drain", "3").returncode == 0
+    assert cluster.ask("undrain", "3").returncode == 0
+    address = f"127.0.0.1:{cluster.port}"
+    words = [*COMMAND, "spread", "--at-once", "1", "--timeout", "3", "--bootstrap-server", address]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as spreading:
+        assert spreading.stdout is not None
+        assert spreading.stdout.readline() == "1 of 40 partitions moved\n"
+        drained = cluster.ask("drain", "3")
+        told = spreading.stdout.read()
+    assert drained.returncode == 0, (drained, told)
+    assert cluster.led()[3] == 0, (drained, told)
+    assert spreading.returncode == 1, told
+
+
 def test_without_a_majority_the_brokers_tell_what_they_know(tmp_path: Path) -> None:
     with LiveCombined(tmp_path, 3, QUICK) as cluster:
         with Client(cluster.addresses[0]) as client:
