@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 NOT_WELL, CANNOT_ASK = 1, 2
 BOOTSTRAP = "127.0.0.1:9092"
 SHOWN_MAX = 10  # partitions in one line
+NODE_ID_MAX = (1 << 31) - 1
+VOTER_S_MAX = 25  # what a controller gives a voter to catch up, whoever asks for more
 DRAIN_LOOKS = 10  # for partitions that a broker is given while it is drained
 OF_VOTERS = ("add-voter", "remove-voter")
 UNKNOWN = "not known to be done, nor to be refused (look, and ask again)"
@@ -92,30 +94,27 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     nodes = add("nodes", "the nodes: roles, addresses, what they lead")
     moving = add("move", "give partitions to a broker")
     moving.add_argument("partitions", nargs="+", metavar="TOPIC[:PARTITION]")
-    moving.add_argument("--to", type=int, required=True, metavar="ID", help="the broker")
+    moving.add_argument("--to", type=node_id, required=True, metavar="ID", help="the broker")
     draining = add("drain", "give all that a broker leads to the others, and nothing to it until undrain")
-    draining.add_argument("node_id", type=int, metavar="ID")
     letting_in = add("undrain", "let a broker be given partitions again; spread gives it its share")
-    letting_in.add_argument("node_id", type=int, metavar="ID")
     spreading = add("spread", "give every broker as many partitions as the others")
     losing = add("give-up", "give partitions of a broker that is gone for good to others, without its log")
-    losing.add_argument("node_id", type=int, metavar="ID")
     losing.add_argument(
         "--accept-loss",
         action="store_true",
         help="acknowledged records that only the write-ahead log of the broker holds are lost",
     )
     forgetting = add("unregister", "forget a broker that is gone for good, and has nothing to be recovered")
-    forgetting.add_argument("node_id", type=int, metavar="ID")
     adding = add("add-voter", "let a controller that follows the quorum vote (kraft.version 1)")
     removing = add("remove-voter", "let a voter vote no more (kraft.version 1)")
+    for one in (draining, letting_in, losing, forgetting, adding, removing):
+        one.add_argument("node_id", type=node_id, metavar="ID")
     for one in (adding, removing):
-        one.add_argument("node_id", type=int, metavar="ID")
         one.add_argument("--directory", metavar="DIRECTORY", help="its directory.id, where several are known")
     adding.add_argument("--at", required=True, metavar="HOST:PORT", help="its controller listener")
     adding.add_argument("--listener", metavar="NAME", help="that listener's name; default: the other voters'")
     adding.add_argument(
-        "--timeout", type=seconds, default=25.0, metavar="SECONDS", help="to catch up; default and most 25"
+        "--timeout", type=voter_seconds, default=25, metavar="SECONDS", help="to catch up; default, most 25"
     )
     for one in (status, nodes):
         one.add_argument("--json", action="store_true", help="for programs, in place of the table")
@@ -135,6 +134,14 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return given
 
 
+def node_id(word: str) -> int:
+    """Raises ArgumentTypeError, with a sentence."""
+    number = int(word) if word.isascii() and word.isdecimal() and len(word) <= len(str(NODE_ID_MAX)) else -1
+    if not 0 <= number <= NODE_ID_MAX:
+        raise argparse.ArgumentTypeError(f"{word!r} is no node's id, 0 to {NODE_ID_MAX}")
+    return number
+
+
 def seconds(word: str) -> float:
     """Raises ArgumentTypeError, with a sentence."""
     try:
@@ -143,6 +150,14 @@ def seconds(word: str) -> float:
         number = -1.0
     if not (math.isfinite(number) and number > 0):
         raise argparse.ArgumentTypeError(f"{word!r} is not a number of seconds above 0")
+    return number
+
+
+def voter_seconds(word: str) -> float:
+    """Raises ArgumentTypeError, with a sentence."""
+    number = seconds(word)
+    if number > VOTER_S_MAX:
+        raise argparse.ArgumentTypeError(f"{word!r} is more than {VOTER_S_MAX} seconds")
     return number
 
 

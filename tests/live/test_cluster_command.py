@@ -198,6 +198,9 @@ def test_what_is_refused(cluster: Started, tmp_path: Path) -> None:
         (("status", "--bootstrap-server", ","), "it is empty"),
         (("drain", "1", "--timeout", "-1"), "'-1' is not a number of seconds above 0"),
         (("spread", "--timeout", "nan"), "'nan' is not a number of seconds above 0"),
+        (("drain", str(1 << 31)), f"'{1 << 31}' is no node's id, 0 to {(1 << 31) - 1}"),
+        (("move", "orders", "--to", "x"), f"'x' is no node's id, 0 to {(1 << 31) - 1}"),
+        (("add-voter", "4", "--at", "h:1", "--timeout", "26"), "'26' is more than 25 seconds"),
         (("start", "--nodes", "2"), "two have no majority"),
         (
             ("start", "--nodes", "4", "--override", "node.id=1", "--data-dir", str(tmp_path)),
