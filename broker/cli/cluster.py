@@ -215,12 +215,16 @@ async def ask(given: argparse.Namespace, bootstrap: Sequence[Address]) -> int:
 
 
 def outcome_of(error: KafkaError, command: str) -> str:
-    """A change of voters that takes too long is given up; any other may have been decided, its answer lost
-    with the controller."""
+    """A change of voters that takes too long is given up before its record is written, or says so; any other
+    may have been decided, its answer lost with the controller."""
+    from millrace.broker.requests.forwarding import TIMED_OUT
+    from millrace.kraft.commands.voters import IS_UNKNOWN
     from millrace.protocol.error_codes import ErrorCode
 
-    if error.code == ErrorCode.REQUEST_TIMED_OUT and command not in OF_VOTERS:
-        return f"{UNKNOWN}: {error}"
+    if error.code == ErrorCode.REQUEST_TIMED_OUT:
+        is_given_up = not any(one in error.message for one in (IS_UNKNOWN, TIMED_OUT))
+        if command not in OF_VOTERS or not is_given_up:
+            return f"{UNKNOWN}: {error}"
     return f"refused: {error}"
 
 

@@ -19,6 +19,7 @@ from millrace.protocol.ids import uuid_text
 from millrace.protocol.messages.update_raft_voter import UpdateRaftVoterRequest
 
 NO_CHANGES: Final = "voters cannot be added or removed while kraft.version is 0"
+IS_UNKNOWN: Final = "the outcome is unknown"  # of a change whose record is written
 EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # to listen on; who connects there reaches itself
 ENDPOINTS_MAX: Final = 16  # of one voter: each stands in every record of voters
 

@@ -338,12 +338,13 @@ class VoterChanges:
     async def _committed(self, entry: Entry, stage: _Stage) -> None:
         """Raises KafkaError REQUEST_TIMED_OUT where the leadership, or the disk's room, goes before that is
         known: the outcome is unknown."""
-        stage.what = "the change is written, and not committed yet: its outcome is unknown"
+        stage.what = f"the change is written, and not committed yet: {judge.IS_UNKNOWN}"
         raft, history = self._driver.raft, self._driver.raft.log.voters
         change = next(one for one in history.changes if one[0] == entry.base)
         while raft.high_watermark < entry.end:
             if change not in history.changes or not raft.is_leader:
-                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "who led leads no more: the outcome is unknown")
+                text = f"who led leads no more: {judge.IS_UNKNOWN}"
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text)
             await self._driver.news.told()
 
     def _place_in(self, endpoints: tuple[Endpoint, ...]) -> Place:
