@@ -74,7 +74,8 @@ class QuorumView:
         )
 
     def _voters(self, role: Leader) -> dict[Replica, Progress]:
-        """With the directory that each votes with; none at kraft.version 0."""
+        """With the directory that each votes with; at kraft.version 0 none but that of a quorum of one, who
+        is its own."""
         known = self.raft.voter_set
         return {(voter, known.directory_of(voter)): progress for voter, progress in role.voters.items()}
 
@@ -84,8 +85,9 @@ class QuorumView:
     def _replica(self, key: Replica, progress: Progress, now_ms: int) -> ReplicaState:
         replica_id, directory = key
         if replica_id == self.raft.node_id and directory in (NO_DIRECTORY, self.raft.directory_id):
-            directory_id = uuid_bytes(self.directory_id)
-            return ReplicaState(replica_id, directory_id, self.raft.log.end, now_ms, now_ms)
+            is_alone = len(self.raft.voter_set.ids) == 1
+            told = uuid_bytes(self.directory_id) if is_alone else directory
+            return ReplicaState(replica_id, told, self.raft.log.end, now_ms, now_ms)
 
         def time_of(tick: int) -> int:
             return -1 if tick < 0 else now_ms - (self.raft.now - tick) * self.tick_ms

@@ -366,6 +366,18 @@ def test_what_names_no_voter_is_told_before_the_level_is() -> None:
     run_simulation(of_a_list(work))
 
 
+def test_voters_of_a_list_are_told_without_directories() -> None:
+    """As in Kafka, that of the leader as well: with one that is known it would be told to be removed by it,
+    which kraft.version 0 refuses."""
+
+    async def work(members: Members) -> None:
+        voters, observers = await described(members)
+        assert voters == [(node_id, NO_DIRECTORY) for node_id in (1, 2, 3)]
+        assert observers == [(4, directory_of(members.all[4]))]
+
+    run_simulation(of_a_list(work))
+
+
 def test_voters_of_a_list_are_raised_to_the_log_while_they_run() -> None:
     """Then others can be added; there is no way back."""
 
