@@ -41,6 +41,12 @@ BROKER_LISTS: Final = frozenset(
         "ssl.enabled.protocols",
     )
 )
+# Kinds of which there is no default that all share.
+NAMED_KINDS: Final[dict[int, str]] = {
+    ResourceType.TOPIC: "topic",
+    ResourceType.GROUP: "group",
+    ResourceType.CLIENT_METRICS: "client metrics",
+}
 
 
 class Operation(IntEnum):
@@ -170,6 +176,9 @@ class Change:
         repeated, unknown, or of a type that has no configs."""
         if (self._type, self._name) in again:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+        if not self._name and self._type in NAMED_KINDS:
+            text = f"Default {NAMED_KINDS[self._type]} resources are not allowed."
+            raise KafkaError(ErrorCode.INVALID_REQUEST, text)
         if self._type == ResourceType.TOPIC:
             if self._image.topics.by_name(self._name) is None:
                 raise KafkaError(
@@ -177,12 +186,7 @@ class Change:
                 )
         elif self._type == ResourceType.BROKER:
             self._check_node()
-        elif self._type in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
-            if not self._name:
-                raise KafkaError(
-                    ErrorCode.INVALID_REQUEST, "Default group and client metrics resources are not allowed."
-                )
-        else:
+        elif self._type not in NAMED_KINDS:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {self._type}")
 
     def _check_node(self) -> None:

@@ -82,6 +82,7 @@ def alter(
         (BROKER, "", ("log.retention.ms", SET, "10"), OK),
         (BROKER, "1", ("log.retention.ms", SET, "10"), OK),
         (BROKER, "1", ("log.cleanup.policy", APPEND, "compact"), OK),
+        (TOPIC, "", ("retention.ms", SET, "1"), ErrorCode.INVALID_REQUEST),
         (BROKER, "1", ("log.retention.ms", APPEND, "1"), ErrorCode.INVALID_CONFIG),
         (BROKER, "", ("per.broker", SET, "1"), ErrorCode.INVALID_REQUEST),
         (BROKER, "1", ("read.only", SET, "1"), ErrorCode.INVALID_REQUEST),
