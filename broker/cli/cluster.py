@@ -189,7 +189,7 @@ async def ask(given: argparse.Namespace, bootstrap: Sequence[Address]) -> int:
             elif given.command == "spread":
                 code = await spread(client, view, given)
             else:
-                code = await move(client, moves_of(view, given), given)
+                code = await move(client, view, given)
             if given.command in ("drain", "spread"):
                 code = max(code, tell_silent(view), tell_waiting(view))
             return code
@@ -286,14 +286,18 @@ async def drain(
     """What there is then, and the exit code. It looks again until the broker leads nothing: somebody may name
     it, or have begun to give it some before. Raises ValueError with a sentence, KafkaError, Unavailable."""
     from millrace.broker.cluster.view import look
+    from millrace.runtime.errors import Unavailable
 
     view, is_left = await shut_out(client, view, given)
     for _ in range(DRAIN_LOOKS):
-        code = await move(client, moves_of(view, given), given)
+        code = await move(client, view, given)
         if code or given.dry_run or is_left:
             return view, max(code, NOT_WELL if is_left else 0)
-        # By itself: it has sealed what others serve, so that it knows of all these moves. Others may not yet.
-        view = await asked_of(client, await look(client, given.node_id))
+        try:  # by itself: it has sealed what others serve, so that it knows of all these moves
+            view = await look(client, given.node_id)
+        except Unavailable:
+            view = await look(client)
+        view = await asked_of(client, view)
         if broker_of(view, given.node_id).led == 0:
             return view, 0
     print(
@@ -320,7 +324,7 @@ async def spread(client: ClusterClient, view: ClusterView, given: argparse.Names
             )
         return [one for one in group if one.to not in refusing]
 
-    code = await move(client, moves_of(view, given), given, choose)
+    code = await move(client, view, given, choose)
     return max(code, NOT_WELL if refusing else 0)
 
 
@@ -529,10 +533,12 @@ def moves_of(view: ClusterView, given: argparse.Namespace) -> list[Move]:
 
 
 async def move(
-    client: ClusterClient, moves: Sequence[Move], given: argparse.Namespace, choose: Choice | None = None
+    client: ClusterClient, view: ClusterView, given: argparse.Namespace, choose: Choice | None = None
 ) -> int:
+    """The exit code. Raises ValueError with a sentence, KafkaError, Unavailable."""
     from millrace.broker.cluster.mover import NotServed, move_all
 
+    moves = moves_of(view, given)
     if given.dry_run:
         print(*(f"{one.topic}:{one.index} to {one.to}" for one in moves), sep="\n")
         return 0
@@ -541,7 +547,7 @@ async def move(
         print(f"{count} of {counted(len(moves), 'partition')} moved", file=sys.stderr, flush=True)
 
     try:
-        await move_all(client, moves, given.at_once, given.timeout, on_served, choose)
+        passed = await move_all(client, moves, given.at_once, given.timeout, on_served, choose, view.epochs)
     except NotServed as error:
         shown = ", ".join(f"{one.topic}:{one.index}" for one in error.moves[:SHOWN_MAX])
         print(
@@ -552,4 +558,10 @@ async def move(
         return NOT_WELL
     if not moves:
         print("nothing has to move")
-    return 0
+    if passed:
+        print(
+            f"millrace: went on to another broker, since theirs is gone or somebody moved them: "
+            f"{names_of([(one.topic, one.index) for one in passed])}",
+            file=sys.stderr,
+        )
+    return NOT_WELL if passed and given.command != "drain" else 0

@@ -54,6 +54,7 @@ class ClusterView:
     # Of those that lack something: the brokers that are gone and led them, or whose write-ahead logs hold
     # some of them.
     waits_for: dict[Partition, tuple[int, ...]]
+    epochs: dict[Partition, int]  # of leaders
 
     @property
     def leaderless(self) -> list[Partition]:
@@ -125,11 +126,7 @@ def view_of(
     metadata: MetadataResponse,
     quorum: DescribeQuorumResponsePartitionData,
 ) -> ClusterView:
-    leaders = {
-        (topic.name or "", one.partition_index): one.leader_id
-        for topic in metadata.topics
-        for one in topic.partitions
-    }
+    leaders = leaders_of(metadata)
     waits_for = {
         (topic.name or "", one.partition_index): tuple(one.offline_replicas or one.replica_nodes)
         for topic in metadata.topics
@@ -166,4 +163,21 @@ def view_of(
         tuple(nodes),
         leaders,
         waits_for,
+        epochs_of(metadata),
     )
+
+
+def leaders_of(metadata: MetadataResponse) -> dict[Partition, int]:
+    return {
+        (topic.name or "", one.partition_index): one.leader_id
+        for topic in metadata.topics
+        for one in topic.partitions
+    }
+
+
+def epochs_of(metadata: MetadataResponse) -> dict[Partition, int]:
+    return {
+        (topic.name or "", one.partition_index): one.leader_epoch
+        for topic in metadata.topics
+        for one in topic.partitions
+    }

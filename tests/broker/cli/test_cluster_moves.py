@@ -10,7 +10,7 @@ from millrace.broker.cluster.view import ClusterView, NodeView
 
 NODES = tuple(NodeView(node_id, True, True, "h:1", "", False, 0, 0) for node_id in (1, 2))
 LEADERS = {("orders", 0): 1, ("orders", 1): 1, ("orders", 2): 2, ("other", 0): 1}
-VIEW = ClusterView("c", 1, 1, 1, NODES, LEADERS, {})
+VIEW = ClusterView("c", 1, 1, 1, NODES, LEADERS, {}, {})
 
 
 def moves(*names: str) -> list[Move]:
