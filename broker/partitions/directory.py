@@ -279,6 +279,10 @@ class PartitionDirectory:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return state
 
+    def _is_led(self, key: Key) -> bool:
+        state = self._image.topics.partition(*key)
+        return state is not None and state.leader == self.node_id
+
     async def _open(self, led: LedTopic, index: int, opening: _Opening, is_retention_only: bool) -> None:
         key = led.topic_id, index
         partition, error = None, None
@@ -299,7 +303,8 @@ class PartitionDirectory:
         if error is not None:
             if partition is not None:
                 self._end(key, partition)
-            self._failed[key] = asyncio.get_running_loop().time(), error
+            if self._is_led(key):  # else nothing failed, and nobody would ever forget it
+                self._failed[key] = asyncio.get_running_loop().time(), error
             opening.future.set_exception(error)
             return
         assert partition is not None

@@ -211,6 +211,25 @@ def test_what_goes_wrong_in_a_partition_that_is_deleted_is_no_error(caplog: pyte
     assert [text.partition(":")[0] for text in told] == ["kept-0 does not open"]
 
 
+def test_what_is_led_here_no_more_counts_as_nothing_that_failed() -> None:
+    """A partition that moves or is deleted while it opens is nothing to be told of, nor to be remembered."""
+
+    async def scenario() -> None:
+        fixture = await BrokerFixture().start()
+        fixture.opener.gate = asyncio.Event()
+        for name in ("moved", "deleted"):
+            fixture.make_topic(name)
+            fixture.directory.get(topic_id(name), 0)
+        await asyncio.sleep(0)
+        fixture.move("moved", 0, OTHER)
+        fixture.delete_topic("deleted")
+        fixture.opener.gate.set()
+        await eventually(lambda: not fixture.directory._opening)
+        assert fixture.directory.failed_count == 0
+
+    run(scenario())
+
+
 def test_a_partition_that_leaves_hands_over_and_may_come_back() -> None:
     """Its streams are closed with everything in them before they are opened again; nothing is lost on the
     way."""
