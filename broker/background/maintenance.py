@@ -9,10 +9,11 @@ age; it is looked at only when
 
 Looking means opening it, quietly, and closing it again, those with the shortest retention first:
 `OPENS_IN_A_BURST` together, so that what they write shares an object, every `BURST_S`, and no more in a round
-than fit its interval. While uploads wait they stay open. What each said is kept, in memory alone. So ten
-thousand that are due at once are looked at within a quarter of an hour; after a start each is looked at once,
-and then when due. (Refused: opening all of them each round; a hint of the due time in metadata, which would
-be one more command for each that is closed.)
+than fit its interval. While uploads wait they stay open. Partitions that another broker still holds are
+passed over, and a burst in which some were late is the last of its round: what is open has its turn. What
+each said is kept, in memory alone. So ten thousand that are due at once are looked at within a quarter of an
+hour; after a start each is looked at once, and then when due. (Refused: opening all of them each round; a
+hint of the due time in metadata, which would be one more command for each that is closed.)
 
 The clock is the one by which something may be found too old (known_time.py): while the wall clock is doubted,
 it goes on from the newest known time, and retention by time goes no further. By size it goes on.
@@ -44,7 +45,6 @@ log = logging.getLogger(__name__)
 OPENS_IN_A_BURST = 200
 BURST_S = 10.0
 OPENS_AT_ONCE = 8
-OPENING_TIMEOUT_S = 60.0
 LOOKED_PER_CHUNK = 500  # partitions or topics looked at before others have their turn on the loop
 IDS_PER_CHUNK = 8  # of ids of producers in the log
 NEVER_MS = 1 << 62
@@ -152,14 +152,16 @@ class Maintenance:
             if first:
                 await asyncio.sleep(BURST_S)
             keys = iter(due[first : first + OPENS_IN_A_BURST])
-            await asyncio.gather(*(self._visit(keys) for _ in range(OPENS_AT_ONCE)))
+            visits = await asyncio.gather(*(self._visit(keys) for _ in range(OPENS_AT_ONCE)))
             await self._directory.release_quiet()
+            if any(visits):
+                return  # to what is open: the rest is looked at in the next round
 
     def _is_candidate(self, image: MetadataImage, topic: Topic, index: int, now_ms: int) -> bool:
-        """Not open, holds data, and something in it may be due. Cheap questions first: it is asked of every
-        partition, every round."""
+        """Neither open nor another's, holds data, and something in it may be due. Cheap questions first: it
+        is asked of every partition, every round."""
         key = topic.topic_id, index
-        if self._directory.is_open(*key):
+        if self._directory.is_open(*key) or self._directory.is_elsewhere(key):
             return False
         said = self._forecasts.get(key)
         if said is None and not _holds_data(image, *key):
@@ -175,14 +177,18 @@ class Maintenance:
         led = self._directory.topic_of(topic.topic_id)
         return led.settings.retention_ms if led is not None and led.settings.retention_ms >= 0 else NEVER_MS
 
-    async def _visit(self, keys: Iterator[tuple[bytes, int]]) -> None:
+    async def _visit(self, keys: Iterator[tuple[bytes, int]]) -> bool:
+        """Whether one was waited for in vain; one that was late before is not waited for."""
+        loop, is_late = asyncio.get_running_loop(), False
         for topic_id, index in keys:
+            began_s = loop.time()
             try:
                 found = self._directory.get(topic_id, index, is_retention_only=True)
                 if not isinstance(found, Partition):
-                    async with asyncio.timeout(OPENING_TIMEOUT_S):
+                    async with asyncio.timeout_at(self._directory.opening_due_s(topic_id, index)):
                         found = await asyncio.shield(found)
             except (KafkaError, TimeoutError) as error:
+                is_late = is_late or (isinstance(error, TimeoutError) and loop.time() > began_s)
                 log.info(
                     "partition %d of topic %s was not looked at: %s", index, topic_id.hex(), in_words(error)
                 )
@@ -191,6 +197,7 @@ class Maintenance:
             retention_ms = found.settings.retention_ms
             due_ms = found.state.segments.retention_due_ms(retention_ms) if retention_ms >= 0 else NEVER_MS
             self._forecasts[topic_id, index] = _Forecast(found.settings, due_ms)
+        return is_late
 
 
 def _holds_data(image: MetadataImage, topic_id: bytes, index: int) -> bool:

@@ -317,15 +317,15 @@ class PartitionDirectory:
         """Who led the partition before closes its streams, or they are recovered from its log; until then
         nobody else can open them, or read what opening takes. Raises KafkaError where the partition is led
         here no more."""
-        while self._is_open_elsewhere(key):
+        while self.is_elsewhere(key):
             self._say_waiting(key)
             changed = self._streams_changed.setdefault(key, asyncio.get_running_loop().create_future())
             await asyncio.wait([changed])
             self._check_led(key)
 
-    def _is_open_elsewhere(self, key: Key) -> bool:
-        """Or this node owes some of it still: what it has of a stream continues. Or small states, which are
-        read to open it, are owed by a broker that is gone."""
+    def is_elsewhere(self, key: Key) -> bool:
+        """Another node has it open. Or this one owes some of it still: what it has of a stream continues. Or
+        small states, which are read to open it, are owed by a broker that is gone."""
         streams = self._image.streams
         return any(
             (stream.is_open and stream.node_id != self.node_id)
@@ -370,7 +370,7 @@ class PartitionDirectory:
         if delta.brokers_changed:  # one may be back that owes
             keys |= dict.fromkeys(waiting)
             self._told_gone.clear()
-        ready = [key for key in keys if key in waiting and not self._is_open_elsewhere(key)]
+        ready = [key for key in keys if key in waiting and not self.is_elsewhere(key)]
         for key in dict.fromkeys((*moved, *ready)):
             waiting.pop(key).set_result(None)
 

@@ -9,16 +9,18 @@ import pytest
 
 from millrace.broker.background import maintenance as maintenance_module
 from millrace.broker.background.maintenance import Maintenance, MaintenanceSettings
+from millrace.kraft.tables.streams import OPEN
 from millrace.protocol.metadata_records import ConfigRecord
 from millrace.protocol.stream_records import StreamRecord
 from millrace.runtime.objectstore import StoreFull
 from millrace.s3stream.ids import StreamRole
-from tests.broker.broker_fixture import NODE, BrokerFixture, topic_id
+from tests.broker.broker_fixture import NODE, OTHER, BrokerFixture, topic_id
 from tests.broker.partitions.build import START_MS, batch, run
 from tests.patience import PATIENCE_S, eventually
 from tests.s3stream.build import World
 
 DAY_MS = 86_400_000
+INTERVAL_S = MaintenanceSettings().retention_check_interval_ms / 1000
 
 
 def made(fixture: BrokerFixture) -> Maintenance:
@@ -342,6 +344,38 @@ def test_hundreds_that_are_due_are_looked_at_in_one_round(monkeypatch: pytest.Mo
         assert len(fixture.opener.opened) == count
 
     run(scenario())
+
+
+def test_partitions_that_do_not_open_hold_up_no_others() -> None:
+    """A hundred wait, as the log of a broker that is gone is reached by nobody, or as the store is away: what
+    is open loses what is too old within two intervals all the same."""
+
+    async def scenario() -> None:
+        fixture = await BrokerFixture().start()
+        await filled(fixture, "open", retention_ms=str(4 * DAY_MS + DAY_MS // 2))
+        count = 100
+        for name in ("elsewhere", "away"):
+            fixture.make_topic(name, count)
+        close_to_metadata(fixture, "away", count)
+        fixture.publish(
+            *(
+                StreamRecord(20_000 + index, topic_id("elsewhere"), index, 1, 0, OTHER, OPEN, 0, 50)
+                for index in range(count)
+            )
+        )
+        fixture.opener.gate = asyncio.Event()
+        rounds = asyncio.ensure_future(made(fixture).run())
+        await asyncio.sleep(INTERVAL_S + 1)
+        assert (await fixture.partition("open")).log_start_offset == 10
+        later(fixture, DAY_MS)
+        await asyncio.sleep(2 * INTERVAL_S)
+        assert (await fixture.partition("open")).log_start_offset == 20
+        assert not any(led == topic_id("elsewhere") for led, _ in fixture.directory._opening)
+        rounds.cancel()
+        fixture.opener.gate.set()
+        await eventually(lambda: not fixture.directory._opening)
+
+    run(scenario(), is_virtual=True)
 
 
 def test_a_partition_that_a_client_comes_for_stays_open() -> None:
