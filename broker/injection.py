@@ -22,11 +22,13 @@ from millrace.broker.handlers import Parts
 from millrace.broker.network.server import Server
 from millrace.broker.partitions.partition import Partition
 from millrace.broker.requests.dispatch import Late
+from millrace.broker.requests.openings import settled
 from millrace.broker.requests.request import CLOSE, Handle, RequestContext
 from millrace.protocol.apis import KAFKA
 from millrace.protocol.dataclass import dataclass
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
+from millrace.runtime.scheduling.semaphore import NOBODY
 
 TESTING_CLIENT = "millrace-testing"  # testing/wire.py says it
 SLOW_MS_MAX = 600_000
@@ -263,7 +265,8 @@ class Injection:
             if led is None or led.is_internal or not led.settings.has_retention:
                 continue
             for index in range(len(topic.partitions)):
-                partition = await directory.led(topic.name, index)
+                await settled(directory, [(topic.name, index)], NOBODY, self._parts.runtime.yield_queue)
+                partition = directory.at_hand(topic.name, index)
                 settings, before = partition.settings, partition.log_start_offset
                 keep_from = partition.state.segments.plan_retention(
                     as_of_ms, settings.retention_ms, settings.retention_bytes, partition.high_watermark

@@ -10,6 +10,7 @@ refuses them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from millrace.broker.errors import code_of
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.partition import Partition
+from millrace.broker.requests.openings import settled
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -60,6 +62,11 @@ class DeleteRecords:
     async def _answer(self, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
         asker = context.connection.owner
         timeout_s = max(TIMEOUT_MS_MIN, request.timeout_ms) / 1000
+        allowed = (topic for topic in request.topics if not self._refusal_of(topic.name))
+        named = ((topic.name, one.partition_index) for topic in allowed for one in topic.partitions)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await settled(self._directory, named, asker, context.work.yield_queue)
         response = DeleteRecordsResponse()
         async for topics in in_chunks(request.topics, TOPICS_PER_CHUNK, context.work):
             for topic in topics:
@@ -79,8 +86,9 @@ class DeleteRecords:
         index = asked.partition_index
         try:
             async with asyncio.timeout(timeout_s):
-                self._check_topic(name)
-                partition = await self._directory.led(name, index, asker)
+                if refusal := self._refusal_of(name):
+                    raise KafkaError(refusal)
+                partition = self._directory.at_hand(name, index, asker)
                 await self._raise_start(partition, asked.offset)
                 return DeleteRecordsPartitionResult(index, partition.log_start_offset)
         except Exception as error:
@@ -89,12 +97,14 @@ class DeleteRecords:
                 log.error("%s-%d: deletion below %d", name, index, asked.offset, exc_info=error)
             return _failed(index, code or ErrorCode.UNKNOWN_SERVER_ERROR)
 
-    def _check_topic(self, name: str) -> None:
+    def _refusal_of(self, name: str) -> int:
+        """Of a topic, before its partitions are looked at; 0 for none."""
         led = self._directory.topic_named(name)
         if led is not None and led.is_internal:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
         if led is not None and not led.settings.is_deleted_by_retention:
-            raise KafkaError(ErrorCode.POLICY_VIOLATION)
+            return ErrorCode.POLICY_VIOLATION
+        return 0
 
     async def _raise_start(self, partition: Partition, offset: int) -> None:
         if offset == HIGH_WATERMARK:

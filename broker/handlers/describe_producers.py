@@ -17,6 +17,7 @@ from typing import Any
 from millrace.broker.errors import code_of
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.producers import Producer
+from millrace.broker.requests.openings import settled
 from millrace.broker.requests.repeated import unmet
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.error_codes import ErrorCode
@@ -56,6 +57,8 @@ class DescribeProducers:
     async def _answer(
         self, context: RequestContext, request: DescribeProducersRequest
     ) -> DescribeProducersResponse:
+        places = ((topic.name, index) for topic in request.topics for index in topic.partition_indexes)
+        await settled(self._directory, places, context.connection.owner, context.work.yield_queue)
         response = DescribeProducersResponse()
         met: dict[str, set[Hashable]] = {}
         async for topics in in_chunks(request.topics, TOPICS_PER_CHUNK, context.work):
@@ -73,7 +76,7 @@ class DescribeProducers:
 
     async def _describe(self, name: str, index: int, asker: Owner) -> PartitionResponse:
         try:
-            partition = await self._directory.led(name, index, asker)
+            partition = self._directory.at_hand(name, index, asker)
         except Exception as error:
             code = code_of(error)
             if code is None:

@@ -26,8 +26,8 @@ from itertools import islice
 from typing import Any, TypeVar, cast
 
 from millrace.broker.metadata_cache import MetadataCache
-from millrace.broker.partitions.directory import OPENING_LATE_S, PartitionDirectory
-from millrace.broker.partitions.partition import NO_EPOCH, Partition
+from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.broker.partitions.partition import NO_EPOCH
 from millrace.broker.partitions.visibility import isolation_of
 from millrace.broker.purgatory import CompletionQueue, Subscriber
 from millrace.broker.requests.fetch_machine import (
@@ -51,6 +51,7 @@ from millrace.broker.requests.fetch_sessions import (
     FetchSessions,
     Key,
 )
+from millrace.broker.requests.openings import until_open
 from millrace.broker.requests.read_pass import ITEMS_PER_CHUNK, ReadPass, failed
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.error_codes import ErrorCode
@@ -332,7 +333,7 @@ class Fetch:
     async def _await(self, operation: _Operation, effect: FetchEffect) -> FetchEffect:
         machine, read_pass, loop = operation.machine, operation.read_pass, asyncio.get_running_loop()
         if effect is OPEN:
-            is_late = await _opened(read_pass.openings)
+            is_late = await until_open(read_pass.openings)
             return machine.on_opened(loop.time(), is_late=is_late)
         if effect is READ_REMOTE:
             await read_pass.read_remote(self._remote_reads)
@@ -573,18 +574,6 @@ class Fetch:
             node = self._cache.node(leader, operation.context.connection)
             if node is not None:
                 response.node_endpoints.append(NodeEndpoint(node.node_id, node.host, node.port, node.rack))
-
-
-async def _opened(openings: Iterable[tuple[asyncio.Future[Partition], float]]) -> bool:
-    """Waits for all, for each until it is due; whether some are late. Their errors are told by the next
-    pass."""
-    loop = asyncio.get_running_loop()
-    late_s, is_late = loop.time() + OPENING_LATE_S, False
-    for opening, due_s in openings:
-        if not opening.done():
-            await asyncio.wait((opening,), timeout=max(0.0, max(due_s, late_s) - loop.time()))
-            is_late = is_late or not opening.done()
-    return is_late
 
 
 def _is_wide(request: FetchRequest) -> bool:

@@ -2,10 +2,11 @@
 
 Versions 1 to 11. Ignored: `replica_id`.
 
-What needs no reading of partitions that are open is answered at once; the rest is looked up side by side, a
-few at a time, by as many tasks. More partitions than a chunk are answered in chunks: each is looked at at a
-time of its own, and what one says of another was never promised. Tiered storage does not exist as a tier
-here, so nothing was ever moved to one and nothing waits for it.
+What needs no reading of partitions that are open is answered at once. Those that are not are waited for
+together; the rest is looked up side by side, a few at a time, by as many tasks. More partitions than a chunk
+are answered in chunks: each is looked at at a time of its own, and what one says of another was never
+promised. Tiered storage does not exist as a tier here, so nothing was ever moved to one and nothing waits for
+it.
 
     -1 latest    the high watermark, or the last stable offset for readers of committed records
     -2 earliest  the log's start; -4 earliest local is the same
@@ -23,6 +24,7 @@ there on: it releases its permit, and goes on with one of few.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
@@ -35,6 +37,7 @@ from millrace.broker.partitions.partition import Partition
 from millrace.broker.partitions.time_lookup import Asker, Lookups
 from millrace.broker.partitions.unpacking import Unpacking
 from millrace.broker.partitions.visibility import Isolation, isolation_of
+from millrace.broker.requests.openings import settled
 from millrace.broker.requests.request import ConnectionInfo, RequestContext
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -165,15 +168,32 @@ class ListOffsets:
     ) -> ListOffsetsResponse:
         limit_s = min(LOOKUP_S_MAX, request.timeout_ms / 1000) if request.timeout_ms > 0 else LOOKUP_S_MAX
         due_s = asyncio.get_running_loop().time() + limit_s
-        isolation, left = isolation_of(request.isolation_level), iter(slow)
+        named = ((name, asked.partition_index) for name, asked, _ in slow)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(due_s):
+                await settled(self._directory, named, context.connection.owner, context.work.yield_queue)
+        opened: list[Place] = []
+        async for part in in_chunks(slow, PARTITIONS_PER_CHUNK, context.work.yield_queue):
+            opened += [place for place in part if self._is_at_hand(place, context.connection)]
+        isolation, left = isolation_of(request.isolation_level), iter(opened)
 
         await asyncio.gather(
             *(
                 self._look_up_some(left, isolation, context.connection, due_s)
-                for _ in range(min(len(slow), LOOKUPS_OF_ONE))
+                for _ in range(min(len(opened), LOOKUPS_OF_ONE))
             )
         )
         return _for_version(response, context.api_version)
+
+    def _is_at_hand(self, place: Place, connection: ConnectionInfo) -> bool:
+        """Else it is refused."""
+        name, asked, _ = place
+        try:
+            self._directory.at_hand(name, asked.partition_index, connection.owner)
+        except KafkaError as error:
+            _refuse(place, error)
+            return False
+        return True
 
     async def _look_up_some(
         self, left: Iterator[Place], isolation: Isolation, connection: ConnectionInfo, due_s: float
@@ -202,7 +222,7 @@ class ListOffsets:
         self, place: Place, isolation: Isolation, connection: ConnectionInfo, permit: LookupPermit
     ) -> None:
         name, asked, answer = place
-        partition = await self._directory.led(name, asked.partition_index, connection.owner)
+        partition = self._directory.at_hand(name, asked.partition_index, connection.owner)
         if asked.timestamp < 0 and asked.timestamp != MAX_TIMESTAMP:
             _answer_edge(partition, asked, answer, isolation)
         else:

@@ -16,6 +16,7 @@ from typing import Any
 from millrace.broker.errors import code_of
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.partition import Partition
+from millrace.broker.requests.openings import settled
 from millrace.broker.requests.request import RequestContext
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.offset_for_leader_epoch import (
@@ -53,6 +54,8 @@ class OffsetForLeaderEpoch:
     async def _answer(
         self, context: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
+        named = ((topic.topic, asked.partition) for topic in request.topics for asked in topic.partitions)
+        await settled(self._directory, named, context.connection.owner, context.work.yield_queue)
         response = OffsetForLeaderEpochResponse()
         async for topics in in_chunks(request.topics, TOPICS_PER_CHUNK, context.work):
             for topic in topics:
@@ -67,7 +70,7 @@ class OffsetForLeaderEpoch:
 
     async def _end_of(self, name: str, asked: OffsetForLeaderPartition, asker: Owner) -> EpochEndOffset:
         try:
-            return _end_in(await self._directory.led(name, asked.partition, asker), asked)
+            return _end_in(self._directory.at_hand(name, asked.partition, asker), asked)
         except Exception as error:
             code = code_of(error)
             if code is None:

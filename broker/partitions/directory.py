@@ -214,20 +214,16 @@ class PartitionDirectory:
         opening.ask(asker)
         return opening.future
 
-    async def led(self, name: str, index: int, asker: Owner = NOBODY) -> Partition:
-        """The partition, opened if it has to be; for APIs that may wait. Raises KafkaError, also where it is
-        late."""
+    def at_hand(self, name: str, index: int, asker: Owner = NOBODY) -> Partition:
+        """The open partition; for those who have waited for it (requests/openings.py). Raises KafkaError,
+        also while it opens, which begins with this at the latest."""
         topic = self.topic_named(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         found = self.get(topic.topic_id, index, asker)
-        if isinstance(found, Partition):
-            return found
-        left_s = self.opening_due_s(topic.topic_id, index) - asyncio.get_running_loop().time()
-        await asyncio.wait([found], timeout=max(left_s, OPENING_LATE_S))
-        if not found.done():
+        if not isinstance(found, Partition):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name}-{index} is not open yet")
-        return found.result()
+        return found
 
     def opening_due_s(self, topic_id: bytes, index: int) -> float:
         """Until when, by the loop's clock, those who asked for a partition that opens wait for it: it may

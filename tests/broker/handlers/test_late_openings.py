@@ -9,11 +9,19 @@ from typing import Any
 
 import pytest
 
+from millrace.broker.handlers.delete_records import DeleteRecords
+from millrace.broker.handlers.describe_producers import DescribeProducers
 from millrace.broker.handlers.list_offsets import ListOffsets
 from millrace.broker.handlers.offset_for_leader_epoch import OffsetForLeaderEpoch
 from millrace.broker.handlers.produce import ENTRY_OVERHEAD_BYTES
 from millrace.broker.partitions.directory import OPENING_LATE_S, OPENING_S
 from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from millrace.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from millrace.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -48,11 +56,46 @@ ASKS: dict[str, tuple[Callable[[BrokerFixture], Any], int, int, Any]] = {
 }
 
 
-async def late_fixture() -> tuple[BrokerFixture, asyncio.Event]:
+WIDE = 250  # partitions, of more than one chunk
+WIDE_ASKS: dict[str, tuple[Callable[[BrokerFixture], Any], int, int, Any]] = {
+    "OffsetForLeaderEpoch": (
+        lambda fixture: OffsetForLeaderEpoch(fixture.directory),
+        23,
+        4,
+        OffsetForLeaderEpochRequest(
+            -1, [OffsetForLeaderTopic("late", [OffsetForLeaderPartition(i, -1, 0) for i in range(WIDE)])]
+        ),
+    ),
+    "ListOffsets": (
+        lambda fixture: ListOffsets(fixture.directory, fixture.unpacking),
+        2,
+        7,
+        ListOffsetsRequest(
+            -1, 0, [ListOffsetsTopic("late", [ListOffsetsPartition(i, -1, -1) for i in range(WIDE)])]
+        ),
+    ),
+    "DescribeProducers": (
+        lambda fixture: DescribeProducers(fixture.directory),
+        61,
+        0,
+        DescribeProducersRequest([TopicRequest("late", list(range(WIDE)))]),
+    ),
+    "DeleteRecords": (
+        lambda fixture: DeleteRecords(fixture.directory, fixture.clock),
+        21,
+        2,
+        DeleteRecordsRequest(
+            [DeleteRecordsTopic("late", [DeleteRecordsPartition(i, 0) for i in range(WIDE)])], LONG_MS
+        ),
+    ),
+}
+
+
+async def late_fixture(partitions: int = 1) -> tuple[BrokerFixture, asyncio.Event]:
     """Topic `a` is open and has records; `late` opens once the event is set."""
     fixture = await BrokerFixture().start()
     await filled(fixture)
-    fixture.make_topic("late")
+    fixture.make_topic("late", partitions)
     fixture.opener.gate = asyncio.Event()
     return fixture, fixture.opener.gate
 
@@ -150,5 +193,26 @@ def test_whoever_asks_where_a_partition_ends_holds_nobody_up_for_long(api: str) 
         gate.set()
         response = await fixture.ask(handler, key, version, request)
         assert response.topics[0].partitions[0].error_code == 0
+
+    run(scenario(), is_virtual=True)
+
+
+@pytest.mark.parametrize("api", WIDE_ASKS)
+def test_a_request_for_very_many_waits_no_longer(api: str) -> None:
+    """However many of its partitions do not open: their openings begin together, and are late together."""
+    handler_of, key, version, request = WIDE_ASKS[api]
+
+    async def scenario() -> None:
+        fixture, gate = await late_fixture(WIDE)
+        handler, loop = handler_of(fixture), asyncio.get_running_loop()
+        for wait_s in (OPENING_S, OPENING_LATE_S):
+            began_s = loop.time()
+            response = await fixture.ask(handler, key, version, request)
+            codes = [part.error_code for topic in response.topics for part in topic.partitions]
+            assert codes == [NOT_LEADER] * WIDE
+            assert loop.time() - began_s == pytest.approx(wait_s, abs=0.01)
+        gate.set()
+        for index in range(WIDE):
+            await fixture.partition("late", index)
 
     run(scenario(), is_virtual=True)

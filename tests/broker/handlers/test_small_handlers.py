@@ -27,7 +27,7 @@ from millrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tests.broker.broker_fixture import BrokerFixture, parts_of
+from tests.broker.broker_fixture import BrokerFixture, parts_of, topic_id
 from tests.broker.partitions.build import START_MS, batch, run
 from tests.patience import eventually
 from tests.s3stream.build import World
@@ -155,7 +155,8 @@ def test_records_are_deleted_up_to_an_offset(version: int) -> None:
 
 
 def test_deletions_that_are_refused() -> None:
-    """Unknown places, other leaders, compacted topics and the broker's own; each leaves the others alone."""
+    """Unknown places, other leaders, compacted topics and the broker's own; each leaves the others alone, and
+    none is opened to be refused."""
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()
@@ -167,6 +168,7 @@ def test_deletions_that_are_refused() -> None:
         names = ("a", "none", "away", "compacted", "both", "__consumer_offsets")
         codes = [code for code, _ in await delete(fixture, 2, *((name, 0, 0) for name in names))]
         assert codes == [0, 3, 6, ErrorCode.POLICY_VIOLATION, 0, ErrorCode.INVALID_TOPIC_EXCEPTION]
+        assert [opened for opened, _, _ in fixture.opener.opened] == [topic_id("a"), topic_id("both")]
 
     run(scenario())
 

@@ -261,7 +261,7 @@ def test_a_group_log_that_is_damaged_is_told_as_a_damaged_read(
         fixture = await GroupFixture().start()
         assert await fixture.commit("g", {("t", 0): 1}) == {("t", 0): 0}
         await fixture.crash()
-        await fixture.directory.led(OFFSETS_TOPIC, 0)
+        await fixture.partition(OFFSETS_TOPIC)
         monkeypatch.setattr(fixture.engine, "fetch", damaged)
         fixture.engine.damaged.on_damage = lambda damage, now_s: told.append(damage)
         for _ in range(3):
