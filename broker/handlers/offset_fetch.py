@@ -67,6 +67,10 @@ class OffsetFetch:
     async def _fetch_all(
         self, work: RequestWork, version: int, groups: Sequence[OffsetFetchRequestGroup]
     ) -> OffsetFetchResponse:
+        """Large groups are answered one after the other, and what loads late is waited for together."""
+        async for part in in_chunks(groups, PARTITIONS_PER_CHUNK, work, _weight):
+            for group in part:
+                self._coordinator.load(group.group_id)
         outcomes: list[Outcome[OffsetFetchResponseGroup]] = []
         met: set[str] = set()
         async for part in in_chunks(groups, PARTITIONS_PER_CHUNK, work, _weight):

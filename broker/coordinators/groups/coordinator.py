@@ -140,6 +140,10 @@ class GroupCoordinator:
         """The partitions led here that may have groups."""
         return self._shards.shards_with_data()
 
+    def load(self, group_id: str) -> None:
+        """Begin to load the group's shard, where nobody asked for it yet."""
+        self._shards.load(group_id)
+
     def load_all(self) -> None:
         """Begin to load the shards that may have groups and that nobody asked for yet."""
         self._shards.load_all()

@@ -191,6 +191,13 @@ class CoordinatorRuntime(Generic[M]):
                 with suppress(KafkaError):  # it failed a moment ago, or is led elsewhere by now
                     self._begin(index)
 
+    def load(self, key: str) -> None:
+        """Begins to load the key's shard, where nobody asked for it yet."""
+        index = self.partition_of(key)
+        if index is not None and index not in self._shards:
+            with suppress(KafkaError):  # as above
+                self._begin(index)
+
     def loaded(self) -> list[ShardRuntime[M]]:
         """The shards that have read their log."""
         return [shard for shard in self._shards.values() if not shard.is_loading]

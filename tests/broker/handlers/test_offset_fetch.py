@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from millrace.broker.coordinators.runtime.shard import LOAD_WAIT_S
 from millrace.protocol.declare import NO_UUID
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
@@ -17,6 +18,7 @@ from tests.broker.coordinators.build import GroupFixture, fetch_offsets_request,
 HOT_ONLY: dict[str, str] = {
     "test_one_group_costs_no_task": "is about what is loaded",
     "test_without_a_coordinator": "reads nothing",
+    "test_all_offsets_of_many_groups_wait_together_for_what_loads_late": "reads nothing",
 }
 
 
@@ -179,5 +181,26 @@ def test_one_group_costs_no_task() -> None:
         assert not isinstance(waiting, asyncio.Task)
         assert shown(9, await waiting) == {("t", 0): (6, 5, "", 0)}
         await commit
+
+    run(scenario())
+
+
+def test_all_offsets_of_many_groups_wait_together_for_what_loads_late() -> None:
+    """Each group's partition would not open: the request waits for them as long as for one."""
+
+    async def scenario() -> None:
+        count, loop = 8, asyncio.get_running_loop()
+        fixture = await GroupFixture(offsets_partitions=count).start()
+        fixture.opener.gate = asyncio.Event()
+        names = [group_at(index, count) for index in range(count)]
+        began_s = loop.time()
+        response = await fixture.ask_for(9, 8, fetch_offsets_request(8, dict.fromkeys(names)))
+        codes = {group.error_code for group in response.groups}
+        assert codes == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+        assert loop.time() - began_s == pytest.approx(LOAD_WAIT_S, abs=0.01)
+        fixture.opener.gate.set()
+        await asyncio.sleep(1)
+        response = await fixture.ask_for(9, 8, fetch_offsets_request(8, dict.fromkeys(names)))
+        assert {group.error_code for group in response.groups} == {0}
 
     run(scenario())
