@@ -10,6 +10,9 @@ the partition knows the producer again (it may have written elsewhere meanwhile,
 itself); what is behind it meanwhile is answered with OUT_OF_ORDER_SEQUENCE_NUMBER, which clients that wait
 for an earlier answer take as a reason to send again. What was on its way arrives soon: an entry of `GAP_MS`
 is void.
+
+Where more are missing than are remembered, as when thousands of partitions move at once, a partition that
+does not know a producer is given nothing but its first sequence of all for as long.
 """
 
 from __future__ import annotations
@@ -33,9 +36,7 @@ RETRIABLE_CODES = frozenset(
     }
 )
 HALF = SEQUENCE_MAX // 2
-# Of one connection; beyond them the oldest is forgotten: who sends to so many partitions at once that will
-# not open is no producer.
-GAPS_MAX = 1000
+GAPS_MAX = 1000  # of one connection; beyond them the oldest is forgotten
 GAP_MS = 60_000
 TOPIC_MAX = 249  # characters; no topic has a longer name
 
@@ -52,10 +53,16 @@ class _Gap(NamedTuple):
 
 class SequenceGaps:
     def __init__(self) -> None:
-        self._missing: dict[tuple[Topic, int, int], _Gap] = {}  # by topic, partition and producer
+        # By topic, partition and producer, in the order in which they were refused last.
+        self._missing: dict[tuple[Topic, int, int], _Gap] = {}
+        self._forgot_ms: int | None = None  # when one was forgotten last
 
     def __len__(self) -> int:
         return len(self._missing)
+
+    def __bool__(self) -> bool:
+        """Whether anything is to be checked."""
+        return bool(self._missing) or self._forgot_ms is not None
 
     def note(self, topic: Topic, index: int, records: memoryview, tick_ms: int) -> None:
         """This batch was refused."""
@@ -72,12 +79,13 @@ class SequenceGaps:
         if producer_id < 0 or len(topic) > TOPIC_MAX:
             return
         key = topic, index, producer_id
-        gap = self._missing.get(key)
+        gap = self._missing.pop(key, None)
         if gap is not None and gap.epoch == epoch and not _is_behind(gap.sequence, sequence):
             sequence = gap.sequence
         self._missing[key] = _Gap(epoch, sequence, tick_ms)
         if len(self._missing) > GAPS_MAX:
             del self._missing[next(iter(self._missing))]
+            self._forgot_ms = tick_ms
 
     def check(
         self, topic: Topic, index: int, records: memoryview, producers: Producers, tick_ms: int
@@ -89,9 +97,15 @@ class SequenceGaps:
         header = BatchHeader(records)
         key = topic, index, header.producer_id
         gap = self._missing.get(key)
-        if gap is None:
-            return
         sequence = header.base_sequence
+        if gap is None:
+            if sequence > 0 and self._may_be_behind(header.producer_id, producers, tick_ms):
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {header.producer_id}: sequence {sequence}, and more were refused than are "
+                    "remembered",
+                )
+            return
         is_old = gap.epoch != header.producer_epoch or tick_ms - gap.noted_ms >= GAP_MS
         if is_old or sequence == gap.sequence or header.producer_id in producers:
             del self._missing[key]
@@ -101,6 +115,12 @@ class SequenceGaps:
                 f"producer {header.producer_id}: sequence {sequence}, and {gap.sequence} was refused and has "
                 "not come again",
             )
+
+    def _may_be_behind(self, producer_id: int, producers: Producers, tick_ms: int) -> bool:
+        """What is missing before it may be one that was forgotten."""
+        if self._forgot_ms is not None and tick_ms - self._forgot_ms >= GAP_MS:
+            self._forgot_ms = None
+        return self._forgot_ms is not None and producer_id >= 0 and producer_id not in producers
 
 
 def _is_behind(sequence: int, other: int) -> bool:

@@ -15,6 +15,7 @@ from millrace.broker.handlers.list_offsets import ListOffsets
 from millrace.broker.handlers.offset_for_leader_epoch import OffsetForLeaderEpoch
 from millrace.broker.handlers.produce import ENTRY_OVERHEAD_BYTES
 from millrace.broker.partitions.directory import OPENING_LATE_S, OPENING_S
+from millrace.broker.requests.sequence_gaps import GAPS_MAX
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -122,6 +123,30 @@ def test_a_producer_goes_on_beside_a_partition_that_does_not_open() -> None:
         ]
         assert codes == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0, 0, 0]
         assert partition.high_watermark == 2
+
+    run(scenario(), is_virtual=True)
+
+
+def test_no_batch_overtakes_one_that_was_refused_in_however_many_partitions() -> None:
+    """A producer that no partition knows yet has its next batches on their way when the first of more
+    partitions than a connection remembers are refused, and those open between the two."""
+    count = GAPS_MAX + 100
+
+    async def scenario() -> None:
+        fixture, gate = await late_fixture(count)
+
+        async def produce(sequence: int) -> set[int]:
+            data = {("late", index): batch(1, producer_id=9, sequence=sequence) for index in range(count)}
+            parts = parts_of(await fixture.produce(data, timeout_ms=LONG_MS))
+            assert len(parts) == count
+            return {part.error_code for part in parts.values()}
+
+        assert await produce(0) == {NOT_LEADER}
+        gate.set()
+        for index in range(count):
+            await fixture.partition("late", index)
+        codes = [await produce(sequence) for sequence in (1, 0, 1)]
+        assert codes == [{ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}, {0}, {0}]
 
     run(scenario(), is_virtual=True)
 

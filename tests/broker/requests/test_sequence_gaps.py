@@ -80,12 +80,31 @@ def test_others_are_not_held() -> None:
 
 
 def test_no_more_are_kept_than_a_connection_may_cost() -> None:
+    """Those are forgotten that were refused longest ago. What may be behind one of them is held as long as it
+    would be, but for what begins, what the partition knows, and what is no producer's."""
     gaps = SequenceGaps()
-    for producer_id in range(GAPS_MAX + 5):
+    for producer_id in range(GAPS_MAX):
+        gaps.note("t", 0, sent(0, producer_id), NOW)
+    gaps.note("t", 0, sent(0, 0), NOW)
+    assert not is_held(gaps, sent(1, GAPS_MAX))
+    for producer_id in range(GAPS_MAX, GAPS_MAX + 5):
         gaps.note("t", 0, sent(0, producer_id), NOW)
     assert len(gaps) == GAPS_MAX
-    assert not is_held(gaps, sent(1, 4))
-    assert is_held(gaps, sent(1, 5))
+    assert is_held(gaps, sent(1, 0))
+    assert len(gaps) == GAPS_MAX
+    forgotten = 5
+    assert is_held(gaps, sent(1, forgotten))
+    assert is_held(gaps, sent(1, forgotten), now=NOW + GAP_MS - 1)
+    assert not is_held(gaps, sent(0, forgotten))
+    assert not is_held(gaps, sent(1, forgotten), known=forgotten)
+    assert not is_held(gaps, batch(1))
+    for producer_id in range(GAPS_MAX + 5):
+        assert not is_held(gaps, sent(0, producer_id))
+    assert not len(gaps)
+    assert gaps
+    assert is_held(gaps, sent(1, forgotten))
+    assert not is_held(gaps, sent(1, forgotten), now=NOW + GAP_MS)
+    assert not gaps
 
 
 def test_a_partition_that_knows_the_producer_judges_by_itself() -> None:
