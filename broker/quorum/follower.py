@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import nullcontext
 from typing import Final
 
 from millrace.broker.app import Broker
@@ -24,12 +25,13 @@ from millrace.broker.controller_client import ControllerClient
 from millrace.broker.handlers import Parts
 from millrace.broker.identity.binding import BindingRefused, bind_bucket
 from millrace.broker.identity.claims import check_claims
+from millrace.broker.identity.known_time import newest_of
 from millrace.broker.identity.ownership import Owner
 from millrace.broker.owed_range_reader import OwedRangeReader
 from millrace.broker.quorum.failovers import start_failovers
 from millrace.broker.quorum.heartbeats import Heartbeats
 from millrace.broker.quorum.load_reports import LoadReports
-from millrace.broker.quorum.member import catch_up, open_member, still_lacks
+from millrace.broker.quorum.member import ask_time, catch_up, open_member, still_lacks
 from millrace.broker.quorum.remote_backup import RemoteBackup
 from millrace.broker.stores import NodeStores
 from millrace.kraft.commands.failovers import is_at_work
@@ -74,7 +76,7 @@ class FollowingBroker(Broker):
         settings, bucket = self._settings, str(self._settings.data)
         self._watch.enter("joining the quorum of controllers")
         self._first.is_kept = True
-        node, transport = await open_member(settings, self._runtime, self._known, self._on_failed)
+        node, transport = await open_member(settings, self._runtime, self._known.believed, self._on_failed)
         self.controller, self._transport = node, transport
         self._endings.add("quorum transport", transport.close)
         await self._join(node, transport, stores)
@@ -95,6 +97,8 @@ class FollowingBroker(Broker):
     async def _join(self, node: ControllerNode, transport: QuorumTransport, stores: NodeStores) -> None:
         """On return the node speaks to the quorum, and ends when the broker does."""
         self._endings.add("metadata", node.close)
+        await ask_time(nullcontext(stores.plain))
+        await self._known.open(newest_of(node))
         await node.start()
 
     async def _look_at_own(self, node: ControllerNode, stores: NodeStores) -> None:

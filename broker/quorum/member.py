@@ -1,7 +1,8 @@
 """Opens a node of a quorum that others belong to: a voter, or a broker that only follows.
 
-    node, transport = await open_member(settings, runtime, known, on_failed)
+    node, transport = await open_member(settings, runtime, known.believed, on_failed)
     await look_into_bucket(node, store)
+    await known.open(newest_of(node))
     await node.start()
     await catch_up(node)        of a broker: its image holds all that was committed when it asked
     await until_current(node)   of a voter: it leads, or has what whoever leads knew to be committed
@@ -13,14 +14,15 @@ Not here: the controller listener (listener.py), what a broker does with its ima
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from millrace.broker.config import BrokerSettings
+from millrace.broker.identity.binding import MARKER_KEY
 from millrace.broker.identity.claims import read_newest_claim
-from millrace.broker.identity.known_time import KnownTime, newest_of
 from millrace.broker.settings.of_parts import config_checks
 from millrace.kraft.bucket.reader import survey
 from millrace.kraft.errors import CommandLost, ProposalDropped
@@ -31,6 +33,7 @@ from millrace.kraft.raft.voters import STATIC
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.protocol.messages.describe_quorum import DescribeQuorumRequest
 from millrace.runtime.bundle import Runtime
+from millrace.runtime.clock import Clock
 from millrace.runtime.errors import MillraceError, in_words
 from millrace.runtime.objectstore import ObjectStore
 
@@ -41,17 +44,16 @@ LOOK_S: Final = 3.0  # a start with a log waits for the bucket's word so long
 async def open_member(
     settings: BrokerSettings,
     runtime: Runtime,
-    known: KnownTime,
+    clock: Clock,
     on_failed: Callable[[BaseException], None],
 ) -> tuple[ControllerNode, QuorumTransport]:
-    """The node is recovered and speaks to nobody before its `start`; `known` is open. Raises what opening its
-    log does."""
+    """The node is recovered and speaks to nobody before its `start`. Raises what opening its log does."""
     quorum = settings.quorum
     check_broker_config, check_other_config = config_checks(settings)
     transport = QuorumTransport(runtime.net, quorum.voters, quorum.request_s)
     node = await ControllerNode.open(
         runtime.disk,
-        known.believed,
+        clock,
         runtime.rand.split("controller"),
         settings.controller,
         check_broker_config=check_broker_config,
@@ -61,8 +63,15 @@ async def open_member(
         snapshots=transport,
     )
     transport.start(node)
-    await known.open(newest_of(node))
     return node, transport
+
+
+async def ask_time(opening: AbstractAsyncContextManager[ObjectStore]) -> None:
+    """On return a store that tells the time and answers at once has told it: without its word a wall clock
+    that is wrong by less than a day would be believed."""
+    with contextlib.suppress(TimeoutError, MillraceError):
+        async with asyncio.timeout(LOOK_S), opening as store:
+            await store.head(MARKER_KEY)
 
 
 async def look_into_bucket(node: ControllerNode, opening: AbstractAsyncContextManager[ObjectStore]) -> str:
@@ -71,10 +80,11 @@ async def look_into_bucket(node: ControllerNode, opening: AbstractAsyncContextMa
     elect a log that lacks what is committed. Where the bucket holds metadata of the cluster it neither stands
     nor votes for who knows less than that; and what it has itself of that it gives up to nobody. Why nobody
     may lead, then, for as long as it `still_lacks` that; "" of a voter that has all. Who has a log waits for
-    the store for a moment alone."""
+    the store for a moment alone. Whoever is asked nothing else is asked for the time."""
     raft = node.driver.raft
     is_list_of_one = raft.is_alone and raft.voter_set.kraft_version == STATIC  # nobody can be followed
     if not raft.is_voter or (is_list_of_one and raft.log.end > 0):
+        await ask_time(opening)
         return ""
     if raft.log.end == 0:
         async with opening as store:

@@ -74,6 +74,7 @@ class ControllerProcess:
         node, transport = await self._open()
         await self._look_into_bucket(node)
         await self._compare_restored(node)
+        await self._known.open(newest_of(node))
         node.driver.news.on_change.append(self._say_leader)
         await self._serve(node, transport, places)
         await node.start()
@@ -129,7 +130,9 @@ class ControllerProcess:
         return places
 
     async def _open(self) -> tuple[ControllerNode, QuorumTransport]:
-        node, transport = await open_member(self._settings, self._runtime, self._known, self._on_failed)
+        node, transport = await open_member(
+            self._settings, self._runtime, self._known.believed, self._on_failed
+        )
         self.node = node
         show_controller(self._registry, node)
         show_quorum(self._registry, node)
@@ -158,6 +161,7 @@ class ControllerProcess:
         """However long the store takes to answer."""
         settings, runtime, on_retry = self._settings, self._runtime, self._watch.on_retry
         stores = await open_stores(settings, runtime, Registry(), on_retry)
+        self._last_date = stores.last_date
         rand = runtime.rand.split("metadata at start")
         try:
             yield RetryingObjectStore(stores.plain, rand, START_RETRIES, on_retry=on_retry)

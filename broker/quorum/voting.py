@@ -54,6 +54,7 @@ class VotingBroker(FollowingBroker):
         patient = self._patient(stores.plain, "metadata at start")
         self._empty_reason = await look_into_bucket(node, nullcontext(patient))
         await compare_restored(node, settings, runtime, patient, self._watch.on_retry)
+        await self._known.open(newest_of(node))
         self._endings.add("controller listener", lambda: server.stop(DRAIN_MS))
         self._endings.add("controller", node.close)
         await server.start(self._member_places)

@@ -207,3 +207,27 @@ def test_a_new_broker_of_a_cluster_whose_clock_is_behind_stamps_nothing_old(tmp_
         assert before_ms - 3_600_000 < told[-1] < before_ms + 3_600_000
         assert late.metrics()["millrace_clock_behind_seconds"] > 7.9 * 86_400
     print(f"a new broker eight days behind stamped {told[-1] - before_ms} ms from the true time")
+
+
+def test_a_members_bucket_denies_a_clock_that_is_twenty_hours_ahead(tmp_path: Path) -> None:
+    """Less than a node may have been off unnoticed: it is asked before the clock is believed, by a controller
+    and by a broker."""
+    hours_ms = 20 * 3_600_000
+    with S3Server(tmp_path / "s3") as server:
+        server.make("lake")
+        overrides = {**SETTINGS, "s3.data.buckets": server.address("lake")}
+        cluster = LiveCluster(tmp_path, controllers=1, brokers=1, overrides=overrides)
+        controller = ShiftedBroker(tmp_path / "controller1", cluster.quorum.settings_of(1))
+        broker = ShiftedBroker(tmp_path / "broker101", cluster.settings_of(101), wal="64MiB")
+        cluster.quorum.nodes[1], cluster.brokers[101] = controller, broker
+        with cluster:
+            for node in (broker, controller):
+                assert node.stop() == 0
+                node.shift(hours_ms)
+            for node in (controller, broker):
+                node.start()
+            kept_ms = [decode_time(path.read_bytes()) or 0 for path in sorted(tmp_path.rglob(NEWEST))]
+            assert len(kept_ms) == 2
+            ahead_ms = [ms - int(time.time() * 1000) for ms in kept_ms]
+        assert all(ms < 3_600_000 for ms in ahead_ms), ahead_ms
+    print(f"a bucket's clock denied twenty hours ahead: kept are times {ahead_ms} ms from the true one")

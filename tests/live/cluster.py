@@ -23,12 +23,13 @@ class LiveControllers:
         self.bucket = folder / "bucket"
         self.ports = {node_id: free_port() for node_id in range(1, count + 1)}
         self.voters = ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in self.ports.items())
+        self._overrides = overrides or {}
         self.nodes = {
-            node_id: LiveBroker(folder / f"controller{node_id}", self._settings(node_id, overrides or {}))
+            node_id: LiveBroker(folder / f"controller{node_id}", self.settings_of(node_id))
             for node_id in self.ports
         }
 
-    def _settings(self, node_id: int, overrides: dict[str, str]) -> dict[str, str]:
+    def settings_of(self, node_id: int) -> dict[str, str]:
         return {
             "process.roles": "controller",
             "node.id": str(node_id),
@@ -36,7 +37,7 @@ class LiveControllers:
             "controller.quorum.voters": self.voters,
             "listeners": f"CONTROLLER://127.0.0.1:{self.ports[node_id]}",
             "s3.data.buckets": f"0@file://{self.bucket}",
-            **overrides,
+            **self._overrides,
         }
 
     def start(self, node_ids: Iterable[int] = ()) -> LiveControllers:
