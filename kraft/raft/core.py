@@ -653,7 +653,7 @@ class Raft:
             for entry in message.entries:
                 self.log.append(entry)
             self.high_watermark = max(self.high_watermark, min(message.high_watermark, self.log.end))
-            role.has_caught_up |= 0 < message.high_watermark <= self.log.end
+            role.has_caught_up |= self.log.has_epoch_to(message.high_watermark, role.epoch)
         self._send_fetch(role)
 
     def denies_committed(self, message: FetchReply) -> bool:

@@ -89,6 +89,12 @@ class LogView:
         """Whether it ends at or behind a place of (epoch, end)."""
         return (self.last_epoch, self.end) >= least
 
+    def has_epoch_to(self, end: int, epoch: int) -> bool:
+        """Whether all below `end` is here, a record of `epoch`, the last one of this log, among it."""
+        if self.snapshot is not None and self.snapshot[1] == epoch:
+            return self.snapshot[0] <= end <= self.end
+        return self.last_epoch == epoch and bool(self.epochs) and self.epochs[-1][1] < end <= self.end
+
     def agreed_end(self, epoch: int, leader_end: int) -> int:
         """Where this log and one whose last entry of `epoch` or earlier ends there may still agree; the next
         fetch finds out."""

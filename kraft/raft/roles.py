@@ -43,7 +43,7 @@ class Follower:
     due: int  # the leader is given up then
     voted: int = NOBODY
     has_fetched: bool = False  # from this leader: it refuses pre-votes from then on
-    has_caught_up: bool = False  # it has had all that this leader knew to be committed
+    has_caught_up: bool = False  # it has had all that was committed when this leader said so
     fetching_since: int = NOBODY  # tick of the fetch that is under way
 
     def __repr__(self) -> str:
@@ -101,7 +101,8 @@ Role = Unattached | Follower | Prospective | Candidate | Leader | Resigned
 
 
 def has_caught_up(role: Role) -> bool:
-    """Whether it has had, once, all that its leader knew to be committed."""
+    """Whether it has had, once, all that was committed when its leader answered. What a leader knows of that
+    before something of its own epoch is committed may be less."""
     return isinstance(role, Follower) and role.has_caught_up
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.kraft.raft.messages import EndEpoch, Fetch, FetchReply
-from millrace.kraft.raft.roles import Follower, Leader
+from millrace.kraft.raft.log_view import Entry
+from millrace.kraft.raft.messages import BeginEpoch, EndEpoch, Fetch, FetchReply
+from millrace.kraft.raft.roles import Follower, Leader, has_caught_up
 from tests.kraft.raft.cluster import Cluster
 
 LONG = 60  # ticks: several elections
@@ -28,7 +29,7 @@ def run(cluster: Cluster, ticks: int) -> None:
         cluster.deliver()
 
 
-def step(cluster: Cluster, message: EndEpoch | Fetch | FetchReply) -> None:
+def step(cluster: Cluster, message: BeginEpoch | EndEpoch | Fetch | FetchReply) -> None:
     node = cluster.nodes[message.target]
     node.core.step(message)
     cluster.settle(node)
@@ -122,3 +123,30 @@ def test_a_voter_whose_log_is_no_part_of_the_leaders_is_counted_for_nothing(is_l
     assert core.high_watermark == end
     fetch(one, end + 1, epoch)
     assert core.high_watermark == end + 1
+
+
+def test_nobody_has_caught_up_with_a_leader_that_has_committed_nothing_yet() -> None:
+    """It knows of what was committed before it led what its snapshot held, or nothing."""
+    cluster = led_by_one()
+    core = cluster.nodes[2].core
+    end, epoch = core.log.place
+    assert has_caught_up(core.role)
+    step(cluster, BeginEpoch(3, 2, epoch + 1))
+    step(cluster, FetchReply(3, 2, epoch + 1, 3, end, epoch, end, end))
+    assert not has_caught_up(core.role)
+    for high_watermark in (end, end + 1):
+        answer = FetchReply(3, 2, epoch + 1, 3, *core.log.place, end + 1, high_watermark)
+        answer.entries = [Entry(end, 1, epoch + 1, b"", is_control=True)] * (core.log.end == end)
+        step(cluster, answer)
+        assert has_caught_up(core.role) == (high_watermark > end)
+
+
+def test_who_was_given_a_snapshot_of_this_epoch_has_caught_up() -> None:
+    cluster = led_by_one()
+    core = cluster.nodes[2].core
+    end, epoch = core.log.end + 5, core.epoch + 1
+    step(cluster, BeginEpoch(3, 2, epoch))
+    core.on_snapshot_fetched(end, epoch)
+    for entries in ([], [Entry(end, 1, epoch, b"")]):
+        step(cluster, FetchReply(3, 2, epoch, 3, end, epoch, end + len(entries), end, entries=entries))
+        assert has_caught_up(core.role)
