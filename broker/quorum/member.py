@@ -22,6 +22,7 @@ from typing import Final
 
 from millrace.broker.config import BrokerSettings
 from millrace.broker.identity.binding import MARKER_KEY
+from millrace.broker.identity.claim_format import ClaimCorrupt
 from millrace.broker.identity.claims import read_newest_claim
 from millrace.broker.settings.of_parts import config_checks
 from millrace.kraft.bucket.reader import survey
@@ -88,7 +89,7 @@ async def look_into_bucket(node: ControllerNode, opening: AbstractAsyncContextMa
         return ""
     if raft.log.end == 0:
         async with opening as store:
-            highest = (await survey(store, node.cluster_id)).highest
+            highest = await _known(node, store)
     else:
         highest = await _known_soon(node, opening)
     if highest is None:
@@ -105,8 +106,8 @@ async def look_into_bucket(node: ControllerNode, opening: AbstractAsyncContextMa
     own = f"ends at offset {raft.log.end} of epoch {raft.log.last_epoch}" if raft.log.end else "is empty"
     reason = (
         f"the metadata log of this voter {own}, and the bucket knows metadata up to offset {end} of epoch "
-        f"{epoch}: it follows a voter that has it. Where none has, build the log directory of one with "
-        "`millrace restore`"
+        f"{epoch}: it follows a voter that has it. Where none has, put the log directory of one back from a "
+        "copy, or build it with `millrace restore`"
     )
     log.info("%s", reason)
     return reason
@@ -121,18 +122,28 @@ def still_lacks(node: ControllerNode) -> bool:
 async def _known_soon(
     node: ControllerNode, opening: AbstractAsyncContextManager[ObjectStore]
 ) -> tuple[int, int] | None:
-    """Where what the bucket knows of the log ends: what is put there, without what a writer put that was
-    replaced, and what was committed when the newest claim was made. None where there is nothing, or the store
-    does not say in time: a store that is away keeps nobody from voting."""
-    known_number = node.publisher.image.claims.highest(METADATA_SERIES)
+    """As `_known`. None also where the store does not say in time: one that is away keeps nobody from
+    voting."""
     try:
         async with asyncio.timeout(LOOK_S), opening as store:
-            claim = await read_newest_claim(store, node.cluster_id, METADATA_SERIES, known_number)
-            found = await survey(store, node.cluster_id)
+            return await _known(node, store)
     except (TimeoutError, MillraceError) as error:
         why = in_words(error) if isinstance(error, MillraceError) else f"no answer within {LOOK_S:.0f} s"
         log.warning("the bucket does not say what it knows of the metadata, and is not waited for: %s", why)
         return None
+
+
+async def _known(node: ControllerNode, store: ObjectStore) -> tuple[int, int] | None:
+    """Where what the bucket knows of the log ends: what is put there, without what a writer put that was
+    replaced, and what was committed when the newest claim was made. None where there is nothing. A claim that
+    is damaged says nothing here; whoever leads is told of it. Raises what the store raises."""
+    known_number = node.publisher.image.claims.highest(METADATA_SERIES)
+    claim = None
+    try:
+        claim = await read_newest_claim(store, node.cluster_id, METADATA_SERIES, known_number)
+    except ClaimCorrupt as error:
+        log.warning("the newest claim of the metadata log does not say where that ended: %s", error)
+    found = await survey(store, node.cluster_id)
     claimed = (0, -1) if claim is None else (claim.metadata_end, claim.metadata_epoch)
     names = [name for name in (*found.names, claimed) if name[1] >= claimed[1] and name[0]]
     return max(names, key=lambda name: name[::-1], default=None)

@@ -8,6 +8,8 @@ import shutil
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.live import STARTS, LiveBroker, free_port
 from tests.live.client import Client
 from tests.live.cluster import CLUSTER, LiveCluster, LiveControllers, logged, offset_of
@@ -88,9 +90,11 @@ def test_two_of_three_voters_that_were_put_back_wait_for_the_third(tmp_path: Pat
             assert client.topic_ids().keys() >= {"early", "decided", "later"}
 
 
-def test_the_newest_claim_tells_what_is_committed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_the_newest_claim_tells_what_is_committed(tmp_path: Path, *, is_lost: bool) -> None:
     """A leader that has put nothing yet has said where the metadata ended as it claimed the log, and whoever
-    ends in order as it released that; what was put before it is of an earlier epoch."""
+    ends in order as it released that; what was put before it is of an earlier epoch. Two voters are put back,
+    or have lost their log directories."""
     seldom = {"s3.metadata.upload.interval.ms": "600000"}
     with LiveControllers(tmp_path, 3, seldom) as quorum:
         last = quorum.leader()
@@ -106,11 +110,27 @@ def test_the_newest_claim_tells_what_is_committed(tmp_path: Path) -> None:
         for node_id in old:
             quorum.nodes[node_id].kill()
             put_back(quorum.nodes[node_id], tmp_path / f"kept{node_id}")
+            if is_lost:
+                shutil.rmtree(quorum.nodes[node_id].folder / "data" / "metadata")
             quorum.nodes[node_id].begin()
         for node_id in old:
             said = quorum.nodes[node_id].wait_ready().log_path.read_text()
             known = re.findall(f"{LACKS} (\\d+)", said[said.rindex(STARTS.decode()) :])
             assert [int(offset) >= end for offset in known] == [True], said
+
+
+def test_a_damaged_claim_does_not_hide_what_was_put(tmp_path: Path) -> None:
+    """It says nothing of where the metadata log ended; the names of what was put do."""
+    with LiveCluster(tmp_path, controllers=3, brokers=1, overrides=SETTINGS) as cluster:
+        put_two_back(tmp_path, cluster)
+        claims = sorted((cluster.quorum.bucket / CLUSTER / "owners" / "metadata").glob("*"))
+        claims[-1].write_bytes(b"rotten")
+        old = [cluster.quorum.nodes[2], cluster.quorum.nodes[3]]
+        for node in old:
+            node.begin()
+        for node in old:
+            node.wait_ready()
+        assert all(logged(node, LACKS) for node in old)
 
 
 def test_a_voter_gives_up_nothing_that_the_bucket_knows(tmp_path: Path) -> None:
