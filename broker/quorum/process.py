@@ -17,7 +17,7 @@ from millrace.broker.background.start_watch import RetryLog, StartWatch
 from millrace.broker.config import BrokerSettings
 from millrace.broker.endings import Endings
 from millrace.broker.identity.binding import MARKER_KEY
-from millrace.broker.identity.known_time import make_known_time, newest_of
+from millrace.broker.identity.known_time import make_known_time, newest_of, show_clock
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.meters.process import show_process
 from millrace.broker.meters.quorum import show_controller, show_duties, show_quorum
@@ -199,6 +199,7 @@ class ControllerProcess:
             self._last_date = stores.last_date
             await until_current(node)
             await known.settle(newest_of(node))
+            show_clock(self._registry, known)
             duties = LeaderDuties(node, stores, known, settings, runtime, self._on_failed)
             transport.commands.backup = lambda: duties.backup
             transport.commands.on_load = duties.take_load
