@@ -115,6 +115,7 @@ class KnownTime:
         self._said_ms: int | None = None  # when it was last said that the clock is doubted, monotonic
         self._was_behind = False
         self._is_known = False
+        self._is_learnt = False  # from metadata alone, since it is open
         self.ahead_ms = 0
         self.behind_ms = 0
         self.judged = Judged(self)
@@ -132,10 +133,14 @@ class KnownTime:
 
     async def settle(self, metadata_ms: int) -> None:
         """Where `open` found no time: `metadata_ms` is the newest in all that is committed; with 0 the
-        cluster is new, and the wall clock is believed. To be awaited before anything is deleted; again it
-        changes nothing."""
+        cluster is new, and the wall clock is believed. To be awaited before anything is deleted; again, what
+        is newer by then counts as well."""
         if not self._is_known:
+            self._is_learnt = True
             await self._begin(metadata_ms or None)
+        elif self._is_learnt:
+            self._watch.learn(metadata_ms, self._clock.wall_ms(), self._tick_ms())
+            await self.look()
 
     async def _begin(self, newest_ms: int | None) -> None:
         self._is_known = True

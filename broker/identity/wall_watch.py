@@ -66,6 +66,11 @@ class WallWatch:
             self._set(date_ms, tick_ms)
         self._slack_ms = JUMP_MAX_MS
 
+    def learn(self, known_ms: int, wall_ms: int, tick_ms: int) -> None:
+        """A time that was, by others' clocks."""
+        if known_ms > self.known_ms(wall_ms, tick_ms):
+            self._set(known_ms, tick_ms)
+
     def confirm(self, known_ms: int, tick_ms: int, slack_ms: int = JUMP_MAX_MS) -> None:
         """An operator says that this time was: it is what is known, be it later or earlier than what was."""
         self._set(known_ms, tick_ms)

@@ -245,6 +245,7 @@ class FollowingBroker(Broker):
         while not await self._is_registered(client, incarnation):
             await catch_up(node)
             await self._look_at_own(node, stores)
+        await self._known.settle(newest_of(node))  # whoever leads has stamped its registration
         self._begin_heartbeats(client)
         await super()._claim(node, client, stores, incarnation)
         if self._ownership.writer is not None:

@@ -237,3 +237,25 @@ def test_a_members_bucket_denies_a_clock_that_is_twenty_hours_ahead(tmp_path: Pa
             for node in (controller, broker):
                 until(is_doubted(node), "its pages do not say that its clock is doubted")
     print(f"a bucket's clock denied twenty hours ahead: kept are times {ahead_ms} ms from the true one")
+
+
+def test_a_new_broker_of_a_cluster_that_was_quiet_for_days_believes_its_clock(tmp_path: Path) -> None:
+    """The newest that is committed is three days old, and the clock of who leads was confirmed since: it
+    stamps the registration."""
+    with LiveCluster(tmp_path, controllers=1, brokers=1, overrides=SETTINGS) as cluster:
+        controller = ShiftedBroker(tmp_path / "controller1", cluster.quorum.settings_of(1))
+        assert cluster.brokers[101].stop() == 0
+        assert cluster.quorum.nodes[1].stop() == 0
+        cluster.quorum.nodes[1] = controller
+        controller.shift(3 * DAY_MS)
+        controller.start()
+        until(is_doubted(controller), "its clock is believed")
+        controller.confirm_clock()
+        until(lambda: not is_doubted(controller)(), "the word is not taken")
+        new = ShiftedBroker(tmp_path / "broker102", cluster.settings_of(102), wal="64MiB")
+        new.folder.mkdir()
+        new.shift(3 * DAY_MS)
+        cluster.brokers[102] = new
+        new.start()
+        assert new.metrics()["millrace_clock_ahead_seconds"] == 0
+    print("a new broker of a cluster that had written nothing for three days: its clock is believed")

@@ -104,6 +104,26 @@ def test_the_newest_time_is_kept_and_a_start_eight_days_ahead_is_doubted(
     run(scenario())
 
 
+def test_what_is_written_while_a_member_settles_counts() -> None:
+    """Of a cluster that had written nothing for days: its own registration, stamped by whoever leads. One
+    that knew the time before learns nothing from it."""
+
+    async def scenario() -> None:
+        for is_new in (True, False):
+            machine = Machine()
+            await machine.disk.make_folder("log")
+            known = machine.made()
+            await known.open(0 if is_new else T)
+            await known.settle(T - 3 * DAY_MS)
+            machine.clock.now_ms += 3 * DAY_MS * (not is_new)
+            assert known.ahead_ms == (3 * DAY_MS if is_new else 0)
+            await known.settle(machine.clock.now_ms - 60_000)
+            assert (known.judged.wall_ms() == machine.clock.now_ms) == is_new
+            assert await machine.kept() == T
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("off_ms", [8 * DAY_MS, -8 * DAY_MS])
 def test_what_a_member_without_a_time_fetches_tells_it(off_ms: int) -> None:
     """A new one, or one that has lost its log directory. A start that ends before it has fetched keeps
@@ -121,7 +141,7 @@ def test_what_a_member_without_a_time_fetches_tells_it(off_ms: int) -> None:
                 await known.settle(fetched_ms)
         assert known.believed.wall_ms() == await machine.kept() == T
         assert known.judged.wall_ms() == T + min(0, off_ms)
-        await known.settle(T + 30 * DAY_MS)
+        await known.settle(T - DAY_MS)
         again = machine.made()
         await again.open(T + 30 * DAY_MS)
         await again.settle(T + 30 * DAY_MS)
