@@ -276,7 +276,6 @@ class Broker:
         self._first.is_kept = not node.is_new
         self._endings.add("controller", lambda: node.close(is_discarded=not self._first.is_kept))
         check_first_look(is_new, node.is_new, settings.controller.log_dir)
-        await self._known.open(newest_of(node))
         log.info(
             "%s %s", "new cluster, for nothing was there yet:" if node.is_new else "cluster", node.cluster_id
         )
@@ -296,6 +295,7 @@ class Broker:
                 not node.is_new or await read_bound_cluster(stores.plain, bucket) is not None
             )
             raise
+        await self._known.open(newest_of(node))  # the store was asked, and nothing is refused from here on
         await node.start()
         return node
 
