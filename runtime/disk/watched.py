@@ -12,7 +12,7 @@ and looking whether there is one. Not here: what is done about it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -91,18 +91,18 @@ class _WatchedBlockFile:
     ) -> asyncio.Future[DiskFailed | None]:
         return self._watch.follow(self._file.write_then_read(position, buffer, read_position, into))
 
-    def read_at(self, position: int, length: int) -> Awaitable[bytes | memoryview]:
-        return self._watched(self._file.read_at(position, length))
+    async def read_at(self, position: int, length: int) -> bytes | memoryview:
+        with self._watch.operation():
+            return await self._file.read_at(position, length)
 
     async def resize(self, size_bytes: int) -> None:
-        await self._watched(self._file.resize(size_bytes))
+        with self._watch.operation():
+            await self._file.resize(size_bytes)
 
     async def reserve(self, key: int, old_key: int) -> bool:
-        return await self._watched(self._file.reserve(key, old_key))
+        with self._watch.operation():
+            return await self._file.reserve(key, old_key)
 
     async def close(self) -> None:
-        await self._watched(self._file.close())
-
-    async def _watched(self, work: Awaitable[T]) -> T:
         with self._watch.operation():
-            return await work
+            await self._file.close()

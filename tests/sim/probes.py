@@ -134,11 +134,11 @@ class ObjectsLive(Probe):
         return max(self._shown_us, now_us - passed_us), life
 
     def _latest_deadline_ms(self) -> int:
-        """Of what is prepared by now. Where the clock was set back what was asked for before may be shown a
-        while later."""
-        clock, settings = self.node.world.clock, self.node.settings
+        """Of what is prepared by now. Where the clock was set back a node goes on from the time that it
+        knows, which the bucket may have told, too."""
+        world, settings = self.node.world, self.node.settings
         ttl_ms = max(settings.streams.prepare_ttl_ms, settings.compaction.prepare_ttl_ms)
-        return max(clock.wall_ms(), clock.highest_ms) + ttl_ms
+        return max(world.clock.highest_ms(), world.true_clock.wall_ms()) + ttl_ms
 
     def on_delete(self, key: str) -> None:
         object_id = parse_object_key(self.node.cluster_id, key)
