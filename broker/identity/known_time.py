@@ -50,30 +50,15 @@ SAY_AGAIN_MS = 3_600_000
 AskStore = Callable[[], Awaitable[object]]
 
 
-class Judged:
-    """The Clock by which something is found too old."""
+class TimeView:
+    """A Clock whose wall time is one that the node knows."""
 
-    def __init__(self, known: KnownTime) -> None:
+    def __init__(self, known: KnownTime, wall_ms: Callable[[], int]) -> None:
         self._known = known
+        self._wall_ms = wall_ms
 
     def wall_ms(self) -> int:
-        return self._known.judged_ms()
-
-    def asleep_ms(self) -> int:
-        return self._known.asleep_ms()
-
-    def elapsed_ms(self) -> int:
-        return self._known.elapsed_ms()
-
-
-class Believed:
-    """The Clock by which metadata is stamped."""
-
-    def __init__(self, known: KnownTime) -> None:
-        self._known = known
-
-    def wall_ms(self) -> int:
-        return self._known.believed_ms()
+        return self._wall_ms()
 
     def asleep_ms(self) -> int:
         return self._known.asleep_ms()
@@ -118,8 +103,8 @@ class KnownTime:
         self._is_learnt = False  # from metadata alone, since it is open
         self.ahead_ms = 0
         self.behind_ms = 0
-        self.judged = Judged(self)
-        self.believed = Believed(self)
+        self.judged = TimeView(self, self.judged_ms)
+        self.believed = TimeView(self, self.believed_ms)
 
     async def open(self, metadata_ms: int) -> None:
         """Reads what is kept. `metadata_ms`: the newest time in the metadata that is here, 0 where that is

@@ -31,7 +31,7 @@ from millrace.runtime.tasks import Tasks
 
 class VotingBroker(FollowingBroker):
     _member_places: Sequence[BoundEndpoint] = ()  # bound, and not yet served
-    _levels: LogLevels  # likewise: both listeners change them
+    _levels: LogLevels  # once it is a member: both listeners change them
 
     async def _bind(self) -> None:
         places = await bind_all(self._runtime.net, self._settings.listeners.controllers)
