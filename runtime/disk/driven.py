@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from millrace.runtime.disk.apart import THREADS_APART
 from millrace.runtime.disk.opening import (
     BlockDescriptor,
     close_descriptor,
@@ -56,7 +57,7 @@ class DrivenBlockFile(ABC):
         """A thread goes on where whoever waits for it is cancelled: `close` waits for it, or it would work on
         whichever file has the number next. So would one that begins behind it: raises Closed."""
         self._check_open()
-        under_way = self._loop.run_in_executor(None, partial(call, *args, **kwargs))
+        under_way = self._loop.run_in_executor(THREADS_APART, partial(call, *args, **kwargs))
         self._calls[under_way] = None
         under_way.add_done_callback(self._calls.pop)
         return await asyncio.shield(under_way)

@@ -1,10 +1,10 @@
 """The real disk: block files by io_uring or by a thread, log files and small files by system calls off the
 loop.
 
-Cold operations run on the loop's own executor, one system call or a short run of them at a time. Writes of a
-log file keep the order of the calls even when several are under way, since each is given its place when it is
-asked for. After a failed sync a log file refuses everything: the kernel may have dropped what it could not
-write.
+Cold operations run on the loop's own executor, one system call or a short run of them at a time; those of
+block files, whose devices may hang, on threads of their own (apart.py). Writes of a log file keep the order
+of the calls even when several are under way, since each is given its place when it is asked for. After a
+failed sync a log file refuses everything: the kernel may have dropped what it could not write.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from millrace.runtime.disk import BlockFile, Buffer, DiskFailed, DiskLocked
+from millrace.runtime.disk.apart import THREADS_APART
 from millrace.runtime.disk.opening import (
     BlockDescriptor,
     OpenFd,
@@ -48,14 +49,15 @@ class Caller(Protocol):
 
 async def _off_loop(path: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Runs a blocking call on the executor; an OSError comes out as the project's."""
-
-    def run() -> T:
-        try:
-            return call(*args, **kwargs)
-        except OSError as error:
-            raise disk_error(error, path) from error
-
+    run = partial(_in_own_words, path, call, *args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(None, run)
+
+
+def _in_own_words(path: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    try:
+        return call(*args, **kwargs)
+    except OSError as error:
+        raise disk_error(error, path) from error
 
 
 async def _held(opening: asyncio.Future[T], close: Callable[[T], None]) -> T:
@@ -92,7 +94,7 @@ class PosixDisk:
     ) -> BlockFile:
         loop = asyncio.get_running_loop()
         call = partial(open_block_descriptor, path, size_bytes, direct, self._open_fd, is_shared=is_shared)
-        opening = loop.run_in_executor(None, call)
+        opening = loop.run_in_executor(THREADS_APART, call)
         descriptor = await _held(opening, lambda descriptor: os.close(descriptor.fd))
         try:
             return self._drive(descriptor, loop)
@@ -124,7 +126,9 @@ class PosixDisk:
         await self._call(path, _write_file, path, data)
 
     async def list_folder(self, path: str) -> list[str]:
-        return await self._call(path, _list_folder, path)
+        """On a thread of its own: it is how a log is looked for whose device may hang."""
+        run = partial(_in_own_words, path, _list_folder, path)
+        return await asyncio.get_running_loop().run_in_executor(THREADS_APART, run)
 
     async def make_folder(self, path: str) -> None:
         await self._call(path, _make_folder, path)

@@ -15,6 +15,7 @@ import threading
 from collections import deque
 
 from millrace.runtime.disk import DiskFailed
+from millrace.runtime.disk.apart import THREADS_APART
 from millrace.runtime.disk.driven import DrivenBlockFile
 from millrace.runtime.disk.opening import BlockDescriptor, disk_error, read_into
 from millrace.runtime.scheduling.yield_queue import DurableWrites
@@ -56,7 +57,7 @@ class ThreadBlockFile(DrivenBlockFile):
 
     async def _drain(self) -> None:
         self._asked.put(None)
-        await self._loop.run_in_executor(None, self._thread.join)
+        await self._loop.run_in_executor(THREADS_APART, self._thread.join)
         self._complete()
 
     def _run(self) -> None:
