@@ -2,8 +2,9 @@
 that another broker is asked, and other logs are recovered meanwhile.
 
 A thread that waits for a device cannot be called off, and what it was asked for may still be done when the
-device answers. So the log is not tried again here before the attempt that was left behind has ended, and that
-one was cancelled: it asks for nothing more but to close what it had open.
+device answers. So the log is not tried again here before the attempt that was left behind has ended, and
+every thread with it, also where the attempt itself ended without them; and that one was cancelled: it asks
+for nothing more but to close what it had open.
 
 Not here: an attempt (log_recovery.py), when there is one (failovers.py).
 """
@@ -16,6 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from millrace.broker.quorum.log_recovery import LogUnreachable
+from millrace.runtime.disk.watched import DiskWatch
 
 log = logging.getLogger(__name__)
 LOOK_S: Final = 1.0
@@ -29,10 +31,12 @@ class Attempts:
     def __init__(self) -> None:
         self._left: dict[int, asyncio.Task[Any]] = {}
 
-    async def make(self, node_id: int, work: Coroutine[Any, Any, T], hung: Callable[[], str]) -> T:
-        """What the work gives. `hung`: why it will not end, "" as long as it may. Raises LogUnreachable where
-        it will not, or one of before has not ended yet. Cancelled, the work is too, and waited for, for
-        `CLEAN_UP_S` at most."""
+    async def make(
+        self, node_id: int, work: Coroutine[Any, Any, T], hung: Callable[[], str], device: DiskWatch
+    ) -> T:
+        """What the work gives. `hung`: why it will not end, "" as long as it may. `device`: what the work
+        asks of one. Raises LogUnreachable where it will not end, or one of before has not ended yet.
+        Cancelled, the work is too, and waited for, for `CLEAN_UP_S` at most."""
         if node_id in self._left:
             work.close()
             raise LogUnreachable(
@@ -49,14 +53,20 @@ class Attempts:
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task], timeout=CLEAN_UP_S)
-            self._leave(node_id, task)
+            # an error of its own takes the place of being cancelled, and is nobody's then
+            is_well = task.done() and not task.cancelled() and task.exception() is None
+            if not task.done() or (device.is_waiting and not is_well):
+                self._leave(node_id, task, device)
 
-    def _leave(self, node_id: int, task: asyncio.Task[Any]) -> None:
-        if not task.done():
-            log.warning(
-                "failover: of broker %d is left behind: it waits for a device that gives no answer", node_id
-            )
-            self._left[node_id] = task
-            task.add_done_callback(lambda done: self._left.pop(node_id))
-        elif not task.cancelled():
-            task.exception()  # it took the place of being cancelled
+    def _leave(self, node_id: int, task: asyncio.Task[Any], device: DiskWatch) -> None:
+        log.warning(
+            "failover: of broker %d is left behind: it waits for a device that gives no answer", node_id
+        )
+        loop, name = asyncio.get_running_loop(), f"end of the recovery of the log of {node_id}"
+        self._left[node_id] = loop.create_task(_end(task, device), name=name)
+        self._left[node_id].add_done_callback(lambda done: self._left.pop(node_id))
+
+
+async def _end(task: asyncio.Task[Any], device: DiskWatch) -> None:
+    await asyncio.gather(task, return_exceptions=True)
+    await device.answered()

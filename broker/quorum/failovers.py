@@ -201,11 +201,12 @@ class Failovers:
         """Why the log cannot be recovered from here; None when it was. Raises Fenced where it is somebody
         else's now."""
         recovery = self._recovery(node_id)
+        watch = recovery.hung_reason, recovery.device
         try:
-            found = await self._attempts.make(node_id, recovery.find(), recovery.hung_reason)
+            found = await self._attempts.make(node_id, recovery.find(), *watch)
             log.warning("failover: recovers the write-ahead log of broker %d: %s", node_id, found.wal.address)
             began_s = asyncio.get_running_loop().time()
-            await self._attempts.make(node_id, recovery.run(found), recovery.hung_reason)
+            await self._attempts.make(node_id, recovery.run(found), *watch)
         except Fenced:
             raise
         except LogUnreachable as error:

@@ -112,15 +112,15 @@ class LogRecovery:
         self._runtime = runtime
         self._rand = runtime.rand.split(f"failover of {node_id}, attempt {attempt}")
         self._wal_store = StoreWatch(WAL_STORE)
-        self._device = DiskWatch()
+        self.device = DiskWatch()
 
     def hung_reason(self) -> str:
         """Why this attempt may never end, "" while it may: a block file cannot be called off."""
-        if self._device.waits_s < STALLED_S:
+        if self.device.waits_s < STALLED_S:
             return ""
         wal = self._image.wals.last_written(self._node_id)
         address = "the write-ahead log" if wal is None else wal.address
-        return f"{address} gives no answer to this broker (for {self._device.waits_s:.0f} s)"
+        return f"{address} gives no answer to this broker (for {self.device.waits_s:.0f} s)"
 
     @property
     def _image(self) -> MetadataImage:
@@ -284,7 +284,7 @@ class LogRecovery:
     def _place_of(self, wal: NodeWal) -> WalPlace:
         """Raises AddressError."""
         place = wal_place(self._settings, self._runtime, self._stores, self._wal_store)
-        disk = watched(place.disk, self._device)
+        disk = watched(place.disk, self.device)
         return replace(place_of_log(place, wal, self._settings), rand=self._rand.split("wal"), disk=disk)
 
     def _judged(self, place: WalPlace, found: WalIdentity) -> WalBinding:

@@ -9,6 +9,7 @@ import pytest
 
 from millrace.broker.quorum.attempts import CLEAN_UP_S, LOOK_S, Attempts
 from millrace.broker.quorum.log_recovery import LogUnreachable
+from millrace.runtime.disk.watched import DiskWatch
 from tests.sim.loop import SimLoop, run_simulation
 
 HUNG, OTHER = 2, 3
@@ -42,22 +43,22 @@ def test_an_attempt_that_hangs_is_left_behind_until_it_ends() -> None:
 
     async def main(loop: SimLoop) -> None:
         attempts, device = Attempts(), Device()
-        made = asyncio.ensure_future(attempts.make(HUNG, device.work(), lambda: device.reason))
+        made = asyncio.ensure_future(attempts.make(HUNG, device.work(), lambda: device.reason, DiskWatch()))
         await asyncio.sleep(10 * LOOK_S)
         assert not made.done(), "it may end"
         device.reason = "no answer for long"
         with pytest.raises(LogUnreachable, match="no answer for long"):
             await made
         assert device.is_held
-        assert await attempts.make(OTHER, well(), str) == "recovered"
+        assert await attempts.make(OTHER, well(), str, DiskWatch()) == "recovered"
         began_s = loop.time()
         with pytest.raises(LogUnreachable, match="an attempt of before waits"):
-            await attempts.make(HUNG, well(), str)
+            await attempts.make(HUNG, well(), str, DiskWatch())
         assert loop.time() == began_s
         device.answers.set()
         await asyncio.sleep(0.1)
         assert not device.is_held
-        assert await attempts.make(HUNG, well(), str) == "recovered"
+        assert await attempts.make(HUNG, well(), str, DiskWatch()) == "recovered"
 
     run_simulation(main)
 
@@ -76,7 +77,7 @@ def test_who_is_cancelled_waits_for_a_device_for_a_while() -> None:
 
         attempts, device = Attempts(), Device()
         for work, took_s, is_left in (device.work(), CLEAN_UP_S, True), (failing(), CLEAN_UP_S / 2, False):
-            made = asyncio.ensure_future(attempts.make(HUNG, work, str))
+            made = asyncio.ensure_future(attempts.make(HUNG, work, str, DiskWatch()))
             await asyncio.sleep(LOOK_S)
             began_s = loop.time()
             made.cancel()

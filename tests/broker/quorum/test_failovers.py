@@ -15,6 +15,7 @@ from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
 from millrace.kraft.tables.failovers import NOBODY, Failover
 from millrace.protocol.stream_records import EndFailoverRecord, FailoverRecord
+from millrace.runtime.disk.watched import DiskWatch
 from millrace.wal.errors import WalFenced
 from tests.sim.loop import SimLoop, run_simulation
 
@@ -35,6 +36,7 @@ class Quorum:
         self.close_failure: Exception | None = None  # what closing it ends with
         self.image: MetadataImage = EMPTY_IMAGE
         self.broker_epoch = EPOCH
+        self.device = DiskWatch()
         self.failovers = Failovers(OWN, cast(ControllerClient, self), lambda node_id: cast(LogRecovery, self))
 
     def say(self, *records: Any) -> None:
