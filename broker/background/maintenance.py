@@ -181,14 +181,15 @@ class Maintenance:
         """Whether one was waited for in vain; one that was late before is not waited for."""
         loop, is_late = asyncio.get_running_loop(), False
         for topic_id, index in keys:
-            began_s = loop.time()
+            left_s = 0.0
             try:
                 found = self._directory.get(topic_id, index, is_retention_only=True)
                 if not isinstance(found, Partition):
-                    async with asyncio.timeout_at(self._directory.opening_due_s(topic_id, index)):
+                    left_s = self._directory.opening_due_s(topic_id, index) - loop.time()
+                    async with asyncio.timeout(left_s):
                         found = await asyncio.shield(found)
             except (KafkaError, TimeoutError) as error:
-                is_late = is_late or (isinstance(error, TimeoutError) and loop.time() > began_s)
+                is_late = is_late or (isinstance(error, TimeoutError) and left_s > 0)
                 log.info(
                     "partition %d of topic %s was not looked at: %s", index, topic_id.hex(), in_words(error)
                 )

@@ -4,11 +4,13 @@ expire."""
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from millrace.broker.background import maintenance as maintenance_module
 from millrace.broker.background.maintenance import Maintenance, MaintenanceSettings
+from millrace.broker.partitions import directory as directory_module
 from millrace.kraft.tables.streams import OPEN
 from millrace.protocol.metadata_records import ConfigRecord
 from millrace.protocol.stream_records import StreamRecord
@@ -376,6 +378,39 @@ def test_partitions_that_do_not_open_hold_up_no_others() -> None:
         await eventually(lambda: not fixture.directory._opening)
 
     run(scenario(), is_virtual=True)
+
+
+def test_what_was_late_before_ends_no_later_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partitions that do not open have the shortest retention, and are the first burst of each round: what
+    lies behind them has its turn once they are known to be late. On a clock that goes on while one looks."""
+    monkeypatch.setattr(maintenance_module, "OPENS_IN_A_BURST", 2)
+    monkeypatch.setattr(maintenance_module, "BURST_S", 0.01)
+    monkeypatch.setattr(maintenance_module, "OPENS_AT_ONCE", 1)
+    monkeypatch.setattr(directory_module, "OPENING_S", 0.05)
+
+    async def scenario() -> None:
+        fixture = await BrokerFixture().start()
+        fixture.make_topic("late", 2, retention_ms="1000")
+        close_to_metadata(fixture, "late", 2)
+        await filled(fixture, "behind", retention_ms=str(4 * DAY_MS + DAY_MS // 2))
+        close_to_metadata(fixture, "behind")
+        await restarted(fixture)
+        gate, open_partition = asyncio.Event(), fixture.opener.open_partition
+
+        async def open_late(found: bytes, *args: Any) -> Any:
+            if found == topic_id("late"):
+                await gate.wait()
+            return await open_partition(found, *args)
+
+        monkeypatch.setattr(fixture.opener, "open_partition", open_late)
+        maintenance = made(fixture)
+        for _ in range(3):
+            await maintenance.retain()
+        assert (topic_id("behind"), 0) in maintenance._forecasts
+        gate.set()
+        await eventually(lambda: not fixture.directory._opening)
+
+    run(scenario())
 
 
 def test_a_partition_that_a_client_comes_for_stays_open() -> None:
