@@ -113,3 +113,30 @@ def test_another_broker_recovers_what_hangs_for_one(
             task.cancel()
 
     run_simulation(main)
+
+
+def test_a_lock_that_a_hung_recovery_holds_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others find the log in use as long as the device hangs for who opened it; once it answers the log is
+    recovered, though nobody waits for that attempt any more."""
+
+    async def main(loop: SimLoop) -> None:
+        run = Run(loop, Plan(0, controllers=1, brokers=4, wal=SHARED))
+        keeping = [asyncio.ensure_future(machine.keep_up()) for machine in run.machines]
+        await run.all_up()
+        topic_id = await asking.create_topic(run.client("admin"), "t", 2, ANY_TIME)
+        await write(run, topic_id)
+        victim = run.brokers[0]
+        device = Device(f"/shared/wal{victim.node_id}")
+        hangs(monkeypatch, device, is_before_open=False)
+        device.is_armed = True
+        await goes(run, victim)
+        await asyncio.sleep(STALLED_S + GIVEN_UP_S)
+        assert holders(run) == [victim.node_id]
+        device.answers.set()
+        await asyncio.sleep(GIVEN_UP_S)
+        assert not holders(run)
+        await write(run, topic_id)
+        for task in keeping:
+            task.cancel()
+
+    run_simulation(main)
