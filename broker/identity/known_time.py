@@ -99,6 +99,7 @@ class KnownTime:
         self._floor_ms = 0  # a wall clock below it is looked at more closely
         self._said_ms: int | None = None  # when it was last said that the clock is doubted, monotonic
         self._was_behind = False
+        self._looking = asyncio.Lock()  # what is kept is written by one at a time
         self._is_known = False
         self._is_learnt = False  # from metadata alone, since it is open
         self.ahead_ms = 0
@@ -149,10 +150,11 @@ class KnownTime:
     async def look(self, gap_max_ms: int = JUMP_MAX_MS) -> None:
         """Takes an operator's word, given up to `gap_max_ms` ago, says what has changed, and keeps the newest
         known time."""
-        await self._take_confirmation(gap_max_ms)
-        self._look()
-        self._say()
-        await self._save()
+        async with self._looking:
+            await self._take_confirmation(gap_max_ms)
+            self._look()
+            self._say()
+            await self._save()
 
     # -- the two clocks
 

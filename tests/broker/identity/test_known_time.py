@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from millrace.broker.identity.known_time_text import decode_time, encode_time
 from millrace.kraft.image.delta import apply_records
 from millrace.kraft.image.image import EMPTY_IMAGE
 from millrace.protocol.stream_records import CommittedObjectRecord, PrepareObjectsRecord, StreamRecord
+from millrace.runtime.disk.posix import PosixDisk
 from millrace.runtime.objectstore import StoreDate
 from millrace.s3stream.ids import ObjectKind, StreamRole
 from tests.broker.partitions.build import SteppedClock
@@ -367,3 +369,33 @@ def test_it_is_kept_seldom_and_a_disk_that_fails_is_no_end(caplog: pytest.LogCap
         assert await machine.kept() == machine.clock.now_ms
 
     run(scenario())
+
+
+def test_two_who_settle_it_write_one_after_the_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker and the controller of one process come to have what is committed at the same time; a file is
+    written through a second one, of one name."""
+    caplog.set_level(logging.WARNING)
+
+    async def scenario() -> None:
+        under_way, most = 0, 0
+
+        class Disk(PosixDisk):
+            async def write_file(self, path: str, data: bytes) -> None:
+                nonlocal under_way, most
+                under_way += 1
+                most = max(most, under_way)
+                try:
+                    await super().write_file(path, data)
+                finally:
+                    under_way -= 1
+
+        known = KnownTime(SteppedClock(T), Disk(), str(tmp_path), DAY_MS, lambda: None)
+        await known.open(0)
+        await asyncio.gather(*(known.settle(T - number) for number in range(20)))
+        assert most == 1
+        assert decode_time((tmp_path / NEWEST).read_bytes())
+
+    asyncio.run(scenario())
+    assert not caplog.messages
