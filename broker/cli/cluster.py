@@ -11,7 +11,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millrace.broker.cli import RunLoop
@@ -284,13 +284,14 @@ async def drain(
     client: ClusterClient, view: ClusterView, given: argparse.Namespace
 ) -> tuple[ClusterView, int]:
     """What there is then, and the exit code. It looks again until the broker leads nothing: somebody may name
-    it, or have begun to give it some before. Raises ValueError with a sentence, KafkaError, Unavailable."""
+    it, or have begun to give it some before, or drain those that were to take some. Raises ValueError with a
+    sentence, KafkaError, Unavailable."""
     from millrace.broker.cluster.view import look
     from millrace.runtime.errors import Unavailable
 
     view, is_left = await shut_out(client, view, given)
     for _ in range(DRAIN_LOOKS):
-        code = await move(client, view, given)
+        code = await move(client, view, given, but_to_drained(client, view, lambda node_id: None))
         if code or given.dry_run or is_left:
             return view, max(code, NOT_WELL if is_left else 0)
         try:  # by itself: it has sealed what others serve, so that it knows of all these moves
@@ -310,6 +311,22 @@ async def drain(
 
 async def spread(client: ClusterClient, view: ClusterView, given: argparse.Namespace) -> int:
     """The exit code. A broker that is drained meanwhile is given nothing more. Raises as `move` does."""
+    refusing: list[int] = []
+
+    def tell(node_id: int) -> None:
+        refusing.append(node_id)
+        print(
+            f"millrace: broker {node_id} was drained meanwhile, and is given nothing more: spread again",
+            file=sys.stderr,
+        )
+
+    code = await move(client, view, given, but_to_drained(client, view, tell))
+    return max(code, NOT_WELL if refusing else 0)
+
+
+def but_to_drained(client: ClusterClient, view: ClusterView, tell: Callable[[int], None]) -> Choice:
+    """Leaves what would go to a broker that was drained since the view where it is; such a one is told of
+    once."""
     from millrace.broker.cluster.draining import drained_of
 
     refusing: set[int] = set()
@@ -318,14 +335,10 @@ async def spread(client: ClusterClient, view: ClusterView, given: argparse.Names
         drained, _ = await drained_of(client, dict.fromkeys(one.to for one in group))
         for node_id in sorted(drained - refusing - set(view.drained)):
             refusing.add(node_id)
-            print(
-                f"millrace: broker {node_id} was drained meanwhile, and is given nothing more: spread again",
-                file=sys.stderr,
-            )
+            tell(node_id)
         return [one for one in group if one.to not in refusing]
 
-    code = await move(client, view, given, choose)
-    return max(code, NOT_WELL if refusing else 0)
+    return choose
 
 
 async def shut_out(

@@ -160,6 +160,22 @@ def test_a_drain_leaves_nothing_whoever_spreads_meanwhile(cluster: Started) -> N
     assert spreading.returncode == 1, told
 
 
+def test_two_drains_at_once_give_each_other_nothing(cluster: Started) -> None:
+    """The one that began first was to give half of all to the broker that the other one drains."""
+    with Client(f"127.0.0.1:{cluster.port}") as client:
+        client.create("orders", 120)
+    address = f"127.0.0.1:{cluster.port}"
+    words = [*COMMAND, "drain", "3", "--at-once", "1", "--bootstrap-server", address]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as draining:
+        assert draining.stdout is not None
+        while "1 of 40" not in draining.stdout.readline():
+            assert draining.poll() is None
+        other = cluster.ask("drain", "2", "--at-once", "40")
+        told = draining.stdout.read()
+    assert (other.returncode, draining.returncode) == (0, 0), (other, told)
+    assert cluster.led()[1] == 120, (other, told)
+
+
 def test_without_a_majority_the_brokers_tell_what_they_know(tmp_path: Path) -> None:
     with LiveCombined(tmp_path, 3, QUICK) as cluster:
         with Client(cluster.addresses[0]) as client:
