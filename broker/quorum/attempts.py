@@ -50,15 +50,18 @@ class Attempts:
                     raise LogUnreachable(why)
             return task.result()
         finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait([task], timeout=CLEAN_UP_S)
-            # an error of its own takes the place of being cancelled, and is nobody's then
-            is_well = task.done() and not task.cancelled() and task.exception() is None
-            if not task.done() or (device.is_waiting and not is_well):
-                self._leave(node_id, task, device)
+            try:
+                if not task.done():
+                    task.cancel()
+                    await asyncio.wait([task], timeout=CLEAN_UP_S)
+            finally:  # also where this is cancelled while it waits
+                self._leave_unended(node_id, task, device)
 
-    def _leave(self, node_id: int, task: asyncio.Task[Any], device: DiskWatch) -> None:
+    def _leave_unended(self, node_id: int, task: asyncio.Task[Any], device: DiskWatch) -> None:
+        # an error of its own takes the place of being cancelled, and is nobody's then
+        is_well = task.done() and not task.cancelled() and task.exception() is None
+        if is_well or (task.done() and not device.is_waiting):
+            return
         log.warning(
             "failover: of broker %d is left behind: it waits for a device that gives no answer", node_id
         )

@@ -89,3 +89,24 @@ def test_who_is_cancelled_waits_for_a_device_for_a_while() -> None:
             await asyncio.sleep(0.1)
 
     run_simulation(main)
+
+
+def test_who_is_cancelled_while_one_is_given_up_leaves_it_behind() -> None:
+    """Metadata names another broker in the seconds in which an attempt that hangs may still end."""
+
+    async def main(loop: SimLoop) -> None:
+        attempts, device = Attempts(), Device()
+        device.reason = "no answer for long"
+        made = asyncio.ensure_future(attempts.make(HUNG, device.work(), lambda: device.reason, DiskWatch()))
+        await asyncio.sleep(2 * LOOK_S)
+        made.cancel()
+        await asyncio.wait([made])
+        assert made.cancelled()
+        assert device.is_held
+        with pytest.raises(LogUnreachable, match="an attempt of before waits"):
+            await attempts.make(HUNG, well(), str, DiskWatch())
+        device.answers.set()
+        await asyncio.sleep(0.1)
+        assert await attempts.make(HUNG, well(), str, DiskWatch()) == "recovered"
+
+    run_simulation(main)
