@@ -396,10 +396,25 @@ class BlockWal:
         self._build(tail)
 
     async def close(self) -> None:
+        """Cancelled, it waits for what the file was asked for, and leaves the log as a crash would."""
         if self._is_closed:
             return
         self._is_closed = True
         self._batcher.limit = 0
+        try:
+            await self._settle()
+            if self._is_started and self._failure is None:
+                self._writer.spend(BLOCK_BYTES)
+                await self._write_header(self._device.write, closed_end=self._writer.confirmed)
+        finally:
+            self._writer.stop()
+            if self._watch_task is not None:
+                self._watch_task.cancel()
+            await self._device.file.close()
+            self._pool.close()
+
+    async def _settle(self) -> None:
+        """On return nothing is under way."""
         if self._fill_task is not None:
             self._fill.stop()
             await asyncio.gather(self._fill_task, return_exceptions=True)
@@ -411,13 +426,6 @@ class BlockWal:
         self._writer.stop()
         while self._header_write is not None:
             await asyncio.gather(self._header_write, return_exceptions=True)
-        try:
-            if self._is_started and self._failure is None:
-                self._writer.spend(BLOCK_BYTES)
-                await self._write_header(self._device.write, closed_end=self._writer.confirmed)
-        finally:
-            await self._device.file.close()
-            self._pool.close()
 
     async def _drain(self) -> None:
         if self._batcher.is_open and self._failure is None:

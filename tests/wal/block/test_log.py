@@ -344,6 +344,33 @@ def test_a_cancelled_trim_still_happens() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("is_trimmed", [False, True])
+def test_a_close_that_is_cancelled_gives_the_file_back(*, is_trimmed: bool) -> None:
+    """While it waits for records or for a header that are under way: the next owner has what was appended, as
+    after a crash, and finds the log free."""
+
+    async def run() -> None:
+        disk = SimDisk(hops=8)
+        wal, _, journal = await start_wal(disk, 1)
+        record = wal.append(payload(1))
+        if is_trimmed:
+            await journal.reach(record.end)
+            trimming = asyncio.create_task(wal.trim(record.end))
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(wal.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([closing])
+        assert closing.cancelled()
+        if is_trimmed:
+            await asyncio.wait([trimming])
+            assert trimming.cancelled() or trimming.exception() is None
+        _, recovered, _ = await start_wal(disk, 2)
+        assert recovered == [payload(1)] or is_trimmed  # a trim that is on its way may be lost
+
+    asyncio.run(run())
+
+
 def test_reset_forgets_everything() -> None:
     """After recover and reset nothing is left for the next owner, even if this one never wrote."""
 
