@@ -28,11 +28,12 @@ from millrace.broker.identity.claims import check_claims
 from millrace.broker.identity.known_time import newest_of
 from millrace.broker.identity.ownership import Owner
 from millrace.broker.owed_range_reader import OwedRangeReader
+from millrace.broker.quorum.common_bucket import CommonBucket
 from millrace.broker.quorum.failovers import start_failovers
 from millrace.broker.quorum.heartbeats import Heartbeats
 from millrace.broker.quorum.load_reports import LoadReports
 from millrace.broker.quorum.member import ask_time, catch_up, open_member, still_lacks
-from millrace.broker.quorum.remote_backup import RemoteBackup
+from millrace.broker.quorum.remote_backup import RemoteBackup, await_backup
 from millrace.broker.stores import NodeStores
 from millrace.kraft.commands.failovers import is_at_work
 from millrace.kraft.commands.takers import CORDONED
@@ -42,6 +43,7 @@ from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
 from millrace.runtime.disk import DiskLocked
 from millrace.runtime.errors import MillraceError, in_words
+from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.tasks import Tasks
 from millrace.wal.opening import identify_wal
 
@@ -49,6 +51,7 @@ log = logging.getLogger(__name__)
 BOUND_AGAIN_S: Final = 0.5
 IN_USE_AGAIN_S: Final = 1.0  # the lock of a file tells nobody that it is free
 CUT_OFF_S: Final = 10.0
+COMPARE_S: Final = 10.0  # in which a controller that does not reach the bucket gives way to another
 CLOSE_STUCK_MS: Final = 500  # what was not uploaded while it was waited for
 UPLOAD_FIRST_S: Final = 5.0  # of a broker that ends
 NOBODY_LEADS: Final = "no controller says that it leads"
@@ -92,7 +95,38 @@ class FollowingBroker(Broker):
         log.info("cluster %s", node.cluster_id)
         await self._look_at_own(node, stores)
         await bind_bucket(stores.plain, bucket, bound_cluster, node.cluster_id, node.publisher.image)
+        await self._compare_buckets(node, stores)
         return node
+
+    async def _compare_buckets(self, node: ControllerNode, stores: NodeStores) -> None:
+        """Before anything is put: raises BindingRefused where the controllers put the metadata into another
+        bucket. Who leads and does not reach its own keeps no broker from starting."""
+        end, news = node.publisher.image.offset, node.driver.news
+        if not node.publisher.image.features.has_identities:
+            return
+        self._watch.enter("waiting for the controllers to put the metadata into the bucket")
+        channel = self._transport.new_channel()
+        try:
+            async with asyncio.timeout(COMPARE_S):
+                await await_backup(channel, end)
+        except TimeoutError:
+            log.warning(
+                "controller %d has not put the metadata into the bucket within %.0f s, and is not waited "
+                "for: whether its bucket is this one is looked at later",
+                news.leader,
+                COMPARE_S,
+            )
+            return
+        finally:
+            channel.close()
+        why = await self._common_bucket(node, self._patient(stores.plain, "common bucket")).why_another(
+            news.leader, end
+        )
+        if why:
+            raise BindingRefused(f"nothing was changed: {why}")
+
+    def _common_bucket(self, node: ControllerNode, store: ObjectStore) -> CommonBucket:
+        return CommonBucket(store, str(self._settings.data), node.cluster_id)
 
     async def _join(self, node: ControllerNode, transport: QuorumTransport, stores: NodeStores) -> None:
         """On return the node speaks to the quorum, and ends when the broker does."""
@@ -291,7 +325,9 @@ class FollowingBroker(Broker):
         self._endings.add("failovers", failovers.stop)
 
     def _start_backup(self, node: ControllerNode, stores: NodeStores) -> RemoteBackup:
-        backup = self._backup = RemoteBackup(self._transport.new_channel(), node.publisher, node.driver.news)
+        common = self._common_bucket(node, stores.plain)
+        channel, news = self._transport.new_channel(), node.driver.news
+        backup = self._backup = RemoteBackup(channel, node.publisher, news, common)
         self._endings.add("wait for the metadata backup", backup.close)
         return backup
 

@@ -4,6 +4,8 @@ leads puts it.
 In the place of a MetadataBackup. Before a log of objects acknowledges what was appended to a stream, and
 before a log of blocks is trimmed, a restore from the bucket alone must know that stream, or that commit. Many
 share a question, which goes over a connection of its own: an answer may take as long as the bucket is away.
+The first answer of each term is compared with this broker's bucket (common_bucket.py): one that puts the
+metadata elsewhere has said nothing of what a restore would find here.
 """
 
 from __future__ import annotations
@@ -13,25 +15,42 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from millrace.broker.quorum.common_bucket import CommonBucket
 from millrace.kraft.image.publisher import MetadataPublisher
 from millrace.kraft.news import QuorumNews
 from millrace.kraft.peers.channel import QuorumChannel
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.await_backup import AwaitBackupRequest
-from millrace.runtime.errors import Closed, Unavailable, in_words
+from millrace.runtime.errors import Closed, MillraceError, Unavailable, in_words
 
 log = logging.getLogger(__name__)
 AGAIN_S: Final = 1.0
 LONG_S: Final = 5.0  # that a question may take before it is told as a reason
 
 
+async def await_backup(channel: QuorumChannel, end: int) -> None:
+    """Returns once whoever leads says that its bucket has the metadata up to `end`."""
+    while True:
+        try:
+            await channel.send(AwaitBackupRequest(end))
+            return
+        except (Unavailable, KafkaError) as error:
+            log.info("asks again whether the metadata is in the bucket: %s", in_words(error))
+        await asyncio.sleep(AGAIN_S)
+
+
 class RemoteBackup:
     is_full = False
     on_full: Callable[[], None]
 
-    def __init__(self, channel: QuorumChannel, publisher: MetadataPublisher, news: QuorumNews) -> None:
+    def __init__(
+        self, channel: QuorumChannel, publisher: MetadataPublisher, news: QuorumNews, common: CommonBucket
+    ) -> None:
         self._channel = channel
         self._news = news
+        self._common = common
+        self._compared_epoch = -1  # of the quorum: whoever leads in it has this broker's bucket
+        self._why_another = ""
         self._publisher = publisher
         self._saved_end = -1
         self._asking: asyncio.Task[None] | None = None
@@ -44,6 +63,8 @@ class RemoteBackup:
         long."""
         if self._asking is None or asyncio.get_running_loop().time() - self._asked_s < LONG_S:
             return ""
+        if self._why_another:
+            return self._why_another
         leader = self._news.leader
         if leader < 0:
             return "no controller leads, and puts the metadata into the bucket"
@@ -66,15 +87,30 @@ class RemoteBackup:
         target = self._publisher.image.offset
         try:
             while True:
-                try:
-                    await self._channel.send(AwaitBackupRequest(target))
+                epoch, leader = self._news.epoch, self._news.leader
+                await await_backup(self._channel, target)
+                if await self._is_here(epoch, leader, target):
                     break
-                except (Unavailable, KafkaError) as error:
-                    log.info("asks again whether the metadata is in the bucket: %s", in_words(error))
                 await asyncio.sleep(AGAIN_S)
             self._saved_end = max(self._saved_end, target)
         finally:
             self._asking = None
+
+    async def _is_here(self, epoch: int, leader: int, target: int) -> bool:
+        """Whether this broker's bucket has what was said to be in one, as far as it can be asked."""
+        if epoch == self._compared_epoch:
+            return True
+        try:
+            why = await self._common.why_another(leader, target)
+        except MillraceError as error:
+            log.info("looks again whether the metadata is in the bucket: %s", in_words(error))
+            return False
+        if why and why != self._why_another:
+            log.error("the write-ahead log is not trimmed: %s", why)
+        self._why_another = why
+        if not why and epoch == self._news.epoch:
+            self._compared_epoch = epoch
+        return not why
 
     async def close(self) -> None:
         """Who waits still is told Closed."""
