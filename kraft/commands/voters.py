@@ -81,6 +81,17 @@ def check_added(known: VoterSet, node_id: int, directory_id: bytes) -> None:
         )
 
 
+def refuse_removal(node_id: int, voters: VoterSet, silent: Sequence[int]) -> None:
+    """`voters` are those without it. Raises KafkaError INVALID_REQUEST."""
+    names = ", ".join(f"node {one}" for one in silent)
+    raise KafkaError(
+        ErrorCode.INVALID_REQUEST,
+        f"without node {node_id} the voters {', '.join(map(str, voters.ids))} could decide nothing, nor have "
+        f"it back, for {names} {'is' if len(silent) == 1 else 'are'} not heard of: start what is silent, or "
+        "remove it first",
+    )
+
+
 def set_without(known: VoterSet, node_id: int, directory_id: bytes) -> VoterSet:
     """Raises KafkaError VOTER_NOT_FOUND, INVALID_REQUEST for the last one and for what names none."""
     check_named(node_id, directory_id)

@@ -2,7 +2,8 @@
 leads (KIP-853); and raising millrace.version, which voters are asked about.
 
     add       level, id and listener judged, the node asked what it supports, caught up, appended, committed
-    remove    judged, appended, committed; a leader that removes itself resigns with the commit
+    remove    judged, the rest able to decide, appended, committed; a leader that removes itself resigns with
+              the commit
     update    likewise, of a voter that has moved
     upgrade   every voter's directory and levels known, both records appended as one batch, committed
 
@@ -29,6 +30,7 @@ from millrace.kraft.peers.connection import PeerConnection
 from millrace.kraft.peers.places import Places
 from millrace.kraft.peers.wire import Place
 from millrace.kraft.raft.log_view import Entry
+from millrace.kraft.raft.quorum import majority
 from millrace.kraft.raft.roles import Leader
 from millrace.kraft.raft.voters import (
     DYNAMIC,
@@ -174,6 +176,9 @@ class VoterChanges:
 
     def _remove(self, request: RemoveRaftVoterRequest) -> Work:
         async def work(stage: _Stage) -> None:
+            known = await self._settled(stage)
+            voters = judge.set_without(known, request.voter_id, request.voter_directory_id)
+            await self._can_decide(voters, request.voter_id, stage)
             known = await self._settled(stage)
             voters = judge.set_without(known, request.voter_id, request.voter_directory_id)
             entry = self._append(VotersChange(voters=voters.voters), f"node {request.voter_id} is removed")
@@ -327,6 +332,23 @@ class VoterChanges:
                 goal, since = raft.log.stable_end, raft.now
             behind = "has not fetched" if end < 0 else f"is {goal - end} records behind"
             stage.what = f"node {key[0]} with this directory {behind}"
+            await self._driver.news.told()
+        raise NotLeader(raft.leader)
+
+    async def _can_decide(self, voters: VoterSet, removed: int, stage: _Stage) -> None:
+        """Returns once a majority of these is heard of: the removal itself is theirs to commit. A leader that
+        is new waits for as long as one may be silent. Raises NotLeader, and what is judged."""
+        raft, own_id = self._driver.raft, self._own.node_id
+        patience = raft.settings.fetch_ticks
+        while isinstance(role := raft.role, Leader):
+            last = raft.now - patience
+            heard = [one for one in voters.ids if one == own_id or role.voters[one].fetched_at > last]
+            silent = [one for one in voters.ids if one not in heard]
+            if len(heard) >= majority(len(voters.ids)):
+                return
+            if role.since <= last:
+                judge.refuse_removal(removed, voters, silent)
+            stage.what = f"voters {', '.join(map(str, silent))} have not fetched"
             await self._driver.news.told()
         raise NotLeader(raft.leader)
 

@@ -34,6 +34,8 @@ from tests.kraft.peers.members import CLUSTER, PORT, Member, Members, name
 from tests.sim.disk import SimDisk
 from tests.sim.loop import SimLoop, run_simulation
 
+SILENT_S = 5.0  # after which a voter is not heard of
+
 
 def with_members(
     work: Callable[[Members], Coroutine[Any, Any, None]],
@@ -221,6 +223,31 @@ def test_one_that_is_not_committed_holds_up_the_next() -> None:
         assert "unknown" in (response.error_message or "")
         members.net.heal()
         await members.agree()
+
+    run_simulation(with_members(work))
+
+
+def test_nobody_is_removed_whom_the_rest_needs_for_a_majority() -> None:
+    """One of three is away: without either of the two that run nothing could be decided any more, nor that
+    be taken back. Whoever is away can be removed, and all of them once it is back."""
+
+    async def work(members: Members) -> None:
+        for node_id in (2, 3):
+            assert (await add(members, node_id)).error_code == 0
+        leader = await members.leader()
+        runs, away = [one.node_id for one in members.all.values() if one is not leader]
+        await members.stop(away)
+        await asyncio.sleep(SILENT_S)
+        for node_id in (runs, leader.node_id):
+            response = await remove(members, node_id, by=leader.node_id)
+            assert response.error_code == ErrorCode.INVALID_REQUEST
+            assert f"node {away} " in (response.error_message or "")
+        await members.create("a")
+        assert (await remove(members, away, by=leader.node_id)).error_code == 0
+        await members.start(away)
+        assert (await add(members, away, by=leader.node_id)).error_code == 0
+        await members.agree()
+        assert (await remove(members, runs, by=leader.node_id)).error_code == 0
 
     run_simulation(with_members(work))
 
