@@ -14,17 +14,21 @@ the core after what it says was durable; a request whose connection is gone is f
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Final
 
 from millrace.kraft.peers.places import Places
 from millrace.kraft.peers.snapshots import SnapshotPieces
+from millrace.kraft.peers.twins import Twins
 from millrace.kraft.peers.wire import Member, leader_place, message_of, name_leader, refusal_of, response_of
-from millrace.kraft.raft.messages import NOBODY, EndEpoch, Message, Reply
+from millrace.kraft.raft.messages import NOBODY, EndEpoch, Fetch, Message, Reply
 from millrace.protocol.errors import KafkaError
+from millrace.protocol.ids import uuid_text
 from millrace.protocol.messages.begin_quorum_epoch import BeginQuorumEpochRequest
 from millrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest
 
+log = logging.getLogger(__name__)
 ANSWER_S: Final = 30.0  # a fetch that another of the same replica took the place of is given up then
 
 
@@ -47,6 +51,7 @@ class QuorumService:
         self._places = places
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._request_id = 0
+        self._twins = Twins()
 
     async def answer(self, request: Any) -> Any:
         """The response, for any request of the quorum. Cancelled, it forgets the request. Raises TimeoutError
@@ -85,12 +90,27 @@ class QuorumService:
         message.request_id = number = self._request_id
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
+        if isinstance(message, Fetch):
+            self._look_for_twins(message)
         try:
             self._step(message)
             async with asyncio.timeout(ANSWER_S):
                 return await answer
         finally:
             del self._waiting[number]
+            if isinstance(message, Fetch):
+                self._twins.on_answered((message.source, message.directory_id))
+
+    def _look_for_twins(self, message: Fetch) -> None:
+        replica = message.source, message.directory_id
+        if self._twins.on_fetch(replica, asyncio.get_running_loop().time()):
+            log.error(
+                "quorum: two processes fetch as node %d with directory %s: one of them runs on a copy of the "
+                "other's log directory, and both count as one: end the copy, and give it a node.id and a log "
+                "directory of its own (log.dirs)",
+                message.source,
+                uuid_text(message.directory_id),
+            )
 
     def deliver(self, reply: Reply) -> None:
         """What the core answers; a request that nobody waits for any more is none."""

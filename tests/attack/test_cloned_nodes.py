@@ -19,8 +19,9 @@ from millrace.protocol.apis import NAMED
 from millrace.protocol.codec import encode_request
 from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.attack import IS_FULL
-from tests.live import LiveBroker
+from tests.live import LiveBroker, free_port
 from tests.live.client import Client
+from tests.live.cluster import LiveControllers, logged
 from tests.live.s3_server import S3Server
 from tests.patience import until
 
@@ -277,3 +278,16 @@ def test_two_nodes_from_one_disk(tmp_path: Path, store: str) -> None:
                 pair.close()
     print(f"{store}: a replaced node ended {lived_s:.1f} s after its clone was ready, at most")
     assert lived_s < END_S or not IS_FULL
+
+
+def test_a_copy_of_a_voter_is_told_of_by_who_leads(tmp_path: Path) -> None:
+    """It counts as the voter, and nothing that lies in it says that it is a copy."""
+    with LiveControllers(tmp_path, 3) as quorum:
+        leader = quorum.leader()
+        copied = next(node_id for node_id in quorum.nodes if node_id != leader)
+        elsewhere = {"listeners": f"CONTROLLER://127.0.0.1:{free_port()}"}
+        data = quorum.nodes[copied].folder / "data"
+        shutil.copytree(data, tmp_path / "copy" / "data")
+        with LiveBroker(tmp_path / "copy", {**quorum.settings_of(copied), **elsewhere}):
+            told = f"two processes fetch as node {copied} with directory "
+            until(lambda: logged(quorum.nodes[leader], told), "not told")
