@@ -373,8 +373,9 @@ async def shut_out(
 async def let_in(client: ClusterClient, view: ClusterView, node_id: int) -> int:
     """Raises ValueError with a sentence, KafkaError, Unavailable."""
     from millrace.broker.cluster.draining import drained_of, set_drained
+    from millrace.broker.cluster.view import look, when_serving
 
-    if broker_of(view, node_id).is_fenced:
+    if broker_of(await when_serving(view, node_id, lambda: look(client)), node_id).is_fenced:
         raise ValueError(f"broker {node_id} is gone, or starts: let it in once it serves")
     await set_drained(client, node_id, is_drained=False)
     drained, _ = await drained_of(client, [node_id])

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+import asyncio
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import replace
 
 from millrace.broker.cluster.client import ClusterClient
@@ -21,6 +22,8 @@ from millrace.protocol.messages.metadata import MetadataRequest, MetadataRespons
 from millrace.runtime.errors import Unavailable
 
 METADATA_TOPIC = "__cluster_metadata"
+LEARN_S = 3.0
+LOOK_AGAIN_S = 0.1
 QUORUM_S = 2.0  # for the controller that leads to answer: nobody may
 Partition = tuple[str, int]  # topic, index
 
@@ -74,6 +77,11 @@ class ClusterView:
         return [node.node_id for node in self.nodes if node.is_broker and not node.is_fenced]
 
     @property
+    def gone(self) -> list[int]:
+        """Brokers that clients are not sent to: they are gone, or start."""
+        return [node.node_id for node in self.nodes if node.is_broker and node.is_fenced]
+
+    @property
     def answering(self) -> list[int]:
         """Of these, who does not stand still as far as is known."""
         return [node_id for node_id in self.serving if node_id not in self.silent]
@@ -107,6 +115,19 @@ async def look(client: ClusterClient, teller: int | None = None) -> ClusterView:
     asked = MetadataRequest(topics=None, allow_auto_topic_creation=False)
     metadata = await (client.ask(asked) if teller is None else client.ask_node(teller, asked))
     return view_of(brokers, metadata, await _quorum(client))
+
+
+async def when_serving(
+    view: ClusterView, node_id: int, look_again: Callable[[], Awaitable[ClusterView]]
+) -> ClusterView:
+    """Of a broker that is gone, or starts: what is seen once it serves, or after `LEARN_S`. That one is
+    ready, as it says itself, others learn a moment later."""
+    loop = asyncio.get_running_loop()
+    ends_s = loop.time() + LEARN_S
+    while node_id in view.gone and loop.time() < ends_s:
+        await asyncio.sleep(LOOK_AGAIN_S)
+        view = await look_again()
+    return view
 
 
 async def _quorum(client: ClusterClient) -> DescribeQuorumResponsePartitionData:

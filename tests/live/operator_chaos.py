@@ -110,6 +110,10 @@ class OperatorChaos:
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
+    def _expect(self, code: int, *words: str) -> None:
+        done = self._say(*words)
+        assert done.returncode == code, f"{' '.join(words)}: {done.returncode}, {done.stdout}{done.stderr}"
+
     @contextmanager
     def _saying(self, *words: str) -> Iterator[None]:
         """Beside what is done within."""
@@ -183,7 +187,7 @@ class OperatorChaos:
         self._begin(int(victim))
         self._say("undrain", victim)
         until(self._node(int(victim)).is_ready, "it does not start")
-        assert self._say("undrain", victim).returncode == 0
+        self._expect(0, "undrain", victim)
 
     def spread(self) -> None:
         """The controller is killed below it."""
@@ -198,7 +202,7 @@ class OperatorChaos:
     def unregister(self) -> None:
         """One that serves, is dead, and starts: it comes back whatever was said."""
         victim = str(self._one())
-        assert self._say("unregister", victim).returncode == 1
+        self._expect(1, "unregister", victim)
         self._node(int(victim)).kill()
         self._pause(0, 3.1, 5)
         self._say("unregister", victim)

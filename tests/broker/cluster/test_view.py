@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
+import pytest
+
 from millrace.broker.cli.cluster import status_lines
+from millrace.broker.cluster import view as views
 from millrace.broker.cluster.moves import spread_moves
-from millrace.broker.cluster.view import ClusterView, view_of
+from millrace.broker.cluster.view import ClusterView, view_of, when_serving
 from millrace.protocol.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
 from millrace.protocol.messages.describe_quorum import DescribeQuorumResponsePartitionData
 from millrace.protocol.messages.metadata import (
@@ -59,3 +65,22 @@ def test_what_waits_is_named_with_the_broker_it_waits_for() -> None:
         "without some of their records: 1 partition: t:2",
         "  1 of them wait for broker 3, or for its write-ahead log",
     ]
+
+
+def test_a_broker_that_is_ready_is_let_in_once_others_know_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said so itself; whoever is asked learns it a moment later. One that is gone is waited for in vain,
+    and one that nobody knows not at all."""
+    looks = 0
+
+    async def look_again() -> ClusterView:
+        nonlocal looks
+        looks += 1
+        seen = a_view()
+        return replace(seen, nodes=tuple(replace(node, is_fenced=looks < 2) for node in seen.nodes))
+
+    seen = asyncio.run(when_serving(a_view(), 3, look_again))
+    assert (looks, seen.serving) == (2, [1, 2, 3])
+    assert asyncio.run(when_serving(a_view(), 9, look_again)).gone == [3]
+    monkeypatch.setattr(views, "LEARN_S", 0.0)
+    assert asyncio.run(when_serving(a_view(), 3, look_again)).gone == [3]
+    assert looks == 2
