@@ -62,7 +62,7 @@ class QuorumRequest:
     async def handle(self, context: RequestContext, request: Any) -> Any | Verdict:
         """What will not be answered closes the connection: its peer asks again over another."""
         try:
-            return await self._transport.answer(request)
+            return await self._transport.answer(request, lambda: context.connection.is_open)
         except TimeoutError:
             return CLOSE
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from millrace.kraft.peers.places import Places
 from millrace.kraft.peers.snapshots import SnapshotPieces
-from millrace.kraft.peers.twins import Twins
+from millrace.kraft.peers.twins import IsThere, Twins
 from millrace.kraft.peers.wire import Member, leader_place, message_of, name_leader, refusal_of, response_of
 from millrace.kraft.raft.messages import NOBODY, EndEpoch, Fetch, Message, Reply
 from millrace.protocol.errors import KafkaError
@@ -53,9 +53,10 @@ class QuorumService:
         self._request_id = 0
         self._twins = Twins()
 
-    async def answer(self, request: Any) -> Any:
-        """The response, for any request of the quorum. Cancelled, it forgets the request. Raises TimeoutError
-        for one that will not be answered: the connection is to be closed."""
+    async def answer(self, request: Any, is_there: IsThere = lambda: True) -> Any:
+        """The response, for any request of the quorum. `is_there`: whether the connection of who asks is
+        open. Cancelled, it forgets the request. Raises TimeoutError for one that will not be answered: the
+        connection is to be closed."""
         if isinstance(request, FetchSnapshotRequest):
             epoch, leader = self._now()
             return self._named(await self._pieces.answer(request, epoch, leader), leader)
@@ -72,7 +73,7 @@ class QuorumService:
             place = leader_place(request, self._places.listener)
             if place is not None:
                 self._places.learn(message.source, place)
-        reply = await self._reply(message)
+        reply = await self._reply(message, is_there)
         return self._named(response_of(request, message, reply), reply.leader)
 
     def _may_lead(self, message: Message) -> bool:
@@ -85,13 +86,13 @@ class QuorumService:
         """Where the leader is needs to be told where voters come and go."""
         return name_leader(response, leader, self._places.of(leader)) if self._places.may_move else response
 
-    async def _reply(self, message: Message) -> Reply:
+    async def _reply(self, message: Message, is_there: IsThere) -> Reply:
         self._request_id += 1
         message.request_id = number = self._request_id
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         if isinstance(message, Fetch):
-            self._look_for_twins(message)
+            self._look_for_twins(message, is_there)
         try:
             self._step(message)
             async with asyncio.timeout(ANSWER_S):
@@ -99,15 +100,15 @@ class QuorumService:
         finally:
             del self._waiting[number]
             if isinstance(message, Fetch):
-                self._twins.on_answered((message.source, message.directory_id))
+                self._twins.on_end((message.source, message.directory_id), number)
 
-    def _look_for_twins(self, message: Fetch) -> None:
-        replica = message.source, message.directory_id
-        if self._twins.on_fetch(replica, asyncio.get_running_loop().time()):
+    def _look_for_twins(self, message: Fetch, is_there: IsThere) -> None:
+        replica, now_s = (message.source, message.directory_id), asyncio.get_running_loop().time()
+        if self._twins.on_fetch(replica, message.request_id, is_there, now_s):
             log.error(
-                "quorum: two processes fetch as node %d with directory %s: one of them runs on a copy of the "
-                "other's log directory, and both count as one: end the copy, and give it a node.id and a log "
-                "directory of its own (log.dirs)",
+                "quorum: two processes fetch as node %d with directory %s, or its network fails every few "
+                "seconds: where one runs on a copy of the other's log directory both count as one: end the "
+                "copy, and give it a node.id and a log directory of its own (log.dirs)",
                 message.source,
                 uuid_text(message.directory_id),
             )

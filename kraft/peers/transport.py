@@ -27,6 +27,7 @@ from millrace.kraft.peers.lane import Lane
 from millrace.kraft.peers.places import Places
 from millrace.kraft.peers.service import QuorumService
 from millrace.kraft.peers.snapshots import SnapshotFetcher, SnapshotPieces
+from millrace.kraft.peers.twins import IsThere
 from millrace.kraft.peers.voter_changes import OwnNode, VoterChanges
 from millrace.kraft.peers.voter_update import VoterUpdate
 from millrace.kraft.peers.wire import Member, Place, leader_answering, places_in
@@ -124,14 +125,14 @@ class QuorumTransport:
         """Why a member does not answer, of those that were asked; "" where all do."""
         return next((lane.failure for lane in self._lanes.values() if lane.failure), "")
 
-    async def answer(self, request: Any) -> Any:
-        """The response to what another member asks, or another node of the active controller. Raises
-        TimeoutError for what will not be answered."""
+    async def answer(self, request: Any, is_there: IsThere = lambda: True) -> Any:
+        """The response to what another member asks, or another node of the active controller. `is_there`:
+        whether the connection of who asks is open. Raises TimeoutError for what will not be answered."""
         if isinstance(request, ForwardCommandRequest):
             return await self.commands.answer(request)
         if isinstance(request, UpdateRaftVoterRequest):
             return await self._answer_update(request)
-        return await self._service.answer(request)
+        return await self._service.answer(request, is_there)
 
     async def _answer_update(self, request: UpdateRaftVoterRequest) -> UpdateRaftVoterResponse:
         """Nobody passes it on: a voter asks who leads."""

@@ -1,4 +1,4 @@
-"""Two processes that fetch as one replica are told of; one that lost a connection is not."""
+"""Two processes that fetch as one replica are told of; one that lost its connections is not."""
 
 from __future__ import annotations
 
@@ -7,24 +7,59 @@ from millrace.kraft.peers.twins import TIMES, WINDOW_S, Twins
 ONE, OTHER = (2, bytes(16)), (2, b"other directory.")
 
 
+class Fetches:
+    """Of one replica, whose connections can be closed."""
+
+    def __init__(self, twins: Twins) -> None:
+        self._twins = twins
+        self._closed: set[int] = set()
+        self._number = 0
+
+    def begin(self, now_s: float = 0.0) -> bool:
+        self._number += 1
+        number = self._number
+        return self._twins.on_fetch(ONE, number, lambda: number not in self._closed, now_s)
+
+    def close(self, age: int) -> None:
+        """0: the newest."""
+        self._closed.add(self._number - age)
+
+    def end(self, age: int) -> None:
+        self._twins.on_end(ONE, self._number - age)
+
+
 def test_two_that_fetch_side_by_side_are_told_of_once_in_a_while() -> None:
-    twins = Twins()
-    assert not twins.on_fetch(ONE, 0.0)
-    assert [twins.on_fetch(ONE, float(second)) for second in range(TIMES)] == [False] * (TIMES - 1) + [True]
-    assert not twins.on_fetch(ONE, float(TIMES))
-    assert twins.on_fetch(ONE, TIMES + WINDOW_S) is False  # those before are too long ago
-    assert [twins.on_fetch(ONE, TIMES + WINDOW_S + 1) for _ in range(2)] == [False, True]
+    """Each gives up what the other has overtaken, and overtakes the other's."""
+    fetches = Fetches(Twins())
+
+    def told(now_s: float, gap_s: float, times: int) -> list[bool]:
+        found = []
+        for one in range(times):
+            fetches.close(1)
+            found.append(fetches.begin(now_s + gap_s * one))
+        return found
+
+    assert [fetches.begin(), fetches.begin()] == [False, False]
+    assert told(0.0, 2.0, TIMES) == [*[False] * (TIMES - 1), True]
+    assert told(2.0 * TIMES, 2.0, TIMES) == [False] * TIMES, "it was told less than a minute ago"
+    assert told(300.0, WINDOW_S / (TIMES - 2), 3 * TIMES) == [False] * 3 * TIMES, "now and then"
+    assert told(9000.0, 2.0, TIMES)[-1]
 
 
-def test_a_lost_connection_now_and_then_is_no_twin() -> None:
-    """Nor is another directory of the node, nor who asks again once it was answered."""
+def test_one_whose_connections_are_lost_without_a_word_is_no_twin() -> None:
+    """However often: what it asked over them is given up here. Nor is who closes a connection before it asks
+    again, or another directory of the node."""
     twins = Twins()
-    for round_ in range(10):
-        assert not twins.on_fetch(ONE, round_ * WINDOW_S)
-        assert not twins.on_fetch(OTHER, round_ * WINDOW_S)
-        assert not twins.on_fetch(ONE, round_ * WINDOW_S + 2)  # the first is not known to be given up yet
-        for replica in (ONE, OTHER, ONE):
-            twins.on_answered(replica)
-    for second in range(10):
-        assert not twins.on_fetch(ONE, 1000.0 + second)
-        twins.on_answered(ONE)
+    fetches = Fetches(twins)
+    for _ in range(3 * TIMES):
+        for _ in range(3):  # the answers are lost, and the news that their connections were closed
+            assert not fetches.begin()
+        twins.on_fetch(OTHER, 1, lambda: False, 0.0)
+        twins.on_fetch(OTHER, 2, lambda: False, 0.0)
+        for number in (1, 2):
+            twins.on_end(OTHER, number)
+        fetches.close(0)
+        assert not fetches.begin()
+        for age in (3, 0, 2, 1):  # of the last of these it is known that it was closed
+            fetches.end(age)
+    assert not twins._open
