@@ -56,7 +56,8 @@ class Chaos:
         node.start()
 
     def _stop(self, node: LiveBroker) -> None:
-        assert node.stop() == 0
+        code = node.stop()
+        assert code == 0, f"a stop ended with {code}:\n{node.log_path.read_text()[-4000:]}"
         self._away()
         node.start()
 

@@ -223,7 +223,9 @@ class OperatorChaos:
         _, recoverer = self._dead_with_recoverer()
         self._pause(0, 0.05, 0.2)
         if recoverer is not None:
-            assert self._node(recoverer).stop() == 0
+            node = self._node(recoverer)
+            code = node.stop()
+            assert code == 0, f"a stop ended with {code}:\n{node.log_path.read_text()[-4000:]}"
 
     def halt_recoverer(self) -> None:
         """For less than a session, or more: the dead one may be back by then."""
