@@ -74,6 +74,26 @@ async def goes(run: Run, victim: Machine) -> None:
     await asyncio.sleep(SESSION_S)
 
 
+async def served(run: Run) -> tuple[list[asyncio.Task[None]], bytes]:
+    """What keeps its machines up, and the id of a topic that has been written to."""
+    keeping = [asyncio.ensure_future(machine.keep_up()) for machine in run.machines]
+    await run.all_up()
+    topic_id = await asking.create_topic(run.client("admin"), "t", 2, ANY_TIME)
+    await write(run, topic_id)
+    return keeping, topic_id
+
+
+async def hung_as_it_goes(
+    run: Run, victim: Machine, monkeypatch: pytest.MonkeyPatch, *, is_before_open: bool
+) -> Device:
+    """The victim is gone, and the device of its log hangs for who is to recover it."""
+    device = Device(f"/shared/wal{victim.node_id}")
+    hangs(monkeypatch, device, is_before_open=is_before_open)
+    device.is_armed = True
+    await goes(run, victim)
+    return device
+
+
 def holders(run: Run) -> list[int]:
     """Brokers whose logs are to be recovered."""
     image = max(
@@ -91,15 +111,9 @@ def test_another_broker_recovers_what_hangs_for_one(
 
     async def main(loop: SimLoop) -> None:
         run = Run(loop, Plan(0, controllers=1, brokers=4, wal=wal))
-        keeping = [asyncio.ensure_future(machine.keep_up()) for machine in run.machines]
-        await run.all_up()
-        topic_id = await asking.create_topic(run.client("admin"), "t", 2, ANY_TIME)
-        await write(run, topic_id)
+        keeping, topic_id = await served(run)
         victim = run.brokers[0]
-        device = Device(f"/shared/wal{victim.node_id}")
-        hangs(monkeypatch, device, is_before_open=is_before_open)
-        device.is_armed = True
-        await goes(run, victim)
+        device = await hung_as_it_goes(run, victim, monkeypatch, is_before_open=is_before_open)
         assert device.hung is not None
         assert holders(run) == [victim.node_id]
         await asyncio.sleep(STALLED_S + GIVEN_UP_S)
@@ -121,15 +135,9 @@ def test_a_lock_that_a_hung_recovery_holds_is_given_back(monkeypatch: pytest.Mon
 
     async def main(loop: SimLoop) -> None:
         run = Run(loop, Plan(0, controllers=1, brokers=4, wal=SHARED))
-        keeping = [asyncio.ensure_future(machine.keep_up()) for machine in run.machines]
-        await run.all_up()
-        topic_id = await asking.create_topic(run.client("admin"), "t", 2, ANY_TIME)
-        await write(run, topic_id)
+        keeping, topic_id = await served(run)
         victim = run.brokers[0]
-        device = Device(f"/shared/wal{victim.node_id}")
-        hangs(monkeypatch, device, is_before_open=False)
-        device.is_armed = True
-        await goes(run, victim)
+        device = await hung_as_it_goes(run, victim, monkeypatch, is_before_open=False)
         await asyncio.sleep(STALLED_S + GIVEN_UP_S)
         assert holders(run) == [victim.node_id]
         device.answers.set()
