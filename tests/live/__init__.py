@@ -126,10 +126,14 @@ class LiveBroker:
         """Waits until a process that was begun has its code loaded and has read its settings: all that it
         does to its data comes then."""
         deadline = time.monotonic() + timeout_s
-        while STARTS not in self.log_path.read_bytes()[self._log_start :]:
+        while STARTS.decode() not in self.logged():
             assert self.is_running(), self.log_path.read_text()[-4000:]
             assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
             time.sleep(0.001)
+
+    def logged(self) -> str:
+        """What the process that was begun last has logged so far."""
+        return self.log_path.read_bytes()[self._log_start :].decode()
 
     def is_ready(self) -> bool:
         """Whether a process that was begun, and not waited for, has printed its ready line."""
