@@ -95,12 +95,14 @@ class FollowingBroker(Broker):
         log.info("cluster %s", node.cluster_id)
         await self._look_at_own(node, stores)
         await bind_bucket(stores.plain, bucket, bound_cluster, node.cluster_id, node.publisher.image)
-        await self._compare_buckets(node, stores)
+        await self._compare_buckets(node, stores, "nothing was changed")
         return node
 
-    async def _compare_buckets(self, node: ControllerNode, stores: NodeStores) -> None:
+    async def _compare_buckets(self, node: ControllerNode, stores: NodeStores, changed: str) -> None:
         """Before anything is put: raises BindingRefused where the controllers put the metadata into another
-        bucket. Who leads and does not reach its own keeps no broker from starting."""
+        bucket; `changed` is what was until then. A copy that was made behind all that is committed is told
+        once something more is, so this is asked again behind the registration. Who leads and does not reach
+        its own keeps no broker from starting."""
         end, news = node.publisher.image.offset, node.driver.news
         if not node.publisher.image.features.has_identities:
             return
@@ -123,7 +125,7 @@ class FollowingBroker(Broker):
             news.leader, end
         )
         if why:
-            raise BindingRefused(f"nothing was changed: {why}")
+            raise BindingRefused(f"{changed}: {why}")
 
     def _common_bucket(self, node: ControllerNode, store: ObjectStore) -> CommonBucket:
         return CommonBucket(store, str(self._settings.data), node.cluster_id)
@@ -281,6 +283,7 @@ class FollowingBroker(Broker):
             await self._look_at_own(node, stores)
         await self._known.settle(newest_of(node))  # whoever leads has stamped its registration
         self._begin_heartbeats(client)
+        await self._compare_buckets(node, stores, "nothing was put")
         await super()._claim(node, client, stores, incarnation)
         if self._ownership.writer is not None:
             client.sign_as(incarnation)

@@ -31,6 +31,10 @@ def copy_of(cluster: LiveCluster, folder: Path) -> dict[str, str]:
     return {"s3.data.buckets": f"0@file://{folder}/copy"}
 
 
+def is_all_in_bucket(cluster: LiveCluster) -> bool:
+    return cluster.quorum.nodes[1].metrics()["millrace_metadata_backup_age_seconds"] == 0
+
+
 def objects_in(folder: Path) -> list[Path]:
     """Without what was being put while it was copied."""
     return sorted(one for one in folder.rglob("*") if one.is_file() and ".new" not in one.parts)
@@ -60,6 +64,21 @@ def test_a_broker_with_a_copy_of_the_bucket_does_not_start(tmp_path: Path) -> No
         until(lambda: leaders(other, TOPIC) == {0: 102}, "nobody leads it")
         with Client(other.address) as client:
             assert client.read(TOPIC) == [b"before", b"after"]
+
+
+def test_a_broker_whose_bucket_was_copied_while_it_was_stopped_does_not_start(tmp_path: Path) -> None:
+    """Nothing was put behind the copy: both hold all that is committed until it registers."""
+    with LiveCluster(tmp_path, controllers=1, brokers=2, overrides=QUICK) as cluster:
+        broker = cluster.brokers[101]
+        assert broker.stop() == 0
+        until(lambda: is_all_in_bucket(cluster), "the metadata is not in the bucket")
+        shutil.copytree(cluster.quorum.bucket, tmp_path / "copy", ignore=shutil.ignore_patterns(".new"))
+        before = objects_in(tmp_path / "copy")
+        broker.override({"s3.data.buckets": f"0@file://{tmp_path}/copy"})
+        broker.begin()
+        assert broker.wait_end() == 1
+        assert logged(broker, r"copy does not have the metadata that controller 1, which leads, has put into")
+        assert objects_in(tmp_path / "copy") == before
 
 
 def test_a_leader_with_a_copy_of_the_bucket_makes_no_broker_trim_its_log(tmp_path: Path) -> None:
