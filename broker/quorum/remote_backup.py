@@ -84,32 +84,33 @@ class RemoteBackup:
 
     async def _ask(self) -> None:
         """Until it is answered."""
-        target = self._publisher.image.offset
+        image = self._publisher.image
+        target = image.offset
         try:
             while True:
-                epoch, leader = self._news.epoch, self._news.leader
+                epoch = self._news.epoch
                 await await_backup(self._channel, target)
-                if await self._is_here(epoch, leader, target):
+                if epoch != self._news.epoch:
+                    continue  # who answered may be another one than was asked
+                if epoch == self._compared_epoch or await self._is_here(target):
                     break
                 await asyncio.sleep(AGAIN_S)
+            if epoch == image.epoch == self._news.epoch:  # what was put in it is in no copy of before
+                self._compared_epoch = epoch
             self._saved_end = max(self._saved_end, target)
         finally:
             self._asking = None
 
-    async def _is_here(self, epoch: int, leader: int, target: int) -> bool:
+    async def _is_here(self, target: int) -> bool:
         """Whether this broker's bucket has what was said to be in one, as far as it can be asked."""
-        if epoch == self._compared_epoch:
-            return True
         try:
-            why = await self._common.why_another(leader, target)
+            why = await self._common.why_another(self._news.leader, target)
         except MillraceError as error:
             log.info("looks again whether the metadata is in the bucket: %s", in_words(error))
             return False
         if why and why != self._why_another:
             log.error("the write-ahead log is not trimmed: %s", why)
         self._why_another = why
-        if not why and epoch == self._news.epoch:
-            self._compared_epoch = epoch
         return not why
 
     async def close(self) -> None:
