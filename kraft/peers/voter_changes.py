@@ -336,17 +336,17 @@ class VoterChanges:
         raise NotLeader(raft.leader)
 
     async def _can_decide(self, voters: VoterSet, removed: int, stage: _Stage) -> None:
-        """Returns once a majority of these is heard of: the removal itself is theirs to commit. A leader that
-        is new waits for as long as one may be silent. Raises NotLeader, and what is judged."""
+        """Returns once a majority of these has fetched since this began: the removal itself is theirs to
+        commit, and who fetched before may have ended. Raises NotLeader, and where they do not within the time
+        in which a voter may be silent what is judged."""
         raft, own_id = self._driver.raft, self._own.node_id
-        patience = raft.settings.fetch_ticks
+        since = raft.now
         while isinstance(role := raft.role, Leader):
-            last = raft.now - patience
-            heard = [one for one in voters.ids if one == own_id or role.voters[one].fetched_at > last]
+            heard = [one for one in voters.ids if one == own_id or role.voters[one].fetched_at > since]
             silent = [one for one in voters.ids if one not in heard]
             if len(heard) >= majority(len(voters.ids)):
                 return
-            if role.since <= last:
+            if raft.now - since > raft.settings.fetch_ticks:
                 judge.refuse_removal(removed, voters, silent)
             stage.what = f"voters {', '.join(map(str, silent))} have not fetched"
             await self._driver.news.told()

@@ -212,6 +212,8 @@ def test_one_that_is_not_committed_holds_up_the_next() -> None:
         leader = await members.leader()
         others = [one for one in members.all.values() if one is not leader]
         waits = asyncio.ensure_future(remove(members, others[0].node_id, by=leader.node_id))
+        while len(voters_of(leader)) == 3:
+            await leader.node.driver.news.told()
         for other in others:
             for way in (
                 (name(leader.node_id), name(other.node_id)),
@@ -248,6 +250,43 @@ def test_nobody_is_removed_whom_the_rest_needs_for_a_majority() -> None:
         assert (await add(members, away, by=leader.node_id)).error_code == 0
         await members.agree()
         assert (await remove(members, runs, by=leader.node_id)).error_code == 0
+
+    run_simulation(with_members(work))
+
+
+def test_who_ended_a_moment_ago_is_not_heard_of() -> None:
+    """It fetched within the time in which a voter may be silent, and does so no more."""
+
+    async def work(members: Members) -> None:
+        for node_id in (2, 3):
+            assert (await add(members, node_id)).error_code == 0
+        await members.agree()
+        leader = await members.leader()
+        runs, away = [one.node_id for one in members.all.values() if one is not leader]
+        await members.stop(away)
+        response = await remove(members, runs, by=leader.node_id)
+        assert response.error_code == ErrorCode.INVALID_REQUEST, response
+        assert f"node {away} " in (response.error_message or "")
+        assert (await remove(members, away, by=leader.node_id)).error_code == 0
+
+    run_simulation(with_members(work))
+
+
+def test_a_leader_whose_process_is_new_takes_nobody_for_heard_of_that_has_not_fetched() -> None:
+    """It stands for election, and is asked, before it has run for as long as a voter may be silent."""
+
+    async def work(members: Members) -> None:
+        for node_id in (2, 3):
+            assert (await add(members, node_id)).error_code == 0
+        await members.agree()
+        for node_id in members.all:
+            await members.stop(node_id)
+        await members.start(1, 2)
+        leader = await members.leader()
+        runs = 3 - leader.node_id
+        response = await remove(members, runs, by=leader.node_id)
+        assert response.error_code == ErrorCode.INVALID_REQUEST, response
+        assert "node 3 " in (response.error_message or "")
 
     run_simulation(with_members(work))
 
@@ -532,7 +571,8 @@ def test_a_broker_finds_voters_of_a_list_by_bootstrap_servers(caplog: pytest.Log
 
 def test_changes_wait_for_news_and_not_for_the_clock() -> None:
     """One that lags, one in turn behind another, one that has to be committed: each goes on when the leader
-    hears of it. Ticks are 200 ms apart here."""
+    hears of it; a removal when those that are left have fetched, which they do every five ticks where nothing
+    is new. Ticks are 200 ms apart here."""
 
     async def main(loop: SimLoop) -> None:
         members = Members(loop, (1,), (2, 3), is_dynamic=True)
@@ -542,8 +582,9 @@ def test_changes_wait_for_news_and_not_for_the_clock() -> None:
         began_s = loop.time()
         both = [asyncio.ensure_future(add(members, node_id)) for node_id in (2, 3)]
         assert [(await one).error_code for one in both] == [0, 0]
-        assert (await remove(members, 2)).error_code == 0
         assert loop.time() - began_s < 0.1
+        assert (await remove(members, 2)).error_code == 0
+        assert loop.time() - began_s < 1.2
 
     run_simulation(main)
 
