@@ -16,6 +16,7 @@ from typing import Final
 
 TIMES: Final = 10  # within WINDOW_S; two that live give up a fetch every two seconds or three
 WINDOW_S: Final = 60.0
+OPEN_MAX: Final = 16  # of one replica that are looked at; those go that were opened first
 REPLICAS_MAX: Final = 64  # that are watched; those go that were seen first
 
 Replica = tuple[int, bytes]
@@ -44,6 +45,8 @@ class Twins:
         are_two = sum(others.pop(before).is_overtaken for before in closed) > 0
         for fetch in others.values():
             fetch.is_overtaken = True
+        if len(others) >= OPEN_MAX:
+            del others[next(iter(others))]
         others[number] = _Fetch(is_there)
         return are_two and self._is_told(replica, now_s)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.kraft.peers.twins import TIMES, WINDOW_S, Twins
+from millrace.kraft.peers.twins import OPEN_MAX, TIMES, WINDOW_S, Twins
 
 ONE, OTHER = (2, bytes(16)), (2, b"other directory.")
 
@@ -62,4 +62,21 @@ def test_one_whose_connections_are_lost_without_a_word_is_no_twin() -> None:
         assert not fetches.begin()
         for age in (3, 0, 2, 1):  # of the last of these it is known that it was closed
             fetches.end(age)
+    assert not twins._open
+
+
+def test_of_many_that_are_open_at_once_few_are_looked_at() -> None:
+    """Whoever says that it is a replica may open them without number, and close none."""
+    twins, looks = Twins(), 0
+
+    def is_there() -> bool:
+        nonlocal looks
+        looks += 1
+        return True
+
+    for number in range(100 * OPEN_MAX):
+        assert not twins.on_fetch(ONE, number, is_there, 0.0)
+    assert looks < 100 * OPEN_MAX * (OPEN_MAX + 1)
+    for number in range(100 * OPEN_MAX):
+        twins.on_end(ONE, number)
     assert not twins._open
