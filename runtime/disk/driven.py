@@ -40,7 +40,7 @@ class DrivenBlockFile(ABC):
         self._descriptor = descriptor
         self._loop = loop
         self._writes = writes
-        self._closing = False
+        self._closing: asyncio.Task[None] | None = None
         self._calls: dict[asyncio.Future[Any], None] = {}  # under way off the loop
 
     async def read_at(self, position: int, length: int) -> bytes | memoryview:
@@ -63,10 +63,13 @@ class DrivenBlockFile(ABC):
         return await asyncio.shield(under_way)
 
     async def close(self) -> None:
-        """Waits for whatever was asked for. Idempotent."""
-        if self._closing:
-            return
-        self._closing = True
+        """Waits for whatever was asked for. Idempotent. Cancelling gives up the wait alone: what is under way
+        has to end before the descriptor is given back."""
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close(), name="close of a block file")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         await asyncio.gather(*self._calls, return_exceptions=True)
         await self._drain()
         close_descriptor(self._descriptor)
@@ -80,5 +83,5 @@ class DrivenBlockFile(ABC):
         return self._loop.create_future()
 
     def _check_open(self) -> None:
-        if self._closing:
+        if self._closing is not None:
             raise Closed(self._descriptor.path)

@@ -77,6 +77,29 @@ def test_what_is_written_is_read(driver: str, direct: str, tmp_path: Path) -> No
 
 
 @drivers
+def test_a_close_that_is_cancelled_goes_on(driver: str, tmp_path: Path) -> None:
+    """What was asked for ends as ever, nothing escapes into the loop, and the file is free then."""
+
+    async def run() -> None:
+        escaped: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: escaped.append(context))
+        path = str(tmp_path / "block")
+        file = await PosixDisk(driver=driver).open_block(path, 4 * MIB)
+        write = file.write_at(0, Arena(MIB).view[:MIB])
+        closing = asyncio.ensure_future(file.close())
+        await asyncio.sleep(0)
+        assert not write.done()
+        closing.cancel()
+        await asyncio.wait([closing])
+        await write
+        await file.close()
+        assert not escaped
+        await (await PosixDisk(driver=driver).open_block(path, 4 * MIB)).close()
+
+    asyncio.run(run())
+
+
+@drivers
 @pytest.mark.parametrize(("content", "is_new"), [(None, True), (b"", True), (bytes(8192), False)])
 def test_who_made_a_file_knows_that_it_is_empty(
     driver: str, content: bytes | None, is_new: bool, tmp_path: Path
