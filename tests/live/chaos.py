@@ -30,7 +30,7 @@ from tests.patience import until
 
 TOPIC, PARTITIONS = "spread", 6
 NODES = 3
-REPLACED = re.compile("has taken (the )?node")  # told by the node's claim, or by the epoch of its streams
+REPLACED = re.compile("another owner has|has taken node")  # told by its log or streams, or by its claim
 LOGS = {"block": "", "object": "0@file://{folder}/logs/?kind=object"}
 
 
