@@ -126,12 +126,12 @@ class LiveBroker:
         """Waits until a process that was begun has its code loaded and has read its settings: all that it
         does to its data comes then."""
         deadline = time.monotonic() + timeout_s
-        while STARTS.decode() not in self.logged():
+        while STARTS.decode() not in self.run_log():
             assert self.is_running(), self.log_path.read_text()[-4000:]
             assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
             time.sleep(0.001)
 
-    def logged(self) -> str:
+    def run_log(self) -> str:
         """What the process that was begun last has logged so far."""
         return self.log_path.read_bytes()[self._log_start :].decode()
 

@@ -75,7 +75,7 @@ class Chaos:
             self._start_replaced(node, code)
 
     def _start_replaced(self, node: LiveBroker, code: int) -> None:
-        assert REPLACED.search(node.logged()), f"a node ended with {code}:\n{node.logged()[-4000:]}"
+        assert REPLACED.search(node.run_log()), f"a node ended with {code}:\n{node.run_log()[-4000:]}"
         self.done["ended, for it was replaced"] += 1
         node.start()
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.live import STARTS, LiveBroker
+from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.cluster import LiveNodes
 from tests.live.traffic import Traffic
@@ -65,8 +65,7 @@ class Probe:
         for node_id, node in self._cluster.brokers.items():
             if node.is_running():
                 continue
-            log = node.log_path.read_bytes()
-            log_text = log[log.rfind(STARTS) :].decode()
+            log_text = node.run_log()
             code = node.wait_end()
             said = SAYS_WHY.findall(log_text)
             assert said, f"node {node_id} ended with {code}, and did not say why:\n{log_text[-4000:]}"
