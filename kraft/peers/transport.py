@@ -192,7 +192,7 @@ class QuorumTransport:
 
     def _on_lost(self, message: Message) -> None:
         if isinstance(message, Fetch):
-            self._node.driver.raft.on_fetch_lost(message.target)
+            self._node.driver.raft.on_fetch_lost()
 
     def _on_answer(self, peer_id: int, response: Any) -> None:
         """Where nodes are, as it says; at kraft.version 0 none does, but a bootstrap server that leads is

@@ -248,12 +248,12 @@ class Raft:
             self.role.due = self.now + self.settings.fetch_ticks
             self.heard = leader, self.now
 
-    def on_fetch_lost(self, target: int) -> None:
-        """A fetch was not answered, and will not be: the connection broke, or who was asked leads no more. An
-        observer asks the voters with the next tick; a voter is told who leads."""
-        role = self.role
-        if isinstance(role, Follower) and role.leader == target and not self.is_voter:
-            role.fetching_since = self.now - self._fetch_retry_ticks()
+    def on_fetch_lost(self) -> None:
+        """A fetch was not answered, and will not be: the connection broke, or who was asked leads no more, or
+        knows of nobody who does. An observer asks the voters with the next tick, until it gives the leader
+        up; a voter is told who leads."""
+        if isinstance(self.role, Follower) and not self.is_voter:
+            self.role.fetching_since = self.now - self._fetch_retry_ticks()
 
     def on_snapshot_fetched(self, end: int, epoch: int, voters: VoterSet | None = None) -> None:
         """The leader's snapshot took the place of the log, durably; it names `voters`, or none."""
@@ -524,9 +524,11 @@ class Raft:
             if message.source in role.voters and not message.is_wrong_key:
                 role.voters[message.source].knows_leader = True
         elif isinstance(message, FetchReply) and isinstance(role, Follower):
-            if message.source == role.leader:
+            if message.leader != role.leader:
+                self.on_fetch_lost()
+            elif message.source == role.leader:
                 self._on_fetch_reply(role, message)
-            elif message.leader == role.leader and role is before:
+            elif role is before:
                 self._send_fetch(role)  # whom we asked who leads names the one we know
 
     def _observe(self, epoch: int, leader: int, source: int) -> None:
@@ -633,9 +635,6 @@ class Raft:
     # Replication: the follower's side.
 
     def _on_fetch_reply(self, role: Follower, message: FetchReply) -> None:
-        if message.leader != message.source:  # it leads no more, or not yet
-            self.on_fetch_lost(message.source)
-            return
         if self.denies_committed(message):
             return
         if not self._is_ended(self.epoch):

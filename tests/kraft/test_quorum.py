@@ -167,6 +167,32 @@ def test_who_fetches_no_more_is_forgotten() -> None:
     assert [node_id for node_id, _ in raft.role.observers] == [4]
 
 
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_an_observer_whose_leader_resigned_asks_on(is_answered: bool) -> None:
+    """With each tick, where who was asked knows of no leader, as the one that resigned, which a bootstrap
+    server may be, or gives no answer."""
+    choices = iter((3, 4, 2))
+    settings = RaftSettings(4, (1, 2, 3), bootstrap=(-2, -3))
+    raft = Raft(settings, QuorumState(1, 1), LogView(), lambda bound: next(choices))
+
+    def asked() -> list[int]:
+        raft.tick()
+        return [message.target for message in raft.ready().messages]
+
+    raft.start()
+    assert [message.target for message in raft.ready().messages] == [1]
+    raft.step(FetchReply(1, 4, 1))
+    for server in (-2, -3):
+        assert asked() == [server]
+        if is_answered:
+            raft.step(FetchReply(server, 4, 1))
+        else:
+            raft.on_fetch_lost()
+    assert asked() == [3]
+    raft.step(FetchReply(3, 4, 2, leader=2))
+    assert raft.leader == 2
+
+
 def test_who_leads_no_more_expires_nothing() -> None:
     """Between the moment that a leader is deposed and the one that its controller hears of it."""
 
