@@ -2,20 +2,21 @@
 
 Writes, and reads that follow one, are done one after the other in the order they were asked for; the thread
 spends its life in system calls that release the interpreter. Completions come back through
-`call_soon_threadsafe`, several in one wake-up when they pile up.
+`call_soon_threadsafe`, several in one wake-up when they pile up. So does the thread's end, which a close
+waits for: it must not need another thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import queue
-import threading
 from collections import deque
 
 from millrace.runtime.disk import DiskFailed
-from millrace.runtime.disk.apart import THREADS_APART
+from millrace.runtime.disk.apart import start_apart
 from millrace.runtime.disk.driven import DrivenBlockFile
 from millrace.runtime.disk.opening import BlockDescriptor, disk_error, read_into
 from millrace.runtime.scheduling.yield_queue import DurableWrites
@@ -36,8 +37,8 @@ class ThreadBlockFile(DrivenBlockFile):
         self._done: deque[
             tuple[asyncio.Future[DiskFailed | None], BaseException | None, DiskFailed | None]
         ] = deque()
-        self._thread = threading.Thread(target=self._run, name="block-writer", daemon=True)
-        self._thread.start()
+        self._ended: asyncio.Future[None] = loop.create_future()  # behind all that was done
+        start_apart(self._run, "block-writer")
 
     def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]:
         return self._ask(position, buffer, None)  # type: ignore[return-value]  # without a read, None
@@ -57,12 +58,19 @@ class ThreadBlockFile(DrivenBlockFile):
 
     async def _drain(self) -> None:
         self._asked.put(None)
-        await self._loop.run_in_executor(THREADS_APART, self._thread.join)
-        self._complete()
+        await self._ended
 
     def _run(self) -> None:
-        while self._write_next():
-            pass
+        try:
+            while self._write_next():
+                pass
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop was closed under us
+                self._loop.call_soon_threadsafe(self._on_end)
+
+    def _on_end(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
 
     def _write_next(self) -> bool:
         """One write; a frame of its own, so that no view of the buffer outlives it."""

@@ -21,7 +21,7 @@ from millrace.runtime.disk.aligned import Arena
 from millrace.runtime.disk.opening import DirectRefused, open_block_descriptor
 from millrace.runtime.disk.posix import PosixDisk
 from millrace.runtime.disk.uring import Uring
-from millrace.runtime.errors import Closed
+from millrace.runtime.errors import Closed, Unavailable
 from millrace.runtime.scheduling.yield_queue import DurableWrites
 from tests.patience import PATIENCE_S, eventually, next_line
 
@@ -94,6 +94,39 @@ def test_a_close_that_is_cancelled_goes_on(driver: str, tmp_path: Path) -> None:
         await file.close()
         assert not escaped
         await (await PosixDisk(driver=driver).open_block(path, 4 * MIB)).close()
+
+    asyncio.run(run())
+
+
+@drivers
+def test_a_file_is_closed_while_the_system_gives_no_thread(
+    driver: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What needs one says so, nothing is left locked, and all goes on once there are threads again."""
+    path, start = str(tmp_path / "block"), threading.Thread.start
+    refused = ["block-call", "block-writer"]
+
+    def start_some(thread: threading.Thread) -> None:
+        if thread.name in refused:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    async def run() -> None:
+        disk = PosixDisk(driver=driver)
+        file = await disk.open_block(path, 4 * MIB)
+        write = file.write_at(0, Arena(MIB).view[:MIB])
+        monkeypatch.setattr(threading.Thread, "start", start_some)
+        for call in (file.read_at(0, 4096), disk.open_block(path, 4 * MIB), disk.list_folder(path)):
+            with pytest.raises(Unavailable, match="no thread"):
+                await call
+        await file.close()
+        await write
+        refused.remove("block-call")
+        if driver == "thread":
+            with pytest.raises(Unavailable, match="no thread"):
+                await disk.open_block(path, 4 * MIB)
+        refused.clear()
+        await (await disk.open_block(path, 4 * MIB)).close()
 
     asyncio.run(run())
 
