@@ -409,6 +409,7 @@ class Broker:
             member_id = None if self._settings.is_alone else self._settings.node_id
             error.left = left_in_wal(*storage.not_uploaded(), image, str(self._settings.wal), member_id)
             storage.end(error)
+        log.critical("ownership: %s", error)
         self._on_failed(error)
 
     async def _register(self, client: ControllerClient, incarnation: bytes) -> None:

@@ -32,7 +32,6 @@ from millrace.broker.identity.claim_format import (
     OwnerClaim,
     claim_key,
     decode_claim,
-    series_name,
 )
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.claims import METADATA_SERIES
@@ -86,7 +85,8 @@ class Replaced(Fenced):
 
 
 class Owner:
-    """An Ownership and an AckGate. `on_replaced` is told once, from the look that found it."""
+    """An Ownership and an AckGate. `on_replaced` is told once, from the look that found it: whether that is
+    as it should be is known there."""
 
     def __init__(
         self,
@@ -290,7 +290,6 @@ class Owner:
         if self._is_open:
             self._is_open, self._held_since_s = False, asyncio.get_running_loop().time()
         self._settled.set()
-        log.critical("ownership: series %s was taken over: %s", series_name(own.series), self._replaced)
         self._on_replaced(self._replaced)
         raise self._replaced
 

@@ -102,10 +102,12 @@ class LeaderDuties:
             finally:
                 term.cancel()
                 await asyncio.wait([term])
-            refusal = self._why_over(term)
-            if refusal is not None and await self._is_confirmed(epoch):
-                self._on_failed(refusal)
-                return
+            over = self._why_over(term)
+            if over is not None and await self._is_confirmed(epoch):
+                if not isinstance(over, Replaced):
+                    self._on_failed(over)
+                    return
+                log.critical("duties: this controller leads on, and %s", over)
             self._give_way_where_unable()
             if self._is_leading(epoch):
                 await asyncio.wait([news.changed()], timeout=AGAIN_S)
@@ -158,10 +160,11 @@ class LeaderDuties:
             unsubscribe()
 
     def _why_over(self, term: asyncio.Task[None]) -> BaseException | None:
-        """What the process has to end for; None where there may be another term."""
+        """What the process has to end for, where it leads all the same, or is told loudly for, where another
+        has claimed the writing of metadata; None where there may be another term."""
         error = None if term.cancelled() else term.exception()
         self._over = "" if error is None else in_words(error)
-        if isinstance(error, (Fenced, *NOT_NOW)):
+        if isinstance(error, (Fenced, *NOT_NOW)) and not isinstance(error, Replaced):
             log.warning("duties: this controller does them no more: %s", in_words(error))
             return None
         return error
@@ -212,9 +215,14 @@ class LeaderDuties:
         )
         unsubscribe = node.publisher.subscribe(lambda delta, image: cleaner.on_image())
         self.backup = backup
+
+        async def look() -> None:
+            await owner.run()
+            await owner.verify(0.0)
+
         try:
             async with asyncio.TaskGroup() as group:
-                for work in (owner.run, backup.run, cleaner.run, sweep.run, balancer.run):
+                for work in (look, backup.run, cleaner.run, sweep.run, balancer.run):
                     group.create_task(work())
         except* Exception as errors:
             raise errors.exceptions[0] from None

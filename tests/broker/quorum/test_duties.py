@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from millrace.broker.config import load
 from millrace.broker.identity.binding import BindingRefused
@@ -239,5 +243,44 @@ def test_who_gives_way_once_another_has_claimed_the_metadata_says_so() -> None:
         assert uuid_text(other.incarnation) in said[0], said
         assert "leads another quorum over this bucket" in said[0], said
         assert "write-ahead log" not in said[0], said
+
+    run_simulation(main)
+
+
+def test_a_takeover_by_the_next_leader_wakes_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """Who led stood still, or is cut off, finds the next one's claim, and learns soon that it leads no
+    more."""
+
+    async def work(cluster: Cluster) -> None:
+        first = await cluster.one_at_work()
+        cluster.cut(first)
+        news, raft = first.node.driver.news, first.node.driver.raft
+        raft.settings = replace(raft.settings, fetch_ticks=1000)
+        await cluster.members.until(lambda: "another controller does them" in caplog.text)
+        assert news.is_active  # it believes that it leads
+        cluster.members.net.heal()
+        await cluster.members.until(lambda: not news.is_active)
+        await cluster.one_at_work()
+
+    caplog.set_level(logging.INFO)
+    with_cluster(work)
+    assert not [one for one in caplog.records if one.levelno >= logging.CRITICAL]
+
+
+def test_a_takeover_by_another_quorum_is_told_loudly(caplog: pytest.LogCaptureFixture) -> None:
+    """This one leads on: its voters hear nothing of whoever has claimed the metadata."""
+
+    async def main(loop: SimLoop) -> None:
+        cluster = Cluster(loop)
+        await cluster.start()
+        await cluster.one_at_work()
+        other = OwnerClaim(ClaimKind.CLAIMED, CLUSTER, METADATA_SERIES, 2, bytes(range(16)), NOBODY, 3, 9, 0)
+        await cluster.bucket.put(claim_key(CLUSTER, METADATA_SERIES, 2), [encode_claim(other)])
+
+        def is_told() -> bool:
+            told = [one.getMessage() for one in caplog.records if one.levelno >= logging.CRITICAL]
+            return any(uuid_text(other.incarnation) in text for text in told)
+
+        await cluster.members.until(is_told)
 
     run_simulation(main)
