@@ -33,7 +33,7 @@ from millrace.broker.quorum.failovers import start_failovers
 from millrace.broker.quorum.heartbeats import Heartbeats
 from millrace.broker.quorum.load_reports import LoadReports
 from millrace.broker.quorum.member import ask_time, catch_up, open_member, still_lacks
-from millrace.broker.quorum.remote_backup import RemoteBackup, await_backup
+from millrace.broker.quorum.remote_backup import RemoteBackup, await_backup, why_not_put
 from millrace.broker.stores import NodeStores
 from millrace.kraft.commands.failovers import is_at_work
 from millrace.kraft.commands.takers import CORDONED
@@ -110,20 +110,17 @@ class FollowingBroker(Broker):
         channel = self._transport.new_channel()
         try:
             async with asyncio.timeout(COMPARE_S):
-                await await_backup(channel, end)
+                leader = await await_backup(channel, news, end)
         except TimeoutError:
             log.warning(
-                "controller %d has not put the metadata into the bucket within %.0f s, and is not waited "
-                "for: whether its bucket is this one is looked at later",
-                news.leader,
-                COMPARE_S,
+                "%s: that is not waited for, and whether the bucket is the same one is looked at later",
+                why_not_put(news.leader),
             )
             return
         finally:
             channel.close()
-        why = await self._common_bucket(node, self._patient(stores.plain, "common bucket")).why_another(
-            news.leader, end
-        )
+        common = self._common_bucket(node, self._patient(stores.plain, "common bucket"))
+        why = await common.why_another(leader, end)
         if why:
             raise BindingRefused(f"{changed}: {why}")
 

@@ -19,6 +19,7 @@ from millrace.broker.quorum.common_bucket import CommonBucket
 from millrace.kraft.image.publisher import MetadataPublisher
 from millrace.kraft.news import QuorumNews
 from millrace.kraft.peers.channel import QuorumChannel
+from millrace.kraft.raft.messages import NOBODY
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.await_backup import AwaitBackupRequest
 from millrace.runtime.errors import Closed, MillraceError, Unavailable, in_words
@@ -28,15 +29,26 @@ AGAIN_S: Final = 1.0
 LONG_S: Final = 5.0  # that a question may take before it is told as a reason
 
 
-async def await_backup(channel: QuorumChannel, end: int) -> None:
-    """Returns once whoever leads says that its bucket has the metadata up to `end`."""
+async def await_backup(channel: QuorumChannel, news: QuorumNews, end: int) -> int:
+    """Returns once whoever leads says that its bucket has the metadata up to `end`: who that is, in the epoch
+    that `news` has then. Of a question that is answered in another epoch than it was asked in, or while
+    nobody leads any more, nobody knows who answered it: it is asked again."""
     while True:
+        epoch = news.epoch
         try:
             await channel.send(AwaitBackupRequest(end))
-            return
         except (Unavailable, KafkaError) as error:
             log.info("asks again whether the metadata is in the bucket: %s", in_words(error))
-        await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(AGAIN_S)
+        else:
+            if epoch == news.epoch and news.leader != NOBODY:
+                return news.leader
+
+
+def why_not_put(leader: int) -> str:
+    if leader == NOBODY:
+        return "no controller leads, and puts the metadata into the bucket"
+    return f"controller {leader} has not put the metadata into the bucket yet: its log says why"
 
 
 class RemoteBackup:
@@ -50,7 +62,8 @@ class RemoteBackup:
         self._news = news
         self._common = common
         self._compared_epoch = -1  # of the quorum: whoever leads in it has this broker's bucket
-        self._why_another = ""
+        self._why_another = ""  # the bucket of who was asked last is another one
+        self._asked_epoch = -1  # of the quorum: the one in which that was
         self._publisher = publisher
         self._saved_end = -1
         self._asking: asyncio.Task[None] | None = None
@@ -63,12 +76,10 @@ class RemoteBackup:
         long."""
         if self._asking is None or asyncio.get_running_loop().time() - self._asked_s < LONG_S:
             return ""
-        if self._why_another:
+        news = self._news
+        if self._why_another and self._asked_epoch == news.epoch and news.leader != NOBODY:
             return self._why_another
-        leader = self._news.leader
-        if leader < 0:
-            return "no controller leads, and puts the metadata into the bucket"
-        return f"controller {leader} has not put the metadata into the bucket yet: its log says why"
+        return why_not_put(news.leader)
 
     async def reach_committed(self) -> None:
         """Returns when all that is committed in this broker's image now is in the bucket. At millrace.version
@@ -88,11 +99,9 @@ class RemoteBackup:
         target = image.offset
         try:
             while True:
-                epoch = self._news.epoch
-                await await_backup(self._channel, target)
-                if epoch != self._news.epoch:
-                    continue  # who answered may be another one than was asked
-                if epoch == self._compared_epoch or await self._is_here(target):
+                leader = await await_backup(self._channel, self._news, target)
+                epoch = self._asked_epoch = self._news.epoch
+                if epoch == self._compared_epoch or await self._is_here(leader, target):
                     break
                 await asyncio.sleep(AGAIN_S)
             if epoch == image.epoch == self._news.epoch:  # what was put in it is in no copy of before
@@ -101,10 +110,10 @@ class RemoteBackup:
         finally:
             self._asking = None
 
-    async def _is_here(self, target: int) -> bool:
+    async def _is_here(self, leader: int, target: int) -> bool:
         """Whether this broker's bucket has what was said to be in one, as far as it can be asked."""
         try:
-            why = await self._common.why_another(self._news.leader, target)
+            why = await self._common.why_another(leader, target)
         except MillraceError as error:
             log.info("looks again whether the metadata is in the bucket: %s", in_words(error))
             return False

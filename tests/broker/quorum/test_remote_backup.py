@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from millrace.broker.quorum.common_bucket import CommonBucket
 from millrace.broker.quorum.remote_backup import LONG_S, RemoteBackup
 from millrace.kraft.bucket.layout import PieceName, piece_key
@@ -14,6 +16,7 @@ from millrace.kraft.image.image import EMPTY_IMAGE
 from millrace.kraft.image.publisher import MetadataPublisher
 from millrace.kraft.news import QuorumNews
 from millrace.kraft.peers.channel import QuorumChannel
+from millrace.kraft.raft.messages import NOBODY
 from millrace.kraft.tables.features import MILLRACE_VERSION, Features
 from millrace.protocol.messages.await_backup import AwaitBackupResponse
 from millrace.runtime.objectstore.memory import MemoryObjectStore
@@ -33,6 +36,8 @@ class Scene:
         self.publisher = MetadataPublisher()
         self.news = QuorumNews()
         self.while_asked: Callable[[], None] = lambda: None
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.asked = 0
         channel = QuorumChannel(BROKER, self._decide, self.news, self._connect)
         common = CommonBucket(self.bucket, "0@mem://lake", CLUSTER)
@@ -41,13 +46,14 @@ class Scene:
     async def _decide(self, request: Any) -> AwaitBackupResponse:
         self.asked += 1
         self.while_asked()
+        await self.answers.wait()
         return AwaitBackupResponse()
 
     async def _connect(self, node_id: int) -> Any:
         raise AssertionError
 
     def lead(self, node_id: int, epoch: int) -> None:
-        self.news.tell(epoch, node_id, 0, is_active=True)
+        self.news.tell(epoch, node_id, 0, is_active=node_id != NOBODY)
 
     def commit(self, end: int, epoch: int) -> None:
         features = Features({MILLRACE_VERSION: 3})
@@ -108,6 +114,36 @@ def test_what_a_leader_before_had_put_says_nothing_of_the_next_ones_bucket() -> 
         assert "does not have the metadata" in scene.backup.blocked_reason
 
     in_scene(work)
+
+
+def test_who_leads_no_more_is_not_named_for_who_does() -> None:
+    """Nor where nobody does: whoever reads it would mend the wrong one."""
+
+    async def work(scene: Scene) -> None:
+        scene.lead(FIRST, 1)
+        scene.commit(10, 1)
+        waiting = asyncio.ensure_future(scene.is_reached())
+        await asyncio.sleep(2 * LONG_S)
+        assert f"that controller {FIRST}, which leads," in scene.backup.blocked_reason
+        scene.answers.clear()
+        scene.lead(NOBODY, 1)
+        assert scene.backup.blocked_reason.startswith("no controller leads")
+        scene.lead(SECOND, 2)
+        assert scene.backup.blocked_reason.startswith(f"controller {SECOND} has not put the metadata")
+        assert not await waiting
+
+    in_scene(work)
+
+
+def test_who_resigns_behind_its_answer_is_not_taken_for_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(scene: Scene) -> None:
+        scene.lead(FIRST, 1)
+        scene.commit(10, 1)
+        scene.while_asked = lambda: scene.lead(NOBODY, 1)
+        assert not await scene.is_reached()
+
+    in_scene(work)
+    assert "controller -1" not in caplog.text
 
 
 def test_a_term_is_compared_once() -> None:
