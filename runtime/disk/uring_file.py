@@ -117,7 +117,8 @@ class UringBlockFile(DrivenBlockFile):
         drained = self._drained
         if drained is not None and not self._outstanding:
             self._drained = None
-            drained.set_result(None)
+            if not drained.done():  # the loop ends, and has cancelled the close
+                drained.set_result(None)
 
     def _on_written(self, tag: int, operation: _Operation, result: int) -> None:
         if result < 0:

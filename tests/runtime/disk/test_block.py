@@ -99,6 +99,29 @@ def test_a_close_that_is_cancelled_goes_on(driver: str, tmp_path: Path) -> None:
 
 
 @drivers
+def test_a_close_that_ends_with_all_tasks_lets_writes_end(driver: str, tmp_path: Path) -> None:
+    """As where a loop ends, which cancels them, and turns a few times more: nothing escapes into it."""
+
+    async def run() -> None:
+        loop, escaped = asyncio.get_running_loop(), list[object]()
+        loop.set_exception_handler(lambda loop, context: escaped.append(context))
+        file = await PosixDisk(driver=driver).open_block(str(tmp_path / "block"), 4 * MIB)
+        view = Arena(4 * MIB).view
+        writes = [file.write_at(0, view[: 4 * MIB]) for _ in range(16)]
+        closing = asyncio.ensure_future(file.close())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.wait([closing])
+        await asyncio.gather(*writes)
+        await asyncio.sleep(0)
+        assert not escaped
+
+    asyncio.run(run())
+
+
+@drivers
 def test_a_file_is_closed_while_the_system_gives_no_thread(
     driver: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
