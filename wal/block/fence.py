@@ -46,7 +46,7 @@ from typing import Final
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.disk import BlockFile, DiskFailed
 from millrace.runtime.disk.aligned import Arena
-from millrace.runtime.errors import MillraceError
+from millrace.runtime.errors import MillraceError, Unavailable
 from millrace.wal.block.claim import CLAIM_BYTES, Claim, decode_claim
 from millrace.wal.block.layout import BLOCK_BYTES, CLAIM_PLACE
 from millrace.wal.errors import WalClaimLost, WalFenced
@@ -104,7 +104,7 @@ class ClaimFence:
         await asyncio.sleep(SETTLE_S)
 
     async def look(self) -> None:
-        """Raises WalFenced where another's claim stands; DiskFailed or WalClaimLost where nobody can tell
+        """Raises WalFenced where another's claim stands; Unavailable or WalClaimLost where nobody can tell
         for `UNKNOWN_S`."""
         deadline_s, again_s = self._loop.time() + UNKNOWN_S, AGAIN_S
         while True:
@@ -113,7 +113,7 @@ class ClaimFence:
             failure: MillraceError | None
             try:
                 failure = self._judge(await self._file.read_at(CLAIM_PLACE, BLOCK_BYTES), began_s)
-            except DiskFailed as error:
+            except Unavailable as error:  # the disk's failure; or there was no thread to read it on
                 failure = error
             if failure is None:
                 return

@@ -12,6 +12,7 @@ import pytest
 
 from millrace.runtime.disk import DiskFailed, DiskLocked
 from millrace.runtime.disk.opening import DirectRefused
+from millrace.runtime.errors import Unavailable
 from millrace.wal.block.claim import CLAIM_BYTES, Claim, decode_claim
 from millrace.wal.block.device import identify
 from millrace.wal.block.fence import FRESH_S, LOOK_S, SETTLE_S, UNKNOWN_S
@@ -19,7 +20,7 @@ from millrace.wal.block.layout import BLOCK_BYTES, CLAIM_PLACE, choose_device_he
 from millrace.wal.block.log import BlockWal
 from millrace.wal.errors import WalClaimLost, WalFenced, WalForeign, WalMismatch, WalOutdated
 from millrace.wal.log import WalRecord
-from tests.sim.disk import SimDisk
+from tests.sim.disk import SimBlockFile, SimDisk
 from tests.sim.loop import SimLoop, run_simulation
 from tests.wal.build import KIB, PATH, Journal, owner, payload, small_settings
 
@@ -193,6 +194,29 @@ def test_a_claim_that_stays_unknown_ends_the_log(fault: str, error: type[Excepti
         _, found, journal = await start_wal(disk.restart(power_was_cut=False), 2)
         assert found[0] == payload(1)
         assert journal.failures == []
+
+    virtually(scene)
+
+
+def test_a_look_for_which_the_system_gives_no_thread_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a write behind a pause, and that of an owner which writes nothing: it says nothing of the
+    claim."""
+
+    async def no_thread(*_: Any) -> bytes:
+        raise Unavailable("the system gives this process no thread")
+
+    async def scene(loop: SimLoop) -> None:
+        disk = SimDisk()
+        wal, _, told = await start_wal(disk, 1)
+        await told.reach(wal.append(payload(1)).end)
+        await asyncio.sleep(2 * FRESH_S)
+        with monkeypatch.context() as system:
+            system.setattr(SimBlockFile, "read_at", no_thread)
+            end = wal.append(payload(2)).end
+            await asyncio.sleep(UNKNOWN_S / 2)
+            assert (told.end < end, told.failures) == (True, [])
+        await told.reach(end)
+        assert (told.end >= end, told.failures) == (True, [])
 
     virtually(scene)
 
