@@ -29,6 +29,7 @@ from millrace.kraft.log.voters_in_log import has_voters_in_log
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime import process
 from millrace.runtime.escapes import CallbackFailed, guard_loop
+from millrace.runtime.started_threads import started_threads
 
 if TYPE_CHECKING:
     import argparse
@@ -281,6 +282,7 @@ async def serve_test(settings: BrokerSettings, data_dir: str) -> int:
 async def run_broker(broker: ServedBroker, settings: BrokerSettings, control: str = "") -> int:
     """`control`: in test mode, where faults are asked for; said behind the ready line."""
     asked_to_stop = _watch_signals()
+    asyncio.get_running_loop().set_default_executor(started_threads())
 
     def on_fatal(error: CallbackFailed) -> None:
         if not broker.failed.done():
