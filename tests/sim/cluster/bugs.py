@@ -20,7 +20,7 @@ from millrace.broker.identity.wall_watch import WallWatch
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.quorum import follower
 from millrace.broker.quorum.failovers import Failovers
-from millrace.broker.quorum.log_recovery import LogRecovery
+from millrace.broker.quorum.log_recovery import Found, LogRecovery
 from millrace.kraft.commands import streams
 from millrace.kraft.commands.objects import RangePlan
 from millrace.kraft.peers.channel import QuorumChannel
@@ -36,6 +36,7 @@ from tests.sim.bugs import in_place
 from tests.sim.cluster.run import (
     BEFORE_OWED_RANGES,
     CLAIMED,
+    OWN_DISK,
     RIGHT,
     SET,
     SHARED,
@@ -92,6 +93,11 @@ def by_claims(plan: Plan) -> Plan:
     return Plan(plan.seed, wal=CLAIMED, troubles=5, only_trouble="claims")
 
 
+def out_of_reach(plan: Plan) -> Plan:
+    """Logs that nobody else reaches, and one broker that stays away at the end."""
+    return Plan(plan.seed, wal=OWN_DISK, troubles=0)
+
+
 def sees_its_own(old: Any) -> Any:
     def judge(self: ClaimFence, block: Any, began_s: float) -> None:
         self._seen_s, self._is_unknown = max(self._seen_s, began_s), False
@@ -134,6 +140,23 @@ def recovers_nothing(old: Any) -> Any:
         opened = await client.opening_streams()
         await close_in_catalog(client, [(one.stream_id, one.epoch) for one in opened])
         await wal.close()
+
+    return recover
+
+
+def finds_any(old: Any) -> Any:
+    async def find(self: LogRecovery) -> Any:
+        wal: Any = self._image.wals.last_written(self._node_id)
+        place: Any = None
+        return Found(wal, place, place)
+
+    return find
+
+
+def recovers_unopened(old: Any) -> Any:
+    async def recover(self: LogRecovery, found: Any, client: Any, owner: Any) -> None:
+        opened = await client.opening_streams()
+        await close_in_catalog(client, [(one.stream_id, one.epoch) for one in opened])
 
     return recover
 
@@ -218,6 +241,12 @@ BUGS = {
         ((LogRecovery, "_recover", recovers_nothing),),
         "two-meanings",
         over_objects,
+    ),
+    "recovers-unreached": Bug(
+        "a log that nobody reaches is taken for a recovered one",
+        ((LogRecovery, "find", finds_any), (LogRecovery, "_recover", recovers_unopened)),
+        "taken-unrecovered",
+        out_of_reach,
     ),
     "takes-open-streams": Bug(
         "a partition is opened while another broker has it open",

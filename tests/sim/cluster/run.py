@@ -25,6 +25,7 @@ from typing import Any
 from millrace.kraft import controller
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.features import MILLRACE_VERSION, MILLRACE_VERSION_LEVEL, OWED_RANGES_LEVEL
+from millrace.kraft.tables.streams import StreamState
 from millrace.protocol.metadata_records import FeatureLevelRecord
 from millrace.runtime.errors import Fenced, Unavailable
 from millrace.runtime.rand import Rand
@@ -259,20 +260,23 @@ class Run:
             task.cancel()
 
     async def _stay_away(self, broker: Machine) -> None:
-        """Nothing else is wrong meanwhile."""
+        """Nothing else is wrong meanwhile. What it was giving to others as it was killed it may have closed
+        with its last word, which is committed behind its end."""
         broker.is_wanted = False
+        open_before, led_before = self._open_at(broker), self._led_by(broker)
         broker.kill()
-        open_before = self._open_at(broker)
         if self.plan.wal == OWN_DISK:
+            kept = [one.stream_id for one in open_before if (one.topic_id, one.partition) in led_before]
             await asyncio.sleep(LEFT_S)
-            if self._open_at(broker) != open_before:
+            if not set(kept) <= {one.stream_id for one in self._open_at(broker)}:
                 self.history.find("taken-unrecovered", f"{broker.name} led what others have now")
-            self.world.hits["absence: waited for"] += bool(open_before)
+            self.world.hits["absence: waited for"] += bool(kept)
         else:
             deadline_s = self.world.loop.time() + TAKEN_OVER_S
-            while self._open_at(broker) or self._is_led_by(broker):
+            while self._open_at(broker) or self._led_by(broker):
                 if self.world.loop.time() > deadline_s:
-                    self.history.find("waits", f"for {broker.name}, whose log others reach: {open_before}")
+                    streams = [one.stream_id for one in open_before]
+                    self.history.find("waits", f"for {broker.name}, whose log others reach: {streams}")
                     break
                 await asyncio.sleep(0.2)
             self.world.hits["absence: taken over"] += bool(open_before)
@@ -280,15 +284,18 @@ class Run:
         broker.wake()
         await self.all_up()
 
-    def _open_at(self, broker: Machine) -> list[int]:
-        """Streams."""
+    def _open_at(self, broker: Machine) -> list[StreamState]:
         image = self._newest_image()
-        return [] if image is None else [one.stream_id for one in image.streams.open_on(broker.node_id)]
+        return [] if image is None else list(image.streams.open_on(broker.node_id))
 
-    def _is_led_by(self, broker: Machine) -> bool:
+    def _led_by(self, broker: Machine) -> set[Place]:
         image = self._newest_image()
-        topics = [] if image is None else list(image.topics)
-        return any(state.leader == broker.node_id for topic in topics for state in topic.partitions)
+        return {
+            (topic.topic_id, index)
+            for topic in (() if image is None else image.topics)
+            for index, state in enumerate(topic.partitions)
+            if state.leader == broker.node_id
+        }
 
     async def all_up(self) -> None:
         """Every process serves, and nothing is left to recover."""

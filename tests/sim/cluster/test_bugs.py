@@ -20,7 +20,9 @@ SEEN_AT = {
 }
 
 
-@pytest.mark.parametrize("name", ["recovers-nothing", "closes-at-once", "owes-nobody", *SEEN_AT])
+@pytest.mark.parametrize(
+    "name", ["recovers-nothing", "recovers-unreached", "closes-at-once", "owes-nobody", *SEEN_AT]
+)
 def test_a_planted_bug_is_found(name: str) -> None:
     seeds = dict.fromkeys((SEEN_AT.get(name, SEEDS[0]), *SEEDS))
     count, outcome = find_bug(name, seeds)

@@ -90,6 +90,14 @@ def test_a_log_directory_is_lost_where_clocks_were_set_ahead() -> None:
     assert not outcome.findings, f"{outcome.plan}: {outcome.findings[:3]}"
 
 
+def test_a_broker_ends_while_its_last_seal_is_under_way() -> None:
+    """A node of both roles is killed right behind its own decision to seal a partition that moves. The next
+    leader commits that, and the partition goes on elsewhere: it was not taken."""
+    outcome = run_plan(drawn_plan(307035))
+    assert outcome.hits["absence: waited for"]
+    assert not outcome.findings, f"{outcome.plan}: {outcome.findings[:3]}"
+
+
 def test_nothing_is_acknowledged_before_the_bucket_knows_its_stream() -> None:
     """A log of objects outlives every machine: while the controllers do not reach the bucket, what opened the
     stream is not in it, and a restore from it would not know what was acknowledged."""
