@@ -236,10 +236,9 @@ class Storage:
     def open_stream(self, opened: OpenedStream) -> Stream:
         """A handle on a stream that the controller opened for this node. What lies beyond `opened.end` is
         nobody's any more."""
-        stream_id = opened.stream_id
+        stream_id, stream = opened.stream_id, Stream(self, opened)
         assert stream_id not in self._streams, f"stream {stream_id} is open"
         assert stream_id not in self.sealed, f"stream {stream_id} is owed"
-        stream = Stream(self, opened)
         if self.log_cache.end_of(stream_id) not in (None, stream.next_offset):
             # Another node wrote it meanwhile.
             assert not self.log_cache.is_held(stream_id), (
@@ -247,6 +246,15 @@ class Storage:
             )
             self.log_cache.drop(stream_id)
         self._streams[stream_id] = stream
+        return stream
+
+    def open_for_reading(self, known: OpenedStream) -> Stream:
+        """A handle on what metadata has of a stream that is not open here, to be read alone. What is cached
+        of it, and not held, may be of before an accepted loss."""
+        if known.stream_id not in self._streams and not self.log_cache.is_held(known.stream_id):
+            self.log_cache.drop(known.stream_id)
+        stream = Stream(self, known)
+        stream.is_closed = True  # to appends
         return stream
 
     async def close_stream(self, stream: Stream) -> None:

@@ -18,7 +18,11 @@ from millrace.protocol.messages.describe_quorum import (
     DescribeQuorumRequestTopicData,
     DescribeQuorumResponsePartitionData,
 )
-from millrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from millrace.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponsePartition,
+)
 from millrace.runtime.errors import Unavailable
 
 METADATA_TOPIC = "__cluster_metadata"
@@ -152,7 +156,7 @@ def view_of(
         (topic.name or "", one.partition_index): tuple(one.offline_replicas or one.replica_nodes)
         for topic in metadata.topics
         for one in topic.partitions
-        if one.offline_replicas or (one.leader_id < 0 and one.replica_nodes)
+        if one.offline_replicas or (_leader_of(one) < 0 and one.replica_nodes)
     }
     led: dict[int, int] = {}
     for leader in leaders.values():
@@ -190,10 +194,15 @@ def view_of(
 
 def leaders_of(metadata: MetadataResponse) -> dict[Partition, int]:
     return {
-        (topic.name or "", one.partition_index): one.leader_id
+        (topic.name or "", one.partition_index): _leader_of(one)
         for topic in metadata.topics
         for one in topic.partitions
     }
+
+
+def _leader_of(partition: MetadataResponsePartition) -> int:
+    """-1: none. Who serves in its place what objects hold, as long as nobody can lead it, is in no ISR."""
+    return partition.leader_id if partition.leader_id in partition.isr_nodes else -1
 
 
 def epochs_of(metadata: MetadataResponse) -> dict[Partition, int]:

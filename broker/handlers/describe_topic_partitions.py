@@ -145,7 +145,7 @@ def _describe(
 ) -> DescribeTopicPartitionsResponseTopic:
     partitions = []
     for index, state in enumerate(topic.partitions[start : start + count], start):
-        leader, replicas, offline, _ = told.of(topic.topic_id, index, state)
+        leader, replicas, offline, *_ = told.of(topic.topic_id, index, state)
         partitions.append(
             DescribeTopicPartitionsResponsePartition(
                 error_code=0,  # also without a leader, as in Kafka

@@ -14,6 +14,9 @@ it.
     -5 tiered    none; -6 earliest that waits to be tiered: none
     >= 0         the first record at that time or later; none is no error
 
+Of a partition that nobody can lead, and that a copy is read of, neither the latest offset nor the largest
+time is known, nor that a time has no record: LEADER_NOT_AVAILABLE, upon which clients ask again.
+
 A lookup may have to read and to unpack. Each belongs to its connection, of which at most `LOOKUPS_OF_ONE` are
 at work while others wait; it ends when the connection does, and with REQUEST_TIMED_OUT after `LOOKUP_S_MAX`,
 which clients take for a word to ask again: what was found out till then is kept. One that meets a batch whose
@@ -171,7 +174,8 @@ class ListOffsets:
         named = ((name, asked.partition_index) for name, asked, _ in slow)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(due_s):
-                await settled(self._directory, named, context.connection.owner, context.work.yield_queue)
+                owner, yielder = context.connection.owner, context.work.yield_queue
+                await settled(self._directory, named, owner, yielder, is_reading=True)
         opened: list[Place] = []
         async for part in in_chunks(slow, PARTITIONS_PER_CHUNK, context.work.yield_queue):
             opened += [place for place in part if self._is_at_hand(place, context.connection)]
@@ -189,7 +193,7 @@ class ListOffsets:
         """Else it is refused."""
         name, asked, _ = place
         try:
-            self._directory.at_hand(name, asked.partition_index, connection.owner)
+            self._directory.at_hand(name, asked.partition_index, connection.owner, is_reading=True)
         except KafkaError as error:
             _refuse(place, error)
             return False
@@ -222,7 +226,7 @@ class ListOffsets:
         self, place: Place, isolation: Isolation, connection: ConnectionInfo, permit: LookupPermit
     ) -> None:
         name, asked, answer = place
-        partition = self._directory.at_hand(name, asked.partition_index, connection.owner)
+        partition = self._directory.at_hand(name, asked.partition_index, connection.owner, is_reading=True)
         if asked.timestamp < 0 and asked.timestamp != MAX_TIMESTAMP:
             _answer_edge(partition, asked, answer, isolation)
         else:
@@ -244,6 +248,8 @@ class ListOffsets:
             found = await self._lookups.find_latest(partition, end, permit)
         else:
             found = await self._lookups.find_time(partition, asked.timestamp, end, permit)
+        if partition.is_copy and (found is None or asked.timestamp == MAX_TIMESTAMP):
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)  # it may lie behind what the copy has
         if found is not None:
             answer.offset, answer.timestamp = found
             answer.leader_epoch = partition.state.epochs.epoch_at(found.offset)
@@ -358,6 +364,8 @@ def _answer_edge(
     code = partition.epoch_refusal(asked.current_leader_epoch)
     if code:
         answer.error_code = code
+    elif asked.timestamp == LATEST and partition.is_copy:
+        answer.error_code = int(ErrorCode.LEADER_NOT_AVAILABLE)
     elif asked.timestamp == LATEST:
         answer.offset = partition.visible_end(isolation)
         answer.leader_epoch = partition.leader_epoch

@@ -261,7 +261,10 @@ def _described(
 def _described_partition(
     topic: Topic, index: int, state: PartitionState, told: ToldReplicas, version: int
 ) -> MetadataResponsePartition:
-    leader, replicas, offline, is_out_of_reach = told.of(topic.topic_id, index, state)
+    leader, replicas, offline, is_out_of_reach, reader = told.of(topic.topic_id, index, state)
+    isr = list(state.isr)
+    if reader >= 0:
+        leader, isr = reader, [one for one in isr if one != reader]
     code = ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE
     if is_out_of_reach and version >= FIRST_WITH_LISTENERS:
         code = ErrorCode.LISTENER_NOT_FOUND  # of which clients tell whoever set the listeners
@@ -271,7 +274,7 @@ def _described_partition(
         leader,
         state.leader_epoch,
         replicas,
-        list(state.isr),
+        isr,
         offline,
     )
 

@@ -55,7 +55,8 @@ class OffsetForLeaderEpoch:
         self, context: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
         named = ((topic.topic, asked.partition) for topic in request.topics for asked in topic.partitions)
-        await settled(self._directory, named, context.connection.owner, context.work.yield_queue)
+        owner, yielder = context.connection.owner, context.work.yield_queue
+        await settled(self._directory, named, owner, yielder, is_reading=True)
         response = OffsetForLeaderEpochResponse()
         async for topics in in_chunks(request.topics, TOPICS_PER_CHUNK, context.work):
             for topic in topics:
@@ -70,7 +71,7 @@ class OffsetForLeaderEpoch:
 
     async def _end_of(self, name: str, asked: OffsetForLeaderPartition, asker: Owner) -> EpochEndOffset:
         try:
-            return _end_in(self._directory.at_hand(name, asked.partition, asker), asked)
+            return _end_in(self._directory.at_hand(name, asked.partition, asker, is_reading=True), asked)
         except Exception as error:
             code = code_of(error)
             if code is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millrace.broker.quorum.duties import LeaderDuties
-from millrace.kraft.commands.failovers import waiting_count
+from millrace.kraft.commands.failovers import waiting_nodes
 from millrace.kraft.node import ControllerNode
 from millrace.runtime.metrics import Registry
 
@@ -29,12 +29,12 @@ def show_quorum(registry: Registry, node: ControllerNode) -> None:
     registry.gauge(
         "millrace_failovers_running",
         "Brokers that are gone whose write-ahead log another one recovers",
-        lambda: len(node.publisher.image.failovers) - waiting_count(node.publisher.image),
+        lambda: len(node.publisher.image.failovers) - len(waiting_nodes(node.publisher.image)),
     )
     registry.gauge(
         "millrace_failovers_waiting",
         "Brokers that are gone whose write-ahead log nobody can recover: their partitions wait",
-        lambda: waiting_count(node.publisher.image),
+        lambda: len(waiting_nodes(node.publisher.image)),
     )
 
 

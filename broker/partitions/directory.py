@@ -6,8 +6,8 @@ A partition is open in `LedTopic.partitions` while it takes batches, or quietly,
 somebody else wants it. Handlers look in `topic_named(..).partitions` first, which costs two dict lookups, and
 ask `get` for what is not there.
 
-Not here: what opening reads (opening.py), who leads what (the controller), which answers a refusal becomes
-(handlers).
+Not here: what opening reads (opening.py), who leads what (the controller), what readers are given of
+partitions that nobody can lead (reading_copies.py), which answers a refusal becomes (handlers).
 
 Invariants
   * One handle a partition: a new one is opened after the former one's streams were closed.
@@ -28,8 +28,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from millrace.broker.partitions.opening import ROLES, Leadership, open_partition
+from millrace.broker.partitions.opening_turn import Opening
 from millrace.broker.partitions.partition import Partition
 from millrace.broker.partitions.producers import HOT_MAX, HOT_MIN_AT_LEVEL_0
+from millrace.broker.partitions.reading_copies import ReadingCopies
 from millrace.broker.partitions.settings import TopicSettings, parse_settings
 from millrace.broker.partitions.traffic import Traffic
 from millrace.broker.state_memory import StateMemory
@@ -49,14 +51,13 @@ from millrace.s3stream.storage import Storage
 log = logging.getLogger(__name__)
 
 OPENS_IN_FLIGHT, OPENS_OF_ONE = 64, 48
-ASKERS_MAX = 64  # of one opening, that are remembered for its turn
 SAVES_IN_FLIGHT = 64
 CLOSES_IN_FLIGHT, CLOSES_PER_CHUNK = 2_000, 50
 DROPS_PER_CHUNK = 50
 RETRY_MS = 1000
-# Whoever asks waits so long for an opening, from its beginning on; who comes later, and would ask again at
-# once, this long. What else was asked for in the same request or behind it waits as long.
-OPENING_S, OPENING_LATE_S = 5.0, 0.5
+# Who comes later to an opening than `OPENING_S` behind its beginning, and would ask again at once, waits this
+# long. What else was asked for in the same request or behind it waits as long.
+OPENING_LATE_S = 0.5
 SAVE_MS = 10_000
 COOLED_AT_ONCE = 64
 COOL_AGAIN_S = 1.0
@@ -96,37 +97,6 @@ class LedTopic:
         return [*self.partitions.values(), *self.retention_only.values()]
 
 
-class _Opening:
-    """Of a partition. Its turn is that of the first among those who asked for it (`ASKERS_MAX` of them)."""
-
-    __slots__ = ("_askers", "_permit", "_permits", "due_s", "future")
-
-    def __init__(self, permits: Semaphore) -> None:
-        loop = asyncio.get_running_loop()
-        self.due_s = loop.time() + OPENING_S
-        self.future: asyncio.Future[Partition] = loop.create_future()
-        # nobody may be waiting any more when it fails
-        self.future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._permits = permits
-        self._permit: asyncio.Future[Owner] | None = None  # once it is ready to open
-        self._askers: dict[Owner, None] = {}
-
-    def ask(self, asker: Owner) -> None:
-        if asker in self._askers or len(self._askers) >= ASKERS_MAX:
-            return
-        self._askers[asker] = None
-        if self._permit is not None and not self._permit.done():
-            self._permits.request(self._permit, asker)
-
-    async def turn(self) -> Owner:
-        """Whose permit it has, to be released."""
-        self._permit = asyncio.get_running_loop().create_future()
-        for asker in self._askers:
-            if not self._permit.done():
-                self._permits.request(self._permit, asker)
-        return await self._permit
-
-
 class PartitionDirectory:
     """`effective` gives every configuration value that holds for a topic. `on_image` is to be told of every
     image after `image`."""
@@ -158,7 +128,7 @@ class PartitionDirectory:
         self.traffic = Traffic()  # of all topics, also those that are gone
         self._by_name: dict[str, LedTopic] = {}
         self._by_id: dict[bytes, LedTopic] = {}
-        self._opening: dict[Key, _Opening] = {}
+        self._opening: dict[Key, Opening] = {}
         self._closing: dict[Key, asyncio.Task[None]] = {}
         self._streams_changed: dict[Key, asyncio.Future[None]] = {}  # openings that wait for another node
         self._told_gone: dict[int, None] = {}  # brokers that are gone, and whose logs openings wait for
@@ -167,6 +137,7 @@ class PartitionDirectory:
         self._closes = asyncio.Semaphore(CLOSES_IN_FLIGHT)
         self._closes_begun = asyncio.Semaphore(CLOSES_PER_CHUNK)  # in one iteration of the loop
         self._opens = Semaphore(OPENS_IN_FLIGHT, each_max=OPENS_OF_ONE)
+        self._copies = ReadingCopies(image, storage, clock, self._opens, self.spawn)
         self._is_closed = False
 
     # -- finding
@@ -197,11 +168,18 @@ class PartitionDirectory:
         return self._image.topics.partition(topic_id, index)
 
     def get(
-        self, topic_id: bytes, index: int, asker: Owner = NOBODY, *, is_retention_only: bool = False
+        self,
+        topic_id: bytes,
+        index: int,
+        asker: Owner = NOBODY,
+        *,
+        is_retention_only: bool = False,
+        is_reading: bool = False,
     ) -> Partition | asyncio.Future[Partition]:
         """The open partition, or a future of it, not to be cancelled. Raises KafkaError when it is not led
         here or would not open. `asker`: in whose turn it opens. `is_retention_only`: not to be kept open for
-        this caller's sake (see `release_quiet`)."""
+        this caller's sake (see `release_quiet`). `is_reading`: a reading copy does where nobody can lead
+        it."""
         led = self.topic_of(topic_id)
         if led is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
@@ -210,17 +188,19 @@ class PartitionDirectory:
         partition = led.partitions.get(index) or led.retention_only.get(index)
         if partition is not None:
             return partition
+        if is_reading and self._copies.are_wanted_of((topic_id, index)):
+            return self._copies.get(led.topic_id, led.name, index, led.settings, asker)
         opening = self._opening.get((topic_id, index)) or self._begin(led, index, is_retention_only)
         opening.ask(asker)
         return opening.future
 
-    def at_hand(self, name: str, index: int, asker: Owner = NOBODY) -> Partition:
+    def at_hand(self, name: str, index: int, asker: Owner = NOBODY, *, is_reading: bool = False) -> Partition:
         """The open partition; for those who have waited for it (requests/openings.py). Raises KafkaError,
         also while it opens, which begins with this at the latest."""
         topic = self.topic_named(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        found = self.get(topic.topic_id, index, asker)
+        found = self.get(topic.topic_id, index, asker, is_reading=is_reading)
         if not isinstance(found, Partition):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name}-{index} is not open yet")
         return found
@@ -228,7 +208,8 @@ class PartitionDirectory:
     def opening_due_s(self, topic_id: bytes, index: int) -> float:
         """Until when, by the loop's clock, those who asked for a partition that opens wait for it: it may
         take as long as the store or another broker is away."""
-        opening = self._opening.get((topic_id, index))
+        key = topic_id, index
+        opening = self._opening.get(key) or self._copies.opening.get(key)
         return asyncio.get_running_loop().time() if opening is None else opening.due_s
 
     def opened(self) -> list[Partition]:
@@ -257,13 +238,13 @@ class PartitionDirectory:
 
     # -- opening
 
-    def _begin(self, led: LedTopic, index: int, is_retention_only: bool) -> _Opening:
+    def _begin(self, led: LedTopic, index: int, is_retention_only: bool) -> Opening:
         key = led.topic_id, index
         self._check_led(key)
         failed_at, error = self._failed.get(key, (0.0, None))
         if error is not None and asyncio.get_running_loop().time() - failed_at < RETRY_MS / 1000:
             raise error
-        opening = self._opening[key] = _Opening(self._opens)
+        opening = self._opening[key] = Opening(self._opens)
         self.spawn(self._open(led, index, opening, is_retention_only))
         return opening
 
@@ -279,7 +260,7 @@ class PartitionDirectory:
         state = self._image.topics.partition(*key)
         return state is not None and state.leader == self.node_id
 
-    async def _open(self, led: LedTopic, index: int, opening: _Opening, is_retention_only: bool) -> None:
+    async def _open(self, led: LedTopic, index: int, opening: Opening, is_retention_only: bool) -> None:
         key = led.topic_id, index
         partition, error = None, None
         try:
@@ -475,6 +456,7 @@ class PartitionDirectory:
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self._image = image
+        self._copies.on_image(delta, image)
         self._set_hot_count_min()
         for topic_id in delta.topics_removed:
             self._drop(topic_id)

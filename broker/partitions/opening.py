@@ -78,10 +78,12 @@ async def open_partition(
     memory: StateMemory | None = None,
     *,
     is_skipping: bool = False,
+    is_copy: bool = False,
 ) -> Partition:
     """Nothing is written, but for a log that was cut (state.py) and for damage that is given up. `memory` is
     charged for producers' states. `is_skipping`: producers are served though batches of theirs cannot be
-    read; else there are doubts, and they are not. Raises StateCorrupt, and what the engine's reads raise but
+    read; else there are doubts, and they are not. `is_copy`: for readers alone, of what `streams` have; then
+    nothing at all is written. Raises StateCorrupt, and what the engine's reads raise but
     for damaged records; the streams stay open then."""
     meta = MetaStream(streams[StreamRole.META], room.state_room, spawn, FAR_KINDS)
     data, time = streams[StreamRole.DATA], streams[StreamRole.TIME]
@@ -96,7 +98,9 @@ async def open_partition(
     try:
         await _adopt_cold(meta, state, found)
         given_up = await replay(data, meta, state, settings, found)
-        if not is_skipping and any(one not in given_up for one in state.doubts):
+        if is_copy:
+            log.debug("%s-%d is open for readers alone", leadership.topic_name, leadership.index)
+        elif not is_skipping and any(one not in given_up for one in state.doubts):
             _stop_producers(leadership, state)
         elif state.is_cut or state.doubts:
             await _give_up(leadership, meta, state, found, is_damaged=state.doubts != given_up)
@@ -126,7 +130,10 @@ async def open_partition(
         room,
         spawn,
     )
-    partition.trim_streams()
+    if is_copy:
+        partition.become_copy()
+    else:
+        partition.trim_streams()
     return partition
 
 

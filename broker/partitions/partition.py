@@ -51,6 +51,7 @@ from millrace.s3stream.stream import Append, Stream
 
 log = logging.getLogger(__name__)
 
+UNKNOWN_END = (1 << 63) - 1  # above every offset
 NO_EPOCH = -1  # whoever asks does not say which leader epoch he believes in
 CHECKPOINT_BYTES = 16 << 20
 CHECKPOINT_RATIO = 32  # a checkpoint is not written before this many times its own size was appended
@@ -100,6 +101,7 @@ class Partition:
         "data",
         "in_bytes",
         "index",
+        "is_copy",
         "is_led",
         "leader_epoch",
         "log_start_offset",
@@ -131,6 +133,7 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.in_bytes = self.out_bytes = 0  # as Traffic, since it was opened
         self.is_led = True
+        self.is_copy = False  # see become_copy
         self.meta, self.data, self.time = streams
         self.state = state
         self.log_start_offset = state.log_start_offset  # as shown
@@ -209,9 +212,17 @@ class Partition:
 
     def end_of_epoch(self, asked: int) -> tuple[int, int]:
         """The largest leader epoch at or below `asked` and where it ended; (-1, -1) when that is not known.
-        What is not durable is not told: a crash could give those offsets to another epoch."""
+        What is not durable is not told: a crash could give those offsets to another epoch. Of a copy,
+        UNKNOWN_END of an epoch that may go on behind what it has: nobody who read on was cut off."""
         epoch, end = self.state.epochs.end_of(asked, self.data.confirmed_end)
+        if self.is_copy and end >= self.data.confirmed_end:
+            return epoch, UNKNOWN_END
         return epoch, min(end, self.data.confirmed_end)
+
+    def holds(self, offset: int) -> bool:
+        """Whether it is an offset to read from; the log's end, where nothing is yet, is one. Of a copy, which
+        knows no end, what lies above is waited for."""
+        return self.log_start_offset <= offset and (self.is_copy or offset <= self.log_end_offset)
 
     # -- append
 
@@ -477,6 +488,12 @@ class Partition:
             self.leader_epoch = leader_epoch
             self.state.begin_epoch(leader_epoch, self.data.next_offset)
             complete_all(self.subscriptions)
+
+    def become_copy(self) -> None:
+        """It has what objects hold of a partition that nobody can lead, and is there for readers: it takes no
+        batch, and its end is not the partition's (reading_copies.py)."""
+        self.is_led, self.is_copy = False, True
+        self.state.producers.forget_all()
 
     def resign(self) -> None:
         """Takes no more batches, and answers the fetches that wait. What is in flight is still acknowledged,

@@ -20,10 +20,15 @@ Opening = tuple[asyncio.Future[Partition], float]  # and until when it is waited
 
 
 async def settled(
-    directory: PartitionDirectory, places: Iterable[tuple[str, int]], asker: Owner, yielder: Yielder
+    directory: PartitionDirectory,
+    places: Iterable[tuple[str, int]],
+    asker: Owner,
+    yielder: Yielder,
+    *,
+    is_reading: bool = False,
 ) -> None:
     """On return each of these, topics' names and partitions, is open, refused or late, which
-    `PartitionDirectory.at_hand` tells."""
+    `PartitionDirectory.at_hand` tells; `is_reading` as there."""
     openings: list[Opening] = []
     async for part in in_chunks(places, BEGUN_PER_CHUNK, yielder):
         for name, index in part:
@@ -31,7 +36,7 @@ async def settled(
             if topic is None or index in topic.partitions:
                 continue
             try:
-                found = directory.get(topic.topic_id, index, asker)
+                found = directory.get(topic.topic_id, index, asker, is_reading=is_reading)
             except KafkaError:
                 continue
             if not isinstance(found, Partition):

@@ -208,7 +208,7 @@ class ReadPass:
         partition = led.partitions.get(item.partition)
         if partition is not None:
             return partition
-        found = self._directory.get(led.topic_id, item.partition, self._connection.owner)
+        found = self._directory.get(led.topic_id, item.partition, self._connection.owner, is_reading=True)
         if isinstance(found, Partition):
             return found
         self.openings.append((found, self._directory.opening_due_s(led.topic_id, item.partition)))
@@ -233,7 +233,7 @@ class ReadPass:
             if epoch < item.last_fetched_epoch or end < offset:
                 answer.diverging_epoch = EpochEndOffset(epoch, end)
                 return answer
-        if not log_start <= offset <= partition.log_end_offset:
+        if not partition.holds(offset):
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         return answer
 

@@ -82,9 +82,10 @@ def untried(image: MetadataImage, failover: Failover) -> Broker | None:
     return next(found, None)
 
 
-def waiting_count(image: MetadataImage) -> int:
-    """Of how many brokers that are gone nobody who is there can recover the log."""
-    return sum(1 for one in image.failovers if one.by_node == NOBODY and untried(image, one) is None)
+def waiting_nodes(image: MetadataImage) -> frozenset[int]:
+    """Brokers that are gone, whose log nobody who is there can recover."""
+    waiting = (one for one in image.failovers if one.by_node == NOBODY and untried(image, one) is None)
+    return frozenset(one.node_id for one in waiting)
 
 
 def is_at_work(image: MetadataImage, failover: Failover) -> bool:

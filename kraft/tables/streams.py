@@ -7,7 +7,7 @@ stream a role of a partition, one owner a stream, epochs and starts and ends onl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
 from millrace.kraft.tables.owed_ranges import NO_OWED_RANGES, OwedRanges, OwedRangesEdit
@@ -64,6 +64,16 @@ class Streams:
             if found is role:
                 return self.by_id[stream_id]
         return None
+
+    def waits_for(self, topic_id: bytes, partition: int, gone: Container[int]) -> Iterator[int]:
+        """Those of the brokers that are gone without whose write-ahead logs nobody can open the partition:
+        who has a stream of it open, and who owes small states of one that is not open."""
+        for stream in self.of_partition(topic_id, partition):
+            if stream.is_open and stream.node_id in gone:
+                yield stream.node_id
+            if stream.role is StreamRole.META and not stream.is_open:
+                owed = self.owed.of_stream(stream.stream_id)
+                yield from (one.node_id for one in owed if one.node_id in gone)
 
     def of_topic(self, topic_id: bytes) -> Iterator[StreamState]:
         for (found, _), streams in self.partitions.items((topic_id, 0)):

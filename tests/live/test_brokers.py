@@ -44,10 +44,14 @@ def cluster(tmp_path: Path) -> Iterator[LiveCluster]:
 
 
 def leaders(broker: LiveBroker, topic: str = TOPIC) -> dict[int, int]:
-    """Who leads which partition, as this broker tells it."""
+    """Who leads which partition, as this broker tells it; -1: nobody, though somebody may be named who serves
+    readers."""
     with Client(broker.address) as client:
         answer = client.ask("Metadata", MetadataRequest(topics=[MetadataRequestTopic(name=topic)]))
-    return {one.partition_index: one.leader_id for one in answer.topics[0].partitions}
+    return {
+        one.partition_index: one.leader_id if one.leader_id in one.isr_nodes else -1
+        for one in answer.topics[0].partitions
+    }
 
 
 def producer(cluster: LiveNodes, **options: Any) -> KafkaProducer:

@@ -10,7 +10,7 @@ import pytest
 
 from millrace.broker.background import maintenance as maintenance_module
 from millrace.broker.background.maintenance import Maintenance, MaintenanceSettings
-from millrace.broker.partitions import directory as directory_module
+from millrace.broker.partitions import opening_turn
 from millrace.kraft.tables.streams import OPEN
 from millrace.protocol.metadata_records import ConfigRecord
 from millrace.protocol.stream_records import StreamRecord
@@ -386,7 +386,7 @@ def test_what_was_late_before_ends_no_later_round(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(maintenance_module, "OPENS_IN_A_BURST", 2)
     monkeypatch.setattr(maintenance_module, "BURST_S", 0.01)
     monkeypatch.setattr(maintenance_module, "OPENS_AT_ONCE", 1)
-    monkeypatch.setattr(directory_module, "OPENING_S", 0.05)
+    monkeypatch.setattr(opening_turn, "OPENING_S", 0.05)
 
     async def scenario() -> None:
         fixture = await BrokerFixture().start()

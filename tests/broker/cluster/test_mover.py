@@ -86,11 +86,11 @@ class Passing(Cluster):
         if isinstance(request, AlterPartitionReassignmentsRequest):
             return await super().ask(request)
         assert request.topics is not None
-        topics = [
-            MetadataResponseTopic(0, one.name, partitions=[MetadataResponsePartition(0, 0, 3, self._epoch)])
-            for one in request.topics
-        ]
+        topics = [MetadataResponseTopic(0, one.name, partitions=[self._led_by_3()]) for one in request.topics]
         return MetadataResponse(topics=topics)
+
+    def _led_by_3(self) -> MetadataResponsePartition:
+        return MetadataResponsePartition(0, 0, 3, self._epoch, isr_nodes=[3])
 
     async def ask_node(self, node_id: int, request: ListOffsetsRequest) -> Any:
         if node_id == 2:

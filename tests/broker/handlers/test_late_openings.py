@@ -14,7 +14,8 @@ from millrace.broker.handlers.describe_producers import DescribeProducers
 from millrace.broker.handlers.list_offsets import ListOffsets
 from millrace.broker.handlers.offset_for_leader_epoch import OffsetForLeaderEpoch
 from millrace.broker.handlers.produce import ENTRY_OVERHEAD_BYTES
-from millrace.broker.partitions.directory import OPENING_LATE_S, OPENING_S
+from millrace.broker.partitions.directory import OPENING_LATE_S
+from millrace.broker.partitions.opening_turn import OPENING_S
 from millrace.broker.requests.sequence_gaps import GAPS_MAX
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.delete_records import (

@@ -8,7 +8,7 @@ import pytest
 from millrace.broker.identity.unknown_streams import NAMED_MAX, range_text
 from millrace.broker.quorum.others_end import ending
 from millrace.kraft.commands.brokers import decide_fence_brokers, decide_register_broker
-from millrace.kraft.commands.failovers import REASON_CHARS_MAX, waiting_count
+from millrace.kraft.commands.failovers import REASON_CHARS_MAX, waiting_nodes
 from millrace.kraft.commands.leaders import Settled, decide_settle
 from millrace.kraft.tables.failovers import NOBODY, Failover
 from millrace.protocol.error_codes import ErrorCode
@@ -479,7 +479,7 @@ def test_no_election_gives_up_a_log_that_somebody_is_about_to_be_asked_for() -> 
     assert cluster.end(1, 3, "not here") is NONE
     told = unavailable, "Broker 2 is asked next for the write-ahead log of broker 3: wait for it."
     assert cluster.elect(1, [first])[first] == told
-    assert waiting_count(cluster.image) == 0
+    assert len(waiting_nodes(cluster.image)) == 0
     cluster.settle()
     cluster.fence(2)
     cluster.register(1, 9)
@@ -487,7 +487,7 @@ def test_no_election_gives_up_a_log_that_somebody_is_about_to_be_asked_for() -> 
     assert cluster.elect(1, [first])[first] == told
     cluster.settle()
     assert cluster.end(1, 3, "not here") is NONE
-    assert waiting_count(cluster.image) == 1
+    assert len(waiting_nodes(cluster.image)) == 1
     assert cluster.elect(1, [first])[first][0] is NONE, "all that are there have looked"
 
 

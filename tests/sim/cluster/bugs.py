@@ -18,6 +18,7 @@ from typing import Any
 from millrace.broker.controller_client import ControllerClient
 from millrace.broker.identity.wall_watch import WallWatch
 from millrace.broker.partitions.directory import PartitionDirectory
+from millrace.broker.partitions.reading_copies import ReadingCopies
 from millrace.broker.quorum import follower
 from millrace.broker.quorum.failovers import Failovers
 from millrace.broker.quorum.log_recovery import Found, LogRecovery
@@ -161,6 +162,13 @@ def recovers_unopened(old: Any) -> Any:
     return recover
 
 
+def wants_none(old: Any) -> Any:
+    def are_wanted_of(self: ReadingCopies, key: Any) -> bool:
+        return False
+
+    return are_wanted_of
+
+
 def takes_open_streams(old: Any) -> Any:
     def taken(stream: Any, request: Any) -> Any:
         return stream._replace(epoch=request.leader_epoch, node_id=request.node_id, is_open=True)
@@ -247,6 +255,12 @@ BUGS = {
         ((LogRecovery, "find", finds_any), (LogRecovery, "_recover", recovers_unopened)),
         "taken-unrecovered",
         out_of_reach,
+    ),
+    "reads-no-history": Bug(
+        "what objects hold of a partition that nobody can lead is read by nobody",
+        ((ReadingCopies, "are_wanted_of", wants_none),),
+        "history-unread",
+        lambda plan: replace(plan, wal=OWN_DISK),
     ),
     "takes-open-streams": Bug(
         "a partition is opened while another broker has it open",

@@ -48,6 +48,7 @@ MUST_HIT = (
     "ended, for it was replaced",
     "absence: taken over",
     "absence: waited for",
+    "absence: history read",
     "slow writes of a broker",
     "replaced while it stood still of a broker",
     "replaced while it was cut off of a broker",

@@ -29,6 +29,7 @@ from millrace.kraft.tables.streams import StreamState
 from millrace.protocol.metadata_records import FeatureLevelRecord
 from millrace.runtime.errors import Fenced, Unavailable
 from millrace.runtime.rand import Rand
+from millrace.s3stream.ids import StreamRole
 from tests.sim import asking
 from tests.sim.bugs import in_place
 from tests.sim.checkers import (
@@ -271,6 +272,7 @@ class Run:
             if not set(kept) <= {one.stream_id for one in self._open_at(broker)}:
                 self.history.find("taken-unrecovered", f"{broker.name} led what others have now")
             self.world.hits["absence: waited for"] += bool(kept)
+            await self._read_history(broker, led_before)
         else:
             deadline_s = self.world.loop.time() + TAKEN_OVER_S
             while self._open_at(broker) or self._led_by(broker):
@@ -283,6 +285,27 @@ class Run:
         broker.is_wanted = True
         broker.wake()
         await self.all_up()
+
+    async def _read_history(self, gone: Machine, places: set[Place]) -> None:
+        """What objects hold of partitions that nobody leads is read all the same."""
+        image, client = self._newest_image(), self.client("reader of history")
+        assert image is not None
+        for place in sorted(places):
+            data = image.streams.of_role(*place, StreamRole.DATA)
+            if data is None or not data.is_open or data.node_id != gone.node_id:
+                continue
+            owed = image.streams.owed.of_stream(data.stream_id)
+            if data.start == (owed[0].start if owed else data.end):
+                continue
+            try:
+                async with asyncio.timeout(LEFT_S):
+                    part = await asking.fetch_patiently(client, place, data.start)
+            except TimeoutError:
+                self.history.find("history-unread", f"{place}: no answer")
+                continue
+            if part.error_code or not asking.records_of(part, data.start):
+                self.history.find("history-unread", f"{place} from {data.start}: code {part.error_code}")
+            self.world.hits["absence: history read"] += 1
 
     def _open_at(self, broker: Machine) -> list[StreamState]:
         image = self._newest_image()

@@ -1,0 +1,202 @@
+"""Reading copies: what readers are given of a partition that waits for a log which nobody can recover."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from millrace.broker.handlers.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP, ListOffsets
+from millrace.broker.handlers.offset_for_leader_epoch import OffsetForLeaderEpoch
+from millrace.broker.partitions import reading_copies
+from millrace.broker.partitions.partition import UNKNOWN_END, Partition
+from millrace.broker.partitions.reading_copies import RETRY_S
+from millrace.kraft.tables.features import OWED_RANGES_LEVEL
+from millrace.protocol.error_codes import ErrorCode
+from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from millrace.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from millrace.protocol.stream_records import EndFailoverRecord, FailoverRecord, OwedRangeRecord, StreamRecord
+from millrace.s3stream.ids import StreamRole
+from tests.broker.broker_fixture import NODE, OTHER, BrokerFixture, parts_of, topic_id
+from tests.broker.partitions.build import START_MS, batch, run
+from tests.patience import PATIENCE_S, eventually
+
+RECORDS = 5
+NOBODY = -1
+ROLES = (StreamRole.META, StreamRole.DATA, StreamRole.TIME)
+
+
+async def waiting(*names: str, by_node: int = NOBODY) -> BrokerFixture:
+    """Topics of one partition, whose first records are in objects. Their broker is gone, and somebody is
+    asked to recover its log, or nobody can."""
+    fixture = await BrokerFixture(level=OWED_RANGES_LEVEL).start()
+    for name in names:
+        fixture.make_topic(name)
+        for number in range(RECORDS):
+            await fixture.produce({(name, 0): batch(1, timestamp=START_MS + number)})
+    assert await fixture.engine.upload_all(60_000)
+    for name in names:
+        fixture.move(name, 0, OTHER)
+    await eventually(lambda: not fixture.directory._closing)
+    for name in names:
+        for role in ROLES:
+            stream_id = fixture.opener._ids[topic_id(name), 0, role]
+            known = fixture.world.catalog.streams[stream_id]
+            fixture.publish(
+                StreamRecord(stream_id, topic_id(name), 0, role, 1, OTHER, 1, known.start, known.end)
+            )
+    fixture.fence(OTHER)
+    fixture.publish(FailoverRecord(OTHER, by_node, [NODE] if by_node == NOBODY else [], "it is not here"))
+    fixture.engine.drop_caches()
+    return fixture
+
+
+async def offset_at(fixture: BrokerFixture, time_ms: int) -> tuple[int, int]:
+    """The error code, and the offset."""
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic("a", [ListOffsetsPartition(0, timestamp=time_ms)])])
+    response = await fixture.ask(ListOffsets(fixture.directory, fixture.unpacking), 2, 7, request)
+    answer = response.topics[0].partitions[0]
+    return answer.error_code, answer.offset
+
+
+async def fetched(fixture: BrokerFixture, name: str = "a", offset: int = 0) -> tuple[int, int, int]:
+    """The error code, the high watermark, and how many bytes."""
+    part = parts_of(await fixture.fetch({(name, 0): offset}))[name, 0]
+    return part.error_code, part.high_watermark, len(part.records or b"")
+
+
+def test_readers_are_given_what_objects_hold() -> None:
+    """Nobody is told where the partition ends: who is above what is known waits, and is not sent away."""
+
+    async def scenario() -> None:
+        fixture = await waiting("a")
+        code, end, size_bytes = await fetched(fixture)
+        assert (code, end, size_bytes > 0) == (0, RECORDS, True)
+        assert await fetched(fixture, offset=RECORDS) == (0, RECORDS, 0)
+        assert await fetched(fixture, offset=RECORDS + 100) == (0, RECORDS, 0)
+        assert (await fetched(fixture, offset=-1))[0] == ErrorCode.OFFSET_OUT_OF_RANGE
+        unknown = (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+        assert await offset_at(fixture, EARLIEST) == (0, 0)
+        assert await offset_at(fixture, LATEST) == unknown
+        assert await offset_at(fixture, MAX_TIMESTAMP) == unknown
+        assert await offset_at(fixture, START_MS + 3) == (0, 3)
+        assert await offset_at(fixture, START_MS + RECORDS) == unknown
+        assert fixture.opener.opened == [(topic_id("a"), 0, 0)], "by the leader of before"
+
+    run(scenario())
+
+
+def test_nobody_who_read_on_is_told_that_he_was_cut_off() -> None:
+    """The last epoch may have gone on in the log that is waited for."""
+
+    async def scenario() -> None:
+        fixture = await waiting("a")
+        asked = OffsetForLeaderTopic("a", [OffsetForLeaderPartition(0, -1, 0)])
+        handler = OffsetForLeaderEpoch(fixture.directory)
+        response = await fixture.ask(handler, 23, 4, OffsetForLeaderEpochRequest(-1, [asked]))
+        answer = response.topics[0].partitions[0]
+        assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (0, 0, UNKNOWN_END)
+
+    run(scenario())
+
+
+def test_producers_are_refused() -> None:
+    async def scenario() -> None:
+        fixture = await waiting("a")
+        await fetched(fixture)
+        part = parts_of(await fixture.produce({("a", 0): batch()}))["a", 0]
+        assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        copy = fixture.directory.get(topic_id("a"), 0, is_reading=True)
+        assert isinstance(copy, Partition)
+        with pytest.raises(KafkaError):
+            copy.append_own(bytes(batch()), START_MS, lambda _: None)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("by_node", [NODE, NOBODY])
+def test_a_copy_is_for_a_log_that_nobody_can_recover(by_node: int) -> None:
+    """As long as somebody recovers it, which takes seconds, no store is read for copies."""
+
+    async def scenario() -> None:
+        fixture = await waiting("a", by_node=by_node)
+        gets_count = fixture.world.store.count("get")
+        code, _, _ = await fetched(fixture)
+        assert (code == 0) == (by_node == NOBODY)
+        assert (fixture.world.store.count("get") > gets_count) == (by_node == NOBODY)
+
+    run(scenario())
+
+
+def test_who_waits_at_a_copy_is_answered_when_the_log_is_recovered() -> None:
+    async def scenario() -> None:
+        fixture = await waiting("a")
+        await fetched(fixture)
+        asked = asyncio.ensure_future(fixture.fetch({("a", 0): RECORDS}, max_wait_ms=3_600_000))
+        await asyncio.sleep(0)
+        assert not asked.done()
+        for role in ROLES:
+            stream_id = fixture.opener._ids[topic_id("a"), 0, role]
+            fixture.publish(StreamRecord(stream_id, topic_id("a"), 0, role, 1, OTHER, 0, 0, RECORDS))
+        fixture.publish(EndFailoverRecord(OTHER))
+        part = parts_of(await asyncio.wait_for(asked, PATIENCE_S))["a", 0]
+        assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    run(scenario())
+
+
+def test_what_a_broker_that_is_gone_owes_is_above_what_is_read() -> None:
+    """It alone has it; who goes on with the partition waits for its small states."""
+
+    async def scenario() -> None:
+        fixture = await waiting("a")
+        for role in ROLES:
+            stream_id = fixture.opener._ids[topic_id("a"), 0, role]
+            known = fixture.world.catalog.streams[stream_id]
+            end = known.end + 3
+            fixture.publish(
+                OwedRangeRecord(stream_id, known.end, end, OTHER, 1, bytes(16)),
+                StreamRecord(stream_id, topic_id("a"), 0, role, 1, OTHER, 0, known.start, end),
+            )
+        code, end, size_bytes = await fetched(fixture)
+        assert (code, end, size_bytes > 0) == (0, RECORDS, True)
+
+    run(scenario())
+
+
+def test_copies_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_copies, "COPIES_MAX", 1)
+
+    async def scenario() -> None:
+        fixture = await waiting("a", "b")
+        for name in ("a", "b", "a", "b"):
+            assert (await fetched(fixture, name))[:2] == (0, RECORDS)
+            assert len(fixture.directory._copies._copies) == 1
+
+    run(scenario())
+
+
+def test_a_copy_that_did_not_open_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Not at once, however often it is asked for. The log says why."""
+
+    async def scenario() -> None:
+        fixture = await waiting("a")
+        objects, fixture.world.store.objects = fixture.world.store.objects, {}
+        for _ in range(3):
+            assert (await fetched(fixture))[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        told = [one for one in caplog.records if "what objects hold of it cannot be read" in one.getMessage()]
+        assert len(told) == 1
+        fixture.world.store.objects = objects
+        await asyncio.sleep(RETRY_S + 0.01)
+        assert (await fetched(fixture))[:2] == (0, RECORDS)
+
+    run(scenario(), is_virtual=True)
