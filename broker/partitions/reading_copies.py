@@ -90,36 +90,37 @@ class ReadingCopies:
             failed_s = self._failed_s.get(key)
             if failed_s is not None and asyncio.get_running_loop().time() - failed_s < RETRY_S:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "a reading copy did not open")
+            basis = self._basis(key)
             opening = self.opening[key] = Opening(self._permits)
-            leadership = Leadership(topic_id, name, index, self._basis(key).leader_epoch)
-            self._spawn(self._open(key, leadership, settings, opening))
+            leadership = Leadership(topic_id, name, index, basis.leader_epoch)
+            self._spawn(self._open(key, leadership, basis, settings, opening))
         opening.ask(asker)
         return opening.future
 
     async def _open(
-        self, key: Key, leadership: Leadership, settings: TopicSettings, opening: Opening
+        self, key: Key, leadership: Leadership, basis: Basis, settings: TopicSettings, opening: Opening
     ) -> None:
-        copy, basis = None, self._basis(key)
-        asker = await opening.turn()
+        copy, asker = None, await opening.turn()
         try:
-            streams = {role: self._storage.open_for_reading(basis.streams[role]) for role in ROLES}
-            copy = await open_partition(
-                leadership, streams, settings, self._storage, self._spawn, self._clock, is_copy=True
-            )
+            if self._is_true(key, basis):
+                streams = {role: self._storage.open_for_reading(basis.streams[role]) for role in ROLES}
+                copy = await open_partition(
+                    leadership, streams, settings, self._storage, self._spawn, self._clock, is_copy=True
+                )
         except Exception as error:
-            log.warning(
-                "%s-%d waits for the write-ahead log of a broker that is gone, and what objects hold of it "
-                "cannot be read: %s",
-                leadership.topic_name,
-                leadership.index,
-                in_words(error),
-            )
+            if self._is_true(key, basis):  # else that is the reason, and nothing is wrong
+                self._failed_s[key] = asyncio.get_running_loop().time()
+                log.warning(
+                    "%s-%d waits for the write-ahead log of a broker that is gone, and what objects hold of "
+                    "it cannot be read: %s",
+                    leadership.topic_name,
+                    leadership.index,
+                    in_words(error),
+                )
         finally:
             self._permits.release(asker)
             self.opening.pop(key, None)
         if copy is None or not self._is_true(key, basis):
-            if copy is None:
-                self._failed_s[key] = asyncio.get_running_loop().time()
             opening.future.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
         self._failed_s.pop(key, None)

@@ -200,3 +200,47 @@ def test_a_copy_that_did_not_open_is_tried_again(caplog: pytest.LogCaptureFixtur
         assert (await fetched(fixture))[:2] == (0, RECORDS)
 
     run(scenario(), is_virtual=True)
+
+
+def test_a_partition_may_change_while_its_copy_opens(caplog: pytest.LogCaptureFixture) -> None:
+    """Before its turn, or behind it: who waits for it is answered, and nothing is wrong."""
+
+    async def scenario() -> None:
+        fixture = await waiting("a", "b")
+        store, gate = fixture.world.store, asyncio.Event()
+        gets_count = store.count("get")
+        found = fixture.directory.get(topic_id("a"), 0, is_reading=True)
+        fixture.delete_topic("a")
+        assert isinstance(found, asyncio.Future)
+        await asyncio.wait([found], timeout=PATIENCE_S)
+        assert isinstance(found.exception(), KafkaError)
+        assert store.count("get") == gets_count
+
+        store.fault = lambda operation, key: gate.wait()
+        found = fixture.directory.get(topic_id("b"), 0, is_reading=True)
+        await eventually(lambda: store.count("get") > gets_count)
+        fixture.delete_topic("b")
+        store.objects = {}
+        gate.set()
+        assert isinstance(found, asyncio.Future)
+        await asyncio.wait([found], timeout=PATIENCE_S)
+        assert isinstance(found.exception(), KafkaError)
+        assert not caplog.records
+
+    run(scenario(), is_virtual=True)
+
+
+def test_a_partition_that_was_never_opened_whole_has_no_copy() -> None:
+    """That is said at once, each time."""
+
+    async def scenario() -> None:
+        fixture = await BrokerFixture(level=OWED_RANGES_LEVEL).start()
+        fixture.make_topic("a", leader=OTHER)
+        fixture.publish(StreamRecord(5, topic_id("a"), 0, StreamRole.META, 1, OTHER, 1, 0, 0))
+        fixture.fence(OTHER)
+        fixture.publish(FailoverRecord(OTHER, NOBODY, [NODE], "it is not here"))
+        for _ in range(2):
+            with pytest.raises(KafkaError):
+                fixture.directory.get(topic_id("a"), 0, is_reading=True)
+
+    run(scenario())
