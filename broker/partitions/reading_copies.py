@@ -9,7 +9,8 @@ Not here: when a log is given to somebody to be recovered (the controller), whic
 read from (told_replicas.py).
 
 Kept true: a copy writes nothing, and claims nothing. What is read of a stream is below its first range that a
-broker that is gone owes. At most `COPIES_MAX` copies; the one that was asked for longest ago makes way.
+broker that is gone owes. At most `COPIES_MAX` copies; the one that was asked for longest ago makes way, and
+is not opened anew for a while: who reads more of them than that would open them without an end.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from millrace.s3stream.storage import Storage
 log = logging.getLogger(__name__)
 COPIES_MAX: Final = 4096
 RETRY_S: Final = 1.0  # one that failed is not tried again before
+REST_S: Final = 10.0  # nor one that made way
 
 Key = tuple[bytes, int]
 
@@ -70,7 +72,7 @@ class ReadingCopies:
         self._spawn = spawn
         self._copies: dict[Key, tuple[Partition, Basis]] = {}  # the one asked for longest ago first
         self.opening: dict[Key, Opening] = {}
-        self._failed_s: dict[Key, float] = {}  # by the loop's clock
+        self._resting: dict[Key, float] = {}  # until when they are not opened, by the loop's clock
 
     def are_wanted_of(self, key: Key) -> bool:
         """Whether the partition waits for a log that nobody can recover."""
@@ -87,9 +89,8 @@ class ReadingCopies:
             return found[0]
         opening = self.opening.get(key)
         if opening is None:
-            failed_s = self._failed_s.get(key)
-            if failed_s is not None and asyncio.get_running_loop().time() - failed_s < RETRY_S:
-                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "a reading copy did not open")
+            if asyncio.get_running_loop().time() < self._resting.get(key, 0.0):
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "a reading copy is not opened yet")
             basis = self._basis(key)
             opening = self.opening[key] = Opening(self._permits)
             leadership = Leadership(topic_id, name, index, basis.leader_epoch)
@@ -109,7 +110,7 @@ class ReadingCopies:
                 )
         except Exception as error:
             if self._is_true(key, basis):  # else that is the reason, and nothing is wrong
-                self._failed_s[key] = asyncio.get_running_loop().time()
+                self._rest(key, RETRY_S)
                 log.warning(
                     "%s-%d waits for the write-ahead log of a broker that is gone, and what objects hold of "
                     "it cannot be read: %s",
@@ -123,10 +124,12 @@ class ReadingCopies:
         if copy is None or not self._is_true(key, basis):
             opening.future.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
-        self._failed_s.pop(key, None)
+        self._resting.pop(key, None)
         self._copies[key] = copy, basis
         if len(self._copies) > COPIES_MAX:
-            self._end(next(iter(self._copies)))
+            oldest = next(iter(self._copies))
+            self._rest(oldest, REST_S)
+            self._end(oldest)
         opening.future.set_result(copy)
 
     def _basis(self, key: Key) -> Basis:
@@ -166,7 +169,10 @@ class ReadingCopies:
         for key in changed:
             if not self._is_true(key, self._copies[key][1]):
                 self._end(key)
-        self._failed_s = {key: at_s for key, at_s in self._failed_s.items() if self.are_wanted_of(key)}
+        self._resting = {key: due_s for key, due_s in self._resting.items() if self.are_wanted_of(key)}
+
+    def _rest(self, key: Key, for_s: float) -> None:
+        self._resting[key] = asyncio.get_running_loop().time() + for_s
 
     def _end(self, key: Key) -> None:
         """Who waits at it is answered, and looks again."""

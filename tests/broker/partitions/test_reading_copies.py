@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from millrace.broker.handlers.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP, ListOffsets
 from millrace.broker.handlers.offset_for_leader_epoch import OffsetForLeaderEpoch
 from millrace.broker.partitions import reading_copies
+from millrace.broker.partitions.opening import Leadership, open_partition
 from millrace.broker.partitions.partition import UNKNOWN_END, Partition
-from millrace.broker.partitions.reading_copies import RETRY_S
+from millrace.broker.partitions.reading_copies import REST_S, RETRY_S
 from millrace.kraft.tables.features import OWED_RANGES_LEVEL
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -181,8 +183,42 @@ def test_copies_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("a", "b", "a", "b"):
             assert (await fetched(fixture, name))[:2] == (0, RECORDS)
             assert len(fixture.directory._copies._copies) == 1
+            await asyncio.sleep(REST_S + 0.01)
 
-    run(scenario())
+    run(scenario(), is_virtual=True)
+
+
+def test_readers_of_more_copies_than_there_may_be_open_no_more_than_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that makes way for another wakes who waits at it, who must not make that one way at once; nor does
+    one Fetch for both open them until it is answered, for it never would be."""
+    monkeypatch.setattr(reading_copies, "COPIES_MAX", 1)
+    opened: list[str] = []
+
+    async def open_one(leadership: Leadership, *rest: Any, **flags: Any) -> Partition:
+        opened.append(leadership.topic_name)
+        assert len(opened) < 10
+        return await open_partition(leadership, *rest, **flags)
+
+    monkeypatch.setattr(reading_copies, "open_partition", open_one)
+
+    async def scenario() -> None:
+        fixture = await waiting("a", "b")
+        parts = parts_of(await fixture.fetch({("a", 0): 0, ("b", 0): 0}))
+        codes = sorted(one.error_code for one in parts.values())
+        assert codes == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        assert sorted(opened) == ["a", "b"]
+        await asyncio.sleep(REST_S + 0.01)
+
+        opened.clear()
+        waits = [fixture.fetch({(name, 0): RECORDS}, max_wait_ms=60_000) for name in ("a", "b")]
+        found = [parts_of(one) for one in await asyncio.gather(*waits)]
+        codes = sorted(one.error_code for parts in found for one in parts.values())
+        assert codes == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        assert len(opened) < 3
+
+    run(scenario(), is_virtual=True)
 
 
 def test_a_copy_that_did_not_open_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
