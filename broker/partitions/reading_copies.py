@@ -167,7 +167,10 @@ class ReadingCopies:
             topics = {**delta.topics_changed, **delta.topics_removed}
             changed = [key for key in self._copies if key in keys or key[0] in topics]
         for key in changed:
-            if not self._is_true(key, self._copies[key][1]):
+            copy, basis = self._copies[key]
+            if not self._is_true(key, basis):
+                for stream in (copy.meta.stream, copy.data, copy.time):
+                    stream.is_fenced = True  # what a read of it lacks from now on is no damage
                 self._end(key)
         self._resting = {key: due_s for key, due_s in self._resting.items() if self.are_wanted_of(key)}
 

@@ -280,3 +280,24 @@ def test_a_partition_that_was_never_opened_whole_has_no_copy() -> None:
                 fixture.directory.get(topic_id("a"), 0, is_reading=True)
 
     run(scenario())
+
+
+def test_objects_that_go_while_a_copy_reads_them_are_no_damage() -> None:
+    """They went with the topic, or with what its leader has deleted since."""
+
+    async def scenario() -> None:
+        fixture = await waiting("a")
+        await fetched(fixture)
+        fixture.engine.drop_caches()
+        store, gate = fixture.world.store, asyncio.Event()
+        gets_count = store.count("get")
+        store.fault = lambda operation, key: gate.wait()
+        asked = asyncio.ensure_future(fetched(fixture))
+        await eventually(lambda: store.count("get") > gets_count)
+        fixture.delete_topic("a")
+        store.objects = {}
+        gate.set()
+        assert (await asked)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert not fixture.engine.damaged
+
+    run(scenario(), is_virtual=True)
