@@ -212,11 +212,11 @@ class Partition:
 
     def end_of_epoch(self, asked: int) -> tuple[int, int]:
         """The largest leader epoch at or below `asked` and where it ended; (-1, -1) when that is not known.
-        What is not durable is not told: a crash could give those offsets to another epoch. Of a copy,
-        UNKNOWN_END of an epoch that may go on behind what it has: nobody who read on was cut off."""
+        What is not durable is not told: a crash could give those offsets to another epoch. Of a copy, `asked`
+        itself and UNKNOWN_END where that may lie behind what it has: nobody who read on was cut off."""
         epoch, end = self.state.epochs.end_of(asked, self.data.confirmed_end)
         if self.is_copy and end >= self.data.confirmed_end:
-            return epoch, UNKNOWN_END
+            return asked, UNKNOWN_END
         return epoch, min(end, self.data.confirmed_end)
 
     def holds(self, offset: int) -> bool:

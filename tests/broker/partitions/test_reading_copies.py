@@ -98,15 +98,21 @@ def test_readers_are_given_what_objects_hold() -> None:
 
 
 def test_nobody_who_read_on_is_told_that_he_was_cut_off() -> None:
-    """The last epoch may have gone on in the log that is waited for."""
+    """The last epoch that a copy knows of may have gone on in the log that is waited for, and so may have one
+    that began there."""
 
     async def scenario() -> None:
         fixture = await waiting("a")
-        asked = OffsetForLeaderTopic("a", [OffsetForLeaderPartition(0, -1, 0)])
+        fixture.move("a", 0, NODE)
         handler = OffsetForLeaderEpoch(fixture.directory)
-        response = await fixture.ask(handler, 23, 4, OffsetForLeaderEpochRequest(-1, [asked]))
-        answer = response.topics[0].partitions[0]
-        assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (0, 0, UNKNOWN_END)
+        for epoch in (0, 1, 2):
+            asked = OffsetForLeaderTopic("a", [OffsetForLeaderPartition(0, -1, epoch)])
+            response = await fixture.ask(handler, 23, 4, OffsetForLeaderEpochRequest(-1, [asked]))
+            answer = response.topics[0].partitions[0]
+            assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (0, epoch, UNKNOWN_END)
+            response = await fixture.fetch({("a", 0): RECORDS + 3}, last_fetched_epoch=epoch)
+            part = parts_of(response)["a", 0]
+            assert (part.error_code, part.diverging_epoch.epoch) == (0, -1)
 
     run(scenario())
 
