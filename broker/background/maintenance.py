@@ -185,7 +185,7 @@ class Maintenance:
             try:
                 found = self._directory.get(topic_id, index, is_retention_only=True)
                 if not isinstance(found, Partition):
-                    left_s = self._directory.opening_due_s(topic_id, index) - loop.time()
+                    left_s = self._directory.opening_due_s(topic_id, index, found) - loop.time()
                     async with asyncio.timeout(left_s):
                         found = await asyncio.shield(found)
             except (KafkaError, TimeoutError) as error:

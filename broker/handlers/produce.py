@@ -352,7 +352,7 @@ class Produce:
         if isinstance(found, Partition):
             part.partition = found
         else:
-            due_s = self._directory.opening_due_s(part.led.topic_id, part.index)
+            due_s = self._directory.opening_due_s(part.led.topic_id, part.index, found)
             if due_s <= asyncio.get_running_loop().time():
                 self._refuse_part(part, ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
                 return False

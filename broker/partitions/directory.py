@@ -205,12 +205,14 @@ class PartitionDirectory:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name}-{index} is not open yet")
         return found
 
-    def opening_due_s(self, topic_id: bytes, index: int) -> float:
-        """Until when, by the loop's clock, those who asked for a partition that opens wait for it: it may
-        take as long as the store or another broker is away."""
+    def opening_due_s(self, topic_id: bytes, index: int, found: asyncio.Future[Partition]) -> float:
+        """Until when, by the loop's clock, those who asked for a partition that opens, and `found` it so,
+        wait for it: it may take as long as the store or another broker is away."""
         key = topic_id, index
-        opening = self._opening.get(key) or self._copies.opening.get(key)
-        return asyncio.get_running_loop().time() if opening is None else opening.due_s
+        for opening in (self._opening.get(key), self._copies.opening.get(key)):
+            if opening is not None and opening.future is found:
+                return opening.due_s
+        return asyncio.get_running_loop().time()
 
     def opened(self) -> list[Partition]:
         """Every open partition, by topics in the order of their first use."""

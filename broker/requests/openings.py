@@ -40,7 +40,7 @@ async def settled(
             except KafkaError:
                 continue
             if not isinstance(found, Partition):
-                openings.append((found, directory.opening_due_s(topic.topic_id, index)))
+                openings.append((found, directory.opening_due_s(topic.topic_id, index, found)))
     await until_open(openings)
 
 

@@ -211,7 +211,7 @@ class ReadPass:
         found = self._directory.get(led.topic_id, item.partition, self._connection.owner, is_reading=True)
         if isinstance(found, Partition):
             return found
-        self.openings.append((found, self._directory.opening_due_s(led.topic_id, item.partition)))
+        self.openings.append((found, self._directory.opening_due_s(led.topic_id, item.partition, found)))
         return None
 
     def _state_of(self, item: FetchItem, partition: Partition) -> PartitionData:

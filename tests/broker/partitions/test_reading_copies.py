@@ -307,3 +307,17 @@ def test_objects_that_go_while_a_copy_reads_them_are_no_damage() -> None:
         assert not fixture.engine.damaged
 
     run(scenario(), is_virtual=True)
+
+
+def test_a_copy_is_waited_for_though_a_producer_waits_for_the_partition() -> None:
+    """The time of that one's opening was over long ago."""
+
+    async def scenario() -> None:
+        fixture = await waiting("a")
+        fixture.move("a", 0, NODE)
+        await fixture.produce({("a", 0): batch()})
+        await asyncio.sleep(60)
+        fixture.world.store.fault = lambda operation, key: asyncio.sleep(1)
+        assert (await fetched(fixture))[:2] == (0, RECORDS)
+
+    run(scenario(), is_virtual=True)
