@@ -36,9 +36,15 @@ class Told(NamedTuple):
 
 
 class ToldReplicas:
-    """`unreachable`: brokers without a listener of the client's name."""
+    """`unreachable`: brokers without a listener of the client's name. `has_readers`: whether one is named."""
 
-    def __init__(self, image: MetadataImage, unreachable: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        image: MetadataImage,
+        unreachable: frozenset[int] = frozenset(),
+        *,
+        has_readers: bool = True,
+    ) -> None:
         self._unreachable = unreachable
         self._streams = image.streams
         self._fenced = frozenset(broker.broker_id for broker in image.brokers if broker.is_fenced)
@@ -51,7 +57,7 @@ class ToldReplicas:
                 for broker in image.brokers
                 if broker.is_usable and broker.broker_id not in unreachable
             ]
-            if self._waiting
+            if self._waiting and has_readers
             else []
         )
 

@@ -33,6 +33,7 @@ class InitProducerId:
     def handle(
         self, context: RequestContext, request: InitProducerIdRequest
     ) -> InitProducerIdResponse | Coroutine[Any, Any, InitProducerIdResponse]:
+        context.connection.is_producing = True
         if request.transactional_id == "":
             return _failed(ErrorCode.INVALID_REQUEST)
         if request.transactional_id is not None:

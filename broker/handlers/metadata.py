@@ -87,7 +87,8 @@ class Metadata:
         the same. All clients of a broker ask this at once when it is back, and what they ask for may be
         megabytes."""
         await context.work.yield_now()
-        key = _sameness(context, request)
+        is_told_less = context.connection.is_producing and len(self._cache.image.failovers) > 0
+        key = _sameness(context, request), is_told_less
         source = self._source()
         found = self._shared.find(key, source, context.correlation_id)
         if found is None:

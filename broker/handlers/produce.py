@@ -210,6 +210,7 @@ class Produce:
     def handle(self, context: RequestContext, request: ProduceRequest) -> Any:
         """On return no view of the frame is left, but where it is wide: the memory of others is received into
         again."""
+        context.connection.is_producing = True
         if is_wide(request):
             return self._handle_wide(context, request)
         return self._begin(_Work(context, request))

@@ -63,7 +63,7 @@ class DelayedOperation(Protocol):
 @dataclass(slots=True)
 class ConnectionInfo:
     """One client connection as handlers see it. Written by the shell, `software_*` by ApiVersions,
-    `principal` by authentication."""
+    `principal` by authentication, `is_producing` by Produce and InitProducerId."""
 
     id: int
     listener: str
@@ -75,6 +75,7 @@ class ConnectionInfo:
     software_name: str = "unknown"
     software_version: str = "unknown"
     is_open: bool = True
+    is_producing: bool = False
     gaps: SequenceGaps | None = None
     purgatory: dict[asyncio.Future[Any], DelayedOperation] = field(
         default_factory=dict

@@ -25,7 +25,7 @@ from tests.live.test_failover import moved_from, send, values
 from tests.patience import until
 
 SECOND = FIRST_BROKER + 1
-UPLOADED, IN_LOG = 120, 60
+UPLOADED, IN_LOG, WITHOUT_KEY = 120, 60, 20
 LATEST, EARLIEST = -1, -2
 
 
@@ -55,7 +55,7 @@ def offset_of(broker: LiveBroker, index: int, which: int) -> tuple[int, int]:
 
 def test_what_was_uploaded_is_read_while_nobody_leads(cluster: LiveCluster, tmp_path: Path) -> None:
     """By a consumer that goes on with the rest, each record once, when the log is back; nothing is written
-    meanwhile, and nobody is told where the partition ends."""
+    meanwhile, and nobody is told where the partition ends. What may go to any partition goes to others."""
     send(cluster, values(0, UPLOADED))
     until(lambda: all_uploaded(cluster), "nothing is uploaded")
     send(cluster, values(UPLOADED, IN_LOG))
@@ -85,6 +85,8 @@ def test_what_was_uploaded_is_read_while_nobody_leads(cluster: LiveCluster, tmp_
         sender = producer(cluster, max_block_ms=3_000, request_timeout_ms=1_000, delivery_timeout_ms=3_000)
         with pytest.raises(KafkaTimeoutError):
             sender.send(TOPIC, b"999999", partition=waiting[0]).get(20)
+        for _ in range(WITHOUT_KEY):
+            assert sender.send(TOPIC, b"999999").get(20).partition not in waiting
         sender.close(timeout=0)
         assert not has(UPLOADED + PARTITIONS), found  # what is in the log alone nobody has
         (tmp_path / "away").rename(wal)

@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
+from millrace.broker.handlers.init_producer_id import InitProducerId
 from millrace.broker.handlers.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP, ListOffsets
+from millrace.broker.handlers.metadata import PARTITIONS_PER_CHUNK
 from millrace.broker.handlers.offset_for_leader_epoch import OffsetForLeaderEpoch
 from millrace.broker.partitions import reading_copies
 from millrace.broker.partitions.opening import Leadership, open_partition
 from millrace.broker.partitions.partition import UNKNOWN_END, Partition
 from millrace.broker.partitions.reading_copies import REST_S, RETRY_S
+from millrace.broker.producer_ids import ProducerIds
+from millrace.broker.requests.request import ConnectionInfo
 from millrace.kraft.tables.features import OWED_RANGES_LEVEL
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
@@ -21,14 +25,18 @@ from millrace.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from millrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from millrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from millrace.protocol.metadata_records import TopicRecord
 from millrace.protocol.stream_records import EndFailoverRecord, FailoverRecord, OwedRangeRecord, StreamRecord
 from millrace.s3stream.ids import StreamRole
-from tests.broker.broker_fixture import NODE, OTHER, BrokerFixture, parts_of, topic_id
+from tests.broker.broker_fixture import NODE, OTHER, BrokerFixture, connection, parts_of, topic_id
+from tests.broker.handlers.test_metadata import metadata, named
+from tests.broker.handlers.test_small_handlers import NO_TRANSACTIONS, Blocks, init
 from tests.broker.partitions.build import START_MS, batch, run
 from tests.patience import PATIENCE_S, eventually
 
@@ -321,3 +329,37 @@ def test_a_copy_is_waited_for_though_a_producer_waits_for_the_partition() -> Non
         assert (await fetched(fixture))[:2] == (0, RECORDS)
 
     run(scenario(), is_virtual=True)
+
+
+@pytest.mark.parametrize("is_produced", [True, False])
+def test_producers_are_named_no_reader(is_produced: bool) -> None:
+    """Who has sent a Produce, or asked for an id. They go round partitions without a leader with what may go
+    to any, and would send it there in vain. Who asks for all topics is given no reply that was made for
+    others."""
+
+    async def scenario() -> None:
+        fixture = await waiting("a")
+        for number in range(PARTITIONS_PER_CHUNK):
+            fixture.publish(TopicRecord(f"other-{number}", topic_id(f"other-{number}")))
+        handler, _ = metadata(fixture)
+
+        async def told(asked: list[MetadataRequestTopic] | None, to: ConnectionInfo) -> tuple[int, int, bool]:
+            """The error code and the leader, and whether that is in sync."""
+            request = MetadataRequest(topics=asked)
+            found = await fixture.finish(fixture.begin(handler, 3, 12, request, to=to), 3, 12)
+            (part,) = next(topic for topic in found.topics if topic.name == "a").partitions
+            return part.error_code, part.leader_id, part.leader_id in part.isr_nodes
+
+        reader, none = (0, NODE, False), (ErrorCode.LEADER_NOT_AVAILABLE, -1, False)
+        fixture.connection, other = connection(2), connection(3)
+        for asked in (named("a"), None):
+            assert await told(asked, fixture.connection) == reader
+        if is_produced:
+            await fixture.produce({("a", 0): batch()})
+        else:
+            await init(fixture, InitProducerId(ProducerIds(Blocks()), NO_TRANSACTIONS), 4)
+        for asked in (named("a"), None):
+            assert await told(asked, fixture.connection) == none
+            assert await told(asked, other) == reader
+
+    run(scenario())
