@@ -243,12 +243,12 @@ class ListOffsets:
         code = partition.epoch_refusal(asked.current_leader_epoch)
         if code:
             raise KafkaError(code)
-        end = partition.visible_end(isolation)
-        if asked.timestamp == MAX_TIMESTAMP:
-            found = await self._lookups.find_latest(partition, end, permit)
-        else:
+        end, found = partition.visible_end(isolation), None
+        if asked.timestamp != MAX_TIMESTAMP:
             found = await self._lookups.find_time(partition, asked.timestamp, end, permit)
-        if partition.is_copy and (found is None or asked.timestamp == MAX_TIMESTAMP):
+        elif not partition.is_copy:
+            found = await self._lookups.find_latest(partition, end, permit)
+        if found is None and partition.is_copy:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)  # it may lie behind what the copy has
         if found is not None:
             answer.offset, answer.timestamp = found

@@ -363,3 +363,18 @@ def test_producers_are_named_no_reader(is_produced: bool) -> None:
             assert await told(asked, other) == reader
 
     run(scenario())
+
+
+def test_nothing_is_read_for_what_no_copy_can_tell() -> None:
+    """Clients ask for it again and again."""
+
+    async def scenario() -> None:
+        fixture = await waiting("a")
+        await fetched(fixture)
+        fixture.engine.drop_caches()
+        gets_count = fixture.world.store.count("get")
+        for asked in (LATEST, MAX_TIMESTAMP):
+            assert await offset_at(fixture, asked) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+        assert fixture.world.store.count("get") == gets_count
+
+    run(scenario())
