@@ -112,7 +112,7 @@ async def open_partition(
             raise StateCorrupt(leadership.topic_name, leadership.index, str(error)) from None
         raise
     state.epochs.raise_start(state.log_start_offset)
-    if state.unsaved_bytes:
+    if state.unsaved_bytes and not is_copy:
         log.info(
             "%s-%d: read %d bytes again after an unclean stop",
             leadership.topic_name,

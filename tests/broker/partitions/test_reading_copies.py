@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -45,25 +46,27 @@ NOBODY = -1
 ROLES = (StreamRole.META, StreamRole.DATA, StreamRole.TIME)
 
 
-async def waiting(*names: str, by_node: int = NOBODY) -> BrokerFixture:
-    """Topics of one partition, whose first records are in objects. Their broker is gone, and somebody is
-    asked to recover its log, or nobody can."""
+async def waiting(*names: str, by_node: int = NOBODY, is_saved: bool = True) -> BrokerFixture:
+    """Topics of one partition, whose first records are in objects, with a checkpoint behind them or without.
+    Their broker is gone, and somebody is asked to recover its log, or nobody can."""
     fixture = await BrokerFixture(level=OWED_RANGES_LEVEL).start()
     for name in names:
         fixture.make_topic(name)
         for number in range(RECORDS):
             await fixture.produce({(name, 0): batch(1, timestamp=START_MS + number)})
     assert await fixture.engine.upload_all(60_000)
+    streams = fixture.world.catalog.streams
+    uploaded = {number: (stream.start, stream.end) for number, stream in streams.items()}
     for name in names:
         fixture.move(name, 0, OTHER)
     await eventually(lambda: not fixture.directory._closing)
     for name in names:
         for role in ROLES:
             stream_id = fixture.opener._ids[topic_id(name), 0, role]
-            known = fixture.world.catalog.streams[stream_id]
-            fixture.publish(
-                StreamRecord(stream_id, topic_id(name), 0, role, 1, OTHER, 1, known.start, known.end)
-            )
+            start, end = uploaded[stream_id]
+            if is_saved:
+                start, end = streams[stream_id].start, streams[stream_id].end
+            fixture.publish(StreamRecord(stream_id, topic_id(name), 0, role, 1, OTHER, 1, start, end))
     fixture.fence(OTHER)
     fixture.publish(FailoverRecord(OTHER, by_node, [NODE] if by_node == NOBODY else [], "it is not here"))
     fixture.engine.drop_caches()
@@ -376,5 +379,20 @@ def test_nothing_is_read_for_what_no_copy_can_tell() -> None:
         for asked in (LATEST, MAX_TIMESTAMP):
             assert await offset_at(fixture, asked) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
         assert fixture.world.store.count("get") == gets_count
+
+    run(scenario())
+
+
+def test_copies_open_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    """There may be thousands, again and again, and nothing was stopped here."""
+    caplog.set_level(logging.INFO)
+
+    async def scenario() -> None:
+        fixture = await waiting("a", is_saved=False)
+        assert (await fetched(fixture))[:2] == (0, RECORDS)
+        copy = fixture.directory.get(topic_id("a"), 0, is_reading=True)
+        assert isinstance(copy, Partition)
+        assert copy.state.unsaved_bytes
+        assert not caplog.records
 
     run(scenario())
