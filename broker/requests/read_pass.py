@@ -223,6 +223,9 @@ class ReadPass:
         answer = PartitionData(
             item.partition, 0, partition.high_watermark, partition.last_stable_offset, log_start
         )
+        if partition.is_copy:  # its end is not the partition's: nobody has read all that there is
+            end = max(partition.high_watermark, offset) + 1
+            answer.high_watermark = answer.last_stable_offset = end
         answer.records = b""
         if not self._isolation:  # readers of committed records alone are told of aborts
             answer.aborted_transactions = None
