@@ -39,7 +39,6 @@ from millrace.broker.identity.binding import (
     read_bound_cluster,
 )
 from millrace.broker.identity.bucket_age import check_bucket_age
-from millrace.broker.identity.claim_format import OwnerClaim
 from millrace.broker.identity.claims import NO_CLAIMS, Claimant, check_claims, claimant_of
 from millrace.broker.identity.first_room import check_first_room
 from millrace.broker.identity.first_start import FirstStart
@@ -370,8 +369,8 @@ class Broker:
             basis = partial(note_claim_basis, disk, log_dir, node.epoch_at_open, node.history_at_open.end)
             await node.driver.reserve.at_need(basis)
         series_claimed = (METADATA_SERIES, settings.node_id) if is_alone else (settings.node_id,)
+        self._endings.add("claims", lambda: self._release(claimant))
         claims = [await claimant.claim(series) for series in series_claimed]
-        self._endings.add("claims", lambda: self._release(claimant, claims))
         is_conditional = claimant.has_conditions
         clock, on_replaced = self._runtime.clock, self._on_replaced
         owner = Owner(
@@ -396,10 +395,10 @@ class Broker:
         # Also of a start with another kind of log: the node puts metadata of its own from here on.
         await check_claim_basis(patient, str(settings.data), node.cluster_id, disk, log_dir)
 
-    async def _release(self, claimant: Claimant, claims: Sequence[OwnerClaim]) -> None:
+    async def _release(self, claimant: Claimant) -> None:
         """Of a process that ends in order; who was killed, or could not go on, leaves its claims standing."""
         if not self.failed.done():
-            await claimant.release_all(claims)
+            await claimant.release_all()
 
     def _on_replaced(self, error: Replaced) -> None:
         """From the look that found the newer owner: this process acknowledges and commits nothing more, and

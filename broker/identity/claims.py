@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from dataclasses import field
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -181,8 +182,8 @@ async def are_conditions_kept(store: ObjectStore, bucket: str, cluster_id: str, 
 
 @dataclass(slots=True)
 class Claimant:
-    """What a start claims with. `has_conditions`: the store was seen to keep If-None-Match. `image`: what is
-    committed now."""
+    """What a start claims with, and what it has to release. `has_conditions`: the store was seen to keep
+    If-None-Match. `image`: what is committed now."""
 
     store: ObjectStore
     bucket: str
@@ -193,6 +194,8 @@ class Claimant:
     image: Callable[[], MetadataImage]
     record: Record
     on_full: OnFull
+    _held: list[OwnerClaim] = field(default_factory=list)
+    _under_way: OwnerClaim | None = None  # whose put was not seen to end: it may land yet
 
     async def claim(self, series: int) -> OwnerClaim:
         """The series is this incarnation's on return, durably. Raises BindingRefused when somebody else was
@@ -205,13 +208,16 @@ class Claimant:
             number = max(1 if newest is None else newest.number + 1, self.image().claims.highest(series))
             await self.record(series, number, newest)
             before = NOBODY if newest is None else newest.incarnation
-            made = self._made(ClaimKind.CLAIMED, series, number, before)
+            made = self._under_way = self._made(ClaimKind.CLAIMED, series, number, before)
             try:
                 await when_there_is_room("a claim", partial(self._put, made), self.on_full)
             except PreconditionFailed:
+                self._under_way = None
                 if not await rounds.again():  # else the next look tells whose it is
                     raise await self._not_claimed(made.key, rounds) from None
                 continue
+            self._under_way = None
+            self._held.append(made)
             log.info(
                 "claims: series %d is ours: number %d, incarnation %s",
                 series,
@@ -230,23 +236,39 @@ class Claimant:
             "with this node.id"
         )
 
-    async def release(self, claimed: OwnerClaim) -> None:
-        """Says that this incarnation has ended in order. PreconditionFailed when somebody has claimed the
-        series since."""
-        number = claimed.number + 1
-        await self._put(self._made(ClaimKind.RELEASED, claimed.series, number, self.incarnation))
-
-    async def release_all(self, claims: Sequence[OwnerClaim]) -> None:
-        """Within RELEASE_S; what the store does not take by then stands, which the next start bears."""
+    async def release_all(self) -> None:
+        """Says that this incarnation has ended in order, of each series that it claimed, or may have where it
+        was cancelled meanwhile. Within RELEASE_S; what the store does not take by then stands, which the next
+        start bears."""
         try:
             async with asyncio.timeout(RELEASE_S):
-                for claimed in reversed(claims):
-                    await self.release(claimed)
+                await self._settle()
+                while self._held:
+                    await self._release(self._held[-1])
+                    self._held.pop()
         except (MillraceError, TimeoutError) as error:
             log.warning(
                 "claims: this node's were not released, the next start takes them as they are: %s",
                 in_words(error),
             )
+
+    async def _settle(self) -> None:
+        """A release under the number of the claim that is under way keeps that from landing; where it has
+        landed, it is released as any other. Where the store has no conditions it may land later."""
+        if self._under_way is None:
+            return
+        made = self._under_way
+        try:
+            await self._put(self._made(ClaimKind.RELEASED, made.series, made.number, made.before))
+        except PreconditionFailed:
+            if await self._found(made.key) == encode_claim(made):
+                self._held.append(made)
+        self._under_way = None
+
+    async def _release(self, claimed: OwnerClaim) -> None:
+        """PreconditionFailed when somebody has claimed the series since."""
+        number = claimed.number + 1
+        await self._put(self._made(ClaimKind.RELEASED, claimed.series, number, self.incarnation))
 
     def _made(self, kind: ClaimKind, series: int, number: int, before: bytes) -> OwnerClaim:
         image = self.image()

@@ -26,7 +26,6 @@ from millrace.broker.cluster.loads import LoadTable
 from millrace.broker.config import BrokerSettings
 from millrace.broker.controller_client import ControllerClient
 from millrace.broker.identity.binding import BindingRefused, bind_bucket, read_bound_cluster
-from millrace.broker.identity.claim_format import OwnerClaim
 from millrace.broker.identity.claims import Claimant, claimant_of, known_newest
 from millrace.broker.identity.known_time import KnownTime
 from millrace.broker.identity.metadata_check import REMEDY, newer_metadata
@@ -79,7 +78,7 @@ class LeaderDuties:
         self._led_epoch = -1
         self._over = ""  # why the last term is
         self._able_s = 0.0  # when it last reached the bucket, or began to lead in that epoch
-        self._claimed: tuple[Claimant, OwnerClaim] | None = None  # of the term
+        self._claimant: Claimant | None = None  # of the term
 
     async def run(self) -> None:
         """Until cancelled: one term after another."""
@@ -125,9 +124,8 @@ class LeaderDuties:
         """The process ends in order while it leads: nobody is at work from now on."""
         term.cancel()
         await asyncio.wait([term])
-        if self._claimed is not None:
-            claimant, claim = self._claimed
-            await claimant.release_all([claim])
+        if self._claimant is not None:
+            await self._claimant.release_all()
 
     def take_load(self, report: ReportLoadRequest) -> None:
         """Of a broker that was replaced, or is not registered, nothing is kept."""
@@ -183,7 +181,7 @@ class LeaderDuties:
     async def _serve(self, epoch: int) -> None:
         """One term. Raises BindingRefused where the bucket is not this metadata log's, Fenced once another
         has claimed it."""
-        self._claimed = None
+        self._claimant = None
         await self._look()
         self._owner = owner = await self._claim(epoch)
         found = await self._look()  # also what the leader before put until now
@@ -255,7 +253,7 @@ class LeaderDuties:
 
     async def _claim(self, epoch: int) -> Owner:
         rand, clock = self._runtime.rand.split(f"term {epoch}"), self._runtime.clock
-        claimant = await claimant_of(
+        self._claimant = claimant = await claimant_of(
             self._patient("claim of the term"),
             str(self._settings.data),
             self._node.cluster_id,
@@ -266,7 +264,6 @@ class LeaderDuties:
             lambda what, attempts, error: log.warning("duties: %s waits for room: %s", what, error),
         )
         claim = await claimant.claim(METADATA_SERIES)
-        self._claimed = claimant, claim
         return Owner(
             self._stores.looks,
             [claim],

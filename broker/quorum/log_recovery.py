@@ -180,7 +180,7 @@ class LogRecovery:
         looks = asyncio.get_running_loop().create_task(owner.run(), name="looks of a failover")
         try:
             await self._recover_sound(found, client, owner)
-            await claimant.release_all([claim])
+            await claimant.release_all()
         finally:
             looks.cancel()
             await asyncio.gather(looks, return_exceptions=True)

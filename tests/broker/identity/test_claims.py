@@ -4,7 +4,6 @@ any two of its steps, others who claim meanwhile, and stores that keep no condit
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -69,6 +68,11 @@ class Store(MemoryObjectStore):
         if self.on_put is not None:
             await self.on_put(key, b"".join(parts))
         await super().put_if_absent(key, parts)
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        if self.on_put is not None:
+            await self.on_put(key, b"".join(parts))
+        await super().put(key, parts)
 
 
 class Fixture:
@@ -158,8 +162,7 @@ def test_each_start_claims_the_next_number() -> None:
                 True,
             )
         assert fixture.claimant is not None
-        for claim in fixture.claims:
-            await fixture.claimant.release(claim)
+        await fixture.claimant.release_all()
         newest = await fixture.newest(METADATA_SERIES)
         assert newest is not None
         assert (newest.number, newest.is_standing, newest.incarnation) == (4, False, incarnation(3))
@@ -183,8 +186,7 @@ def test_a_start_may_be_killed_between_any_two_steps(step: str, was_released: bo
         await fixture.start()
         if was_released:
             assert fixture.claimant is not None
-            for claim in fixture.claims:
-                await fixture.claimant.release(claim)
+            await fixture.claimant.release_all()
         late: list[tuple[str, bytes]] = []
 
         def kill(met: int) -> None:
@@ -224,6 +226,77 @@ def test_a_start_may_be_killed_between_any_two_steps(step: str, was_released: bo
         newest = await fixture.newest(series)
         assert newest is not None
         assert newest.incarnation == incarnation(6)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("landing", "has_conditions"),
+    [("never", True), ("at once", True), ("behind the release", True), ("never", False), ("at once", False)],
+)
+def test_a_claim_that_was_cancelled_under_way_is_released(landing: str, has_conditions: bool) -> None:
+    """Whoever ends in order while it claims leaves no claim standing, wherever the put was."""
+
+    async def scenario() -> None:
+        fixture = Fixture()
+        await fixture.start()
+        under_way: asyncio.Future[tuple[str, bytes]] = asyncio.get_running_loop().create_future()
+
+        async def on_put(key: str, content: bytes) -> None:
+            if landing == "at once":
+                await MemoryObjectStore.put(fixture.store, key, [content])
+            under_way.set_result((key, content))
+            await asyncio.Event().wait()
+
+        fixture.store.on_put = on_put
+        starting = asyncio.ensure_future(fixture.start(has_conditions=has_conditions))
+        key, content = await under_way
+        starting.cancel()
+        await asyncio.wait([starting])
+        fixture.store.on_put = None
+        assert fixture.claimant is not None
+        await fixture.claimant.release_all()
+        if landing == "behind the release":
+            with pytest.raises(PreconditionFailed):
+                await fixture.store.put_if_absent(key, [content])
+        newest = await fixture.newest(METADATA_SERIES)
+        assert newest is not None
+        expected = (3 if landing == "at once" else 2, False, incarnation(2))
+        assert (newest.number, newest.is_standing, newest.incarnation) == expected
+        await fixture.start()
+        newest = await fixture.newest(METADATA_SERIES)
+        assert newest is not None
+        assert (newest.number, newest.is_standing) == (expected[0] + 1, True)
+
+    run(scenario)
+
+
+def test_a_release_gives_way_to_who_claimed_under_the_number_meanwhile() -> None:
+    """The put that was cancelled had lost already: nothing is put behind the other's claim."""
+
+    async def scenario() -> None:
+        fixture = Fixture()
+        await fixture.start()
+        cluster = fixture.claims[0].cluster_id
+        other = OwnerClaim(
+            ClaimKind.CLAIMED, cluster, METADATA_SERIES, 2, incarnation(99), incarnation(1), 3, 1, 1
+        )
+        is_reached = asyncio.Event()
+
+        async def on_put(key: str, content: bytes) -> None:
+            await MemoryObjectStore.put(fixture.store, key, [encode_claim(other)])
+            is_reached.set()
+            await asyncio.Event().wait()
+
+        fixture.store.on_put = on_put
+        starting = asyncio.ensure_future(fixture.start())
+        await is_reached.wait()
+        starting.cancel()
+        await asyncio.wait([starting])
+        fixture.store.on_put = None
+        assert fixture.claimant is not None
+        await fixture.claimant.release_all()
+        assert await fixture.newest(METADATA_SERIES) == other
 
     run(scenario)
 
@@ -363,7 +436,7 @@ def test_a_store_without_conditions(fault: str, caplog: pytest.LogCaptureFixture
     assert caplog.text.count("found by looking every few seconds") == bool(fault)
 
 
-def test_without_conditions_what_is_there_stays() -> None:
+def test_without_conditions_what_is_there_stays(caplog: pytest.LogCaptureFixture) -> None:
     """The look before the put finds another's claim."""
 
     async def scenario() -> None:
@@ -373,13 +446,12 @@ def test_without_conditions_what_is_there_stays() -> None:
         other = OwnerClaim(ClaimKind.CLAIMED, cluster, 1, 2, incarnation(99), incarnation(1), 3, 1, 1)
         await fixture.store.put(other.key, [encode_claim(other)])
         assert fixture.claimant is not None
-        with pytest.raises(PreconditionFailed):
-            await dataclasses.replace(
-                fixture.claimant, incarnation=incarnation(1), has_conditions=False
-            ).release(fixture.claims[1])
+        fixture.claimant.has_conditions = False
+        await fixture.claimant.release_all()
         assert await fixture.newest(1) == other
 
     run(scenario)
+    assert "were not released, the next start takes them as they are" in caplog.text
 
 
 def test_what_the_controller_records() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from millrace.broker.identity.claim_format import (
     encode_claim,
     series_prefix,
 )
+from millrace.broker.identity.claims import read_newest_claim
 from millrace.broker.identity.known_time import KnownTime
 from millrace.broker.meters.node import StoreCounts
 from millrace.broker.quorum.duties import LeaderDuties
@@ -30,6 +31,7 @@ from millrace.kraft.bucket.reader import survey
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.protocol.ids import uuid_text
 from millrace.runtime.bundle import Runtime
+from millrace.runtime.disk import Buffer
 from millrace.runtime.metrics import Registry
 from millrace.runtime.objectstore.memory import MemoryObjectStore
 from millrace.runtime.rand import Rand
@@ -83,6 +85,12 @@ class Cluster:
         counts = StoreCounts(Registry())
         return stack_stores(self.bucket, counts, rand, TrafficSettings(), lambda *_: None, YieldQueue())
 
+    async def end(self, member: Member) -> None:
+        """Its duties, in order."""
+        task = self.tasks[member.node_id]
+        task.cancel()
+        await asyncio.wait([task])
+
     def at_work(self) -> list[int]:
         return [node_id for node_id, duties in self.duties.items() if duties.is_at_work()]
 
@@ -90,6 +98,10 @@ class Cluster:
         leader = await self.members.leader()
         await self.members.until(lambda: self.at_work() == [leader.node_id])
         return leader
+
+    async def newest_claim(self) -> OwnerClaim | None:
+        """On the writing of metadata."""
+        return await read_newest_claim(self.bucket, CLUSTER, METADATA_SERIES)
 
     async def claims(self) -> list[int]:
         """Numbers of those on the writing of metadata."""
@@ -284,3 +296,37 @@ def test_a_takeover_by_another_quorum_is_told_loudly(caplog: pytest.LogCaptureFi
         await cluster.members.until(is_told)
 
     run_simulation(main)
+
+
+def test_who_is_stopped_while_it_claims_leaves_no_claim_standing() -> None:
+    """A leader stops, the next one is stopped as it claims: a restore would take it for one that was
+    killed, and what it had acknowledged for lost."""
+
+    async def work(cluster: Cluster) -> None:
+        leader = await cluster.one_at_work()
+        first = await cluster.newest_claim()
+        assert first is not None
+        put_if_absent, has_landed = cluster.bucket.put_if_absent, asyncio.Event()
+
+        async def land_and_stay(key: str, parts: Sequence[Buffer]) -> None:
+            await put_if_absent(key, parts)
+            if key.startswith(series_prefix(CLUSTER, METADATA_SERIES)):
+                has_landed.set()
+                await asyncio.Event().wait()
+
+        await cluster.end(leader)
+        assert (await cluster.claims())[-1] == 2
+        cluster.bucket.put_if_absent = land_and_stay  # type: ignore[method-assign]
+        await leader.node.close()
+        await has_landed.wait()
+        cluster.bucket.put_if_absent = put_if_absent  # type: ignore[method-assign]
+        newest = await cluster.newest_claim()
+        assert newest is not None
+        assert (newest.number, newest.is_standing) == (3, True)
+        for member in cluster.members.all.values():
+            await cluster.end(member)
+        newest = await cluster.newest_claim()
+        assert newest is not None
+        assert (newest.number, newest.is_standing) == (4, False)
+
+    with_cluster(work)
