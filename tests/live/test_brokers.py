@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
+from millrace.broker.cluster.view import leaders_of
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millrace.protocol.messages.describe_topic_partitions import (
@@ -48,10 +49,7 @@ def leaders(broker: LiveBroker, topic: str = TOPIC) -> dict[int, int]:
     readers."""
     with Client(broker.address) as client:
         answer = client.ask("Metadata", MetadataRequest(topics=[MetadataRequestTopic(name=topic)]))
-    return {
-        one.partition_index: one.leader_id if one.leader_id in one.isr_nodes else -1
-        for one in answer.topics[0].partitions
-    }
+    return {index: leader for (_, index), leader in leaders_of(answer).items()}
 
 
 def producer(cluster: LiveNodes, **options: Any) -> KafkaProducer:
@@ -145,7 +143,7 @@ def test_a_broker_that_was_killed_comes_back_with_all_it_acknowledged(cluster: L
             sending.send(TOPIC, b"%d" % sent, partition=sent % PARTITIONS).get(PATIENCE_S)
             sent += 1
         broker.kill()
-        others = [index for index, leader in leaders_of(cluster, node_id).items() if leader != node_id]
+        others = [index for index, leader in leaders_without(cluster, node_id).items() if leader != node_id]
         for index in others:
             sending.send(TOPIC, b"%d" % sent, partition=index).get(PATIENCE_S)
             sent += 1
@@ -156,7 +154,7 @@ def test_a_broker_that_was_killed_comes_back_with_all_it_acknowledged(cluster: L
     assert sorted(map(int, read_all(cluster, sent))) == list(range(sent))
 
 
-def leaders_of(cluster: LiveCluster, is_gone: int) -> dict[int, int]:
+def leaders_without(cluster: LiveCluster, is_gone: int) -> dict[int, int]:
     return leaders(next(one for node_id, one in cluster.brokers.items() if node_id != is_gone))
 
 
