@@ -137,7 +137,7 @@ class PartitionDirectory:
         self._closes = asyncio.Semaphore(CLOSES_IN_FLIGHT)
         self._closes_begun = asyncio.Semaphore(CLOSES_PER_CHUNK)  # in one iteration of the loop
         self._opens = Semaphore(OPENS_IN_FLIGHT, each_max=OPENS_OF_ONE)
-        self._copies = ReadingCopies(image, storage, clock, self._opens, self.spawn)
+        self._copies = ReadingCopies(node_id, image, storage, clock, self._opens, self.spawn)
         self._is_closed = False
 
     # -- finding

@@ -8,7 +8,8 @@ anything of that changes: readers are answered then, and find the leader, or the
 Not here: when a log is given to somebody to be recovered (the controller), which broker clients are told to
 read from (told_replicas.py).
 
-Kept true: a copy writes nothing, and claims nothing. What is read of a stream is below its first range that a
+Kept true: a copy writes nothing, and claims nothing. A broker that is gone itself, and has not ended, serves
+none: those who still ask it had read on in its log. What is read of a stream is below its first range that a
 broker that is gone owes. At most `COPIES_MAX` copies; the one that was asked for longest ago makes way, and
 is not opened anew for a while: who reads more of them than that would open them without an end.
 """
@@ -54,18 +55,20 @@ class Basis:
 
 
 class ReadingCopies:
-    """`permits`: of openings. `on_image` is to be told of every image after `image`."""
+    """Of broker `node_id`. `permits`: of openings. `on_image` is to be told of every image after `image`."""
 
     def __init__(
         self,
+        node_id: int,
         image: MetadataImage,
         storage: Storage,
         clock: Clock,
         permits: Semaphore,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
+        self._node_id = node_id
         self._image = image
-        self._waiting = waiting_nodes(image)
+        self._waiting = self._read_for(image)
         self._storage = storage
         self._clock = clock
         self._permits = permits
@@ -74,8 +77,13 @@ class ReadingCopies:
         self.opening: dict[Key, Opening] = {}
         self._resting: dict[Key, float] = {}  # until when they are not opened, by the loop's clock
 
+    def _read_for(self, image: MetadataImage) -> frozenset[int]:
+        """Brokers that are gone, whose partitions are read here."""
+        own = image.brokers.get(self._node_id)
+        return waiting_nodes(image) if own is not None and own.is_usable else frozenset()
+
     def are_wanted_of(self, key: Key) -> bool:
-        """Whether the partition waits for a log that nobody can recover."""
+        """Whether the partition waits for a log that nobody can recover, and may be read here."""
         return bool(self._waiting) and any(self._image.streams.waits_for(*key, self._waiting))
 
     def get(
@@ -157,7 +165,7 @@ class ReadingCopies:
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self._image = image
         if delta.failovers_changed or delta.brokers_changed:
-            self._waiting = waiting_nodes(image)
+            self._waiting = self._read_for(image)
             changed = list(self._copies)
         elif not self._copies:
             return

@@ -57,6 +57,10 @@ class SimClient:
             self.connections_count += 1
         return self._wire
 
+    def knows_end(self, place: tuple[bytes, int]) -> bool:
+        """Whether whom it asks of that partition leads it, so that its high watermark is the partition's."""
+        return True
+
     def drop(self) -> None:
         """The next request takes a new connection; what waits on this one is Lost."""
         if self._wire is not None:

@@ -319,7 +319,8 @@ class Reader(Seeing):
                 assert part.error_code in PASSING, part
                 await asyncio.sleep(PAUSE_S)
                 continue
-            self.history.on_watermarks(place, part.log_start_offset, part.high_watermark, known)
+            if self.client.knows_end(place):
+                self.history.on_watermarks(place, part.log_start_offset, part.high_watermark, known)
             offset = self.see(place, part, offset)
 
     async def _reset(self, place: Place, offset: int) -> int:

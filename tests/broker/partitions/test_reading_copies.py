@@ -174,6 +174,23 @@ def test_who_waits_at_a_copy_is_answered_when_the_log_is_recovered() -> None:
     run(scenario())
 
 
+def test_a_broker_that_is_gone_itself_serves_no_copy() -> None:
+    """It was fenced and lives on: who still asks it read on in its log, and a copy would tell another end."""
+
+    async def scenario() -> None:
+        fixture = await waiting("a")
+        assert (await fetched(fixture))[0] == 0
+        asked = asyncio.ensure_future(fixture.fetch({("a", 0): RECORDS}, max_wait_ms=3_600_000))
+        await asyncio.sleep(0)
+        assert not asked.done()
+        fixture.fence(NODE)
+        part = parts_of(await asyncio.wait_for(asked, PATIENCE_S))["a", 0]
+        assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await fetched(fixture))[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    run(scenario())
+
+
 def test_what_a_broker_that_is_gone_owes_is_above_what_is_read() -> None:
     """It alone has it; who goes on with the partition waits for its small states."""
 

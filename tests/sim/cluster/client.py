@@ -57,6 +57,7 @@ class ClusterClient(SimClient):
         self._rand = world.rand.split(f"routes of {name}")
         # By topic and partition, or group. `wire` does not look here: whoever has it judges answers itself.
         self._known: dict[Subject, int] = {}
+        self._led: dict[Place, bool] = {}  # whether who was named last leads, or serves readers of history
         self._scans: dict[int, ErrorScan | None] = {}  # by API
 
     @property
@@ -84,6 +85,9 @@ class ClusterClient(SimClient):
         if scan is not None:
             scan(answer, found)
         return bool(found)
+
+    def knows_end(self, place: Place) -> bool:
+        return self._led.get(place, True)
 
     async def wire(self) -> Any:
         assert self.place is not None
@@ -125,6 +129,7 @@ class ClusterClient(SimClient):
                 return self._any()  # which says the same
             for one in () if topic is None else topic.partitions:
                 if one.partition_index == index and one.leader_id in self._of:
+                    self._led[topic_id, index] = one.leader_id in one.isr_nodes
                     return int(one.leader_id)
             await asyncio.sleep(PAUSE_S)
         raise Lost(self.name, "nobody leads")

@@ -98,6 +98,14 @@ def test_a_broker_ends_while_its_last_seal_is_under_way() -> None:
     assert not outcome.findings, f"{outcome.plan}: {outcome.findings[:3]}"
 
 
+def test_a_broker_that_was_replaced_reads_no_history_to_its_clients() -> None:
+    """It stood still, is fenced, and lives on; nobody can open the log that it has open. Whom it answered
+    before had read to the end of that, and was told an end above it."""
+    outcome = run_plan(drawn_plan(309024))
+    assert outcome.hits["absence: history read"]
+    assert not outcome.findings, f"{outcome.plan}: {outcome.findings[:3]}"
+
+
 def test_nothing_is_acknowledged_before_the_bucket_knows_its_stream() -> None:
     """A log of objects outlives every machine: while the controllers do not reach the bucket, what opened the
     stream is not in it, and a restore from it would not know what was acknowledged."""
