@@ -70,16 +70,15 @@ class MetadataCache:
             self._told = image, ToldReplicas(image)  # a request may name thousands of partitions
         return self._told[1].of(topic_id, index, state).leader, state.leader_epoch
 
-    def told(self, connection: ConnectionInfo) -> ToldReplicas:
-        """What clients of a listener are told of partitions. Producers are named no readers: they go round
-        what has no leader, where a record may go to any partition."""
+    def told(self, connection: ConnectionInfo, *, has_readers: bool = False) -> ToldReplicas:
+        """What clients of a listener are told of partitions."""
         image = self.image
         unreachable = (
             broker.broker_id
             for broker in image.brokers
             if broker.broker_id != self.node_id and broker.endpoint(connection.listener) is None
         )
-        return ToldReplicas(image, frozenset(unreachable), has_readers=not connection.is_producing)
+        return ToldReplicas(image, frozenset(unreachable), has_readers=has_readers)
 
     def topic_name(self, topic_id: bytes) -> str | None:
         topic = self.image.topics.by_id(topic_id)

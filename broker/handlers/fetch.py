@@ -172,6 +172,7 @@ class Fetch:
         sessions.on_leaving = lambda: self._repeat(sessions.leave_some)
 
     def handle(self, context: RequestContext, request: FetchRequest) -> Any:
+        context.connection.is_consuming = True
         version = context.api_version
         replica_id = request.replica_state.replica_id if version >= VERSION_BY_STATE else request.replica_id
         if replica_id >= 0:

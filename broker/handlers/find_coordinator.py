@@ -40,6 +40,7 @@ class FindCoordinator:
     def handle(
         self, context: RequestContext, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse | Coroutine[Any, Any, FindCoordinatorResponse]:
+        context.connection.is_consuming |= request.key_type == GROUP
         if request.key_type == GROUP and self._cache.image.topics.by_name(OFFSETS_TOPIC) is None:
             return self._create_then_answer(context, request)
         keys = request.coordinator_keys

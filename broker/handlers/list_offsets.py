@@ -90,6 +90,7 @@ class ListOffsets:
     def handle(
         self, context: RequestContext, request: ListOffsetsRequest
     ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
+        context.connection.is_consuming = True
         if (
             len(request.topics) + sum(len(topic.partitions) for topic in request.topics)
             > PARTITIONS_PER_CHUNK

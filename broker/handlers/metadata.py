@@ -16,6 +16,7 @@ from typing import Any
 
 from millrace.broker.metadata_cache import INTERNAL_TOPICS, MetadataCache
 from millrace.broker.requests.operations import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS
+from millrace.broker.requests.readers import is_reading
 from millrace.broker.requests.repeated import unmet
 from millrace.broker.requests.request import Encoded, RequestContext
 from millrace.broker.requests.shared_replies import SharedReplies
@@ -87,8 +88,8 @@ class Metadata:
         the same. All clients of a broker ask this at once when it is back, and what they ask for may be
         megabytes."""
         await context.work.yield_now()
-        is_told_less = context.connection.is_producing and len(self._cache.image.failovers) > 0
-        key = _sameness(context, request), is_told_less
+        is_told_more = len(self._cache.image.failovers) > 0 and is_reading(context, request)
+        key = _sameness(context, request), is_told_more
         source = self._source()
         found = self._shared.find(key, source, context.correlation_id)
         if found is None:
@@ -134,7 +135,7 @@ class Metadata:
             for _, topic in topics:
                 if topic is not None and len(topic.partitions) > PARTITIONS_PER_CHUNK:
                     answer = response.topics[-1]  # a wide one ends its chunk
-                    told = self._cache.told(context.connection)
+                    told = self._told(context, request)
                     async for states in in_chunks(
                         enumerate(topic.partitions), PARTITIONS_PER_CHUNK, context.work
                     ):
@@ -158,6 +159,9 @@ class Metadata:
         found = _found(self._cache.image.topics, context, asked)
         self._add(response, context, request, found, creation_errors)
         return response
+
+    def _told(self, context: RequestContext, request: MetadataRequest) -> ToldReplicas:
+        return self._cache.told(context.connection, has_readers=is_reading(context, request))
 
     def _with_brokers(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
         nodes = self._cache.nodes(context.connection)
@@ -183,7 +187,7 @@ class Metadata:
         is_brief: bool = False,
     ) -> None:
         """`is_brief`: without the partitions of wide topics."""
-        told, version = self._cache.told(context.connection), context.api_version
+        told, version = self._told(context, request), context.api_version
         for asked, topic in found:
             if topic is not None:
                 answer = _described(topic, told, version, PARTITIONS_PER_CHUNK if is_brief else None)

@@ -63,7 +63,8 @@ class DelayedOperation(Protocol):
 @dataclass(slots=True)
 class ConnectionInfo:
     """One client connection as handlers see it. Written by the shell, `software_*` by ApiVersions,
-    `principal` by authentication, `is_producing` by Produce and InitProducerId."""
+    `principal` by authentication, `is_producing` by Produce and InitProducerId, `is_consuming` by what
+    consumers ask before and while they read."""
 
     id: int
     listener: str
@@ -76,6 +77,7 @@ class ConnectionInfo:
     software_version: str = "unknown"
     is_open: bool = True
     is_producing: bool = False
+    is_consuming: bool = False
     gaps: SequenceGaps | None = None
     purgatory: dict[asyncio.Future[Any], DelayedOperation] = field(
         default_factory=dict

@@ -49,14 +49,15 @@ MIB = 1 << 20
 class Client:
     """`with Client(address) as client: client.ask("Metadata", MetadataRequest(...))`."""
 
-    def __init__(self, address: str, timeout_s: float = PATIENCE_S) -> None:
+    def __init__(self, address: str, timeout_s: float = PATIENCE_S, *, client_id: str = "live") -> None:
+        self._client_id = client_id
         host, port = address.rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
 
     def ask(self, name: str, request: Any, version: int | None = None) -> Any:
         api = NAMED[name]
         version = api.max_stable_version if version is None else version
-        self.socket.sendall(encode_request(api, version, 1, "live", request))
+        self.socket.sendall(encode_request(api, version, 1, self._client_id, request))
         return self.take_answer(name, version)
 
     def take_answer(self, name: str, version: int) -> Any:

@@ -40,7 +40,7 @@ def cluster(tmp_path: Path) -> Iterator[LiveCluster]:
 
 def readers(broker: LiveBroker) -> dict[int, int]:
     """Whom consumers are told to fetch from."""
-    with Client(broker.address) as client:
+    with Client(broker.address, client_id="consumer") as client:
         answer = client.ask("Metadata", MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)]))
     return {one.partition_index: one.leader_id for one in answer.topics[0].partitions}
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from millrace.broker.coordinators.groups.config import OFFSETS_TOPIC
+from millrace.broker.handlers.find_coordinator import GROUP, TRANSACTION, FindCoordinator
 from millrace.broker.handlers.init_producer_id import InitProducerId
 from millrace.broker.handlers.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP, ListOffsets
-from millrace.broker.handlers.metadata import PARTITIONS_PER_CHUNK
+from millrace.broker.handlers.metadata import PARTITIONS_PER_CHUNK, Metadata
 from millrace.broker.handlers.offset_for_leader_epoch import OffsetForLeaderEpoch
 from millrace.broker.partitions import reading_copies
 from millrace.broker.partitions.opening import Leadership, open_partition
@@ -18,9 +20,11 @@ from millrace.broker.partitions.partition import UNKNOWN_END, Partition
 from millrace.broker.partitions.reading_copies import REST_S, RETRY_S
 from millrace.broker.producer_ids import ProducerIds
 from millrace.broker.requests.request import ConnectionInfo
+from millrace.broker.topic_creation import TopicCreation
 from millrace.kraft.tables.features import OWED_RANGES_LEVEL
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError
+from millrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from millrace.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -34,9 +38,10 @@ from millrace.protocol.messages.offset_for_leader_epoch import (
 )
 from millrace.protocol.metadata_records import TopicRecord
 from millrace.protocol.stream_records import EndFailoverRecord, FailoverRecord, OwedRangeRecord, StreamRecord
+from millrace.runtime.scheduling.yield_queue import YieldQueue
 from millrace.s3stream.ids import StreamRole
 from tests.broker.broker_fixture import NODE, OTHER, BrokerFixture, connection, parts_of, topic_id
-from tests.broker.handlers.test_metadata import metadata, named
+from tests.broker.handlers.test_metadata import CreatingChannel, metadata, named
 from tests.broker.handlers.test_small_handlers import NO_TRANSACTIONS, Blocks, init
 from tests.broker.partitions.build import START_MS, batch, run
 from tests.patience import PATIENCE_S, eventually
@@ -352,6 +357,25 @@ def test_a_copy_is_waited_for_though_a_producer_waits_for_the_partition() -> Non
     run(scenario(), is_virtual=True)
 
 
+READER, NONE = (0, NODE, False), (ErrorCode.LEADER_NOT_AVAILABLE, -1, False)
+
+
+async def told(
+    fixture: BrokerFixture,
+    handler: Metadata,
+    asked: list[MetadataRequestTopic] | None,
+    to: ConnectionInfo,
+    client_id: str = "consumer-1",
+    *,
+    may_create: bool = True,
+) -> tuple[int, int, bool]:
+    """By Metadata of the topic "a": the error code and the leader, and whether that is in sync."""
+    request = MetadataRequest(topics=asked, allow_auto_topic_creation=may_create)
+    found = await fixture.finish(fixture.begin(handler, 3, 12, request, client_id, to), 3, 12)
+    (part,) = next(topic for topic in found.topics if topic.name == "a").partitions
+    return part.error_code, part.leader_id, part.leader_id in part.isr_nodes
+
+
 @pytest.mark.parametrize("is_produced", [True, False])
 def test_producers_are_named_no_reader(is_produced: bool) -> None:
     """Who has sent a Produce, or asked for an id. They go round partitions without a leader with what may go
@@ -362,28 +386,86 @@ def test_producers_are_named_no_reader(is_produced: bool) -> None:
         fixture = await waiting("a")
         for number in range(PARTITIONS_PER_CHUNK):
             fixture.publish(TopicRecord(f"other-{number}", topic_id(f"other-{number}")))
-        handler, _ = metadata(fixture)
-
-        async def told(asked: list[MetadataRequestTopic] | None, to: ConnectionInfo) -> tuple[int, int, bool]:
-            """The error code and the leader, and whether that is in sync."""
-            request = MetadataRequest(topics=asked)
-            found = await fixture.finish(fixture.begin(handler, 3, 12, request, to=to), 3, 12)
-            (part,) = next(topic for topic in found.topics if topic.name == "a").partitions
-            return part.error_code, part.leader_id, part.leader_id in part.isr_nodes
-
-        reader, none = (0, NODE, False), (ErrorCode.LEADER_NOT_AVAILABLE, -1, False)
-        fixture.connection, other = connection(2), connection(3)
+        (handler, _), fixture.connection, other = metadata(fixture), connection(2), connection(3)
         for asked in (named("a"), None):
-            assert await told(asked, fixture.connection) == reader
+            assert await told(fixture, handler, asked, fixture.connection) == READER
         if is_produced:
             await fixture.produce({("a", 0): batch()})
         else:
             await init(fixture, InitProducerId(ProducerIds(Blocks()), NO_TRANSACTIONS), 4)
         for asked in (named("a"), None):
-            assert await told(asked, fixture.connection) == none
-            assert await told(asked, other) == reader
+            assert await told(fixture, handler, asked, fixture.connection) == NONE
+            assert await told(fixture, handler, asked, other) == READER
 
     run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("software", "client_id", "may_create", "expected"),
+    [
+        ("apache-kafka-java", "producer-1", True, NONE),
+        ("apache-kafka-java", "consumer-billing-1", True, READER),
+        ("apache-kafka-java", "billing", True, NONE),  # a producer may be called so
+        ("apache-kafka-java", "adminclient-1", False, READER),
+        ("apache-kafka-java", "consumer-of-orders-producer", True, NONE),
+        ("confluent-kafka-python", "rdkafka", True, NONE),
+        ("librdkafka", "rdkafka", False, READER),
+        ("kafka-python", "kafka-python-producer-1", True, NONE),
+        ("kafka-python", "kafka-python-3.0.12", True, READER),
+        ("unknown", "aiokafka-producer-1", True, NONE),
+        ("unknown", "aiokafka-0.14.0", True, READER),
+        ("kgo", "kgo", False, NONE),  # its producers ask like that, too
+    ],
+)
+def test_a_reader_is_named_to_who_is_called_a_consumer(
+    software: str, client_id: str, may_create: bool, expected: tuple[int, int, bool]
+) -> None:
+    """A producer that begins has sent nothing when it asks who leads, and asks for its id by another
+    connection."""
+
+    async def scenario() -> None:
+        fixture, asker = await waiting("a"), connection(2)
+        handler, _ = metadata(fixture)
+        asker.software_name = software
+        assert await told(fixture, handler, named("a"), asker, client_id, may_create=may_create) == expected
+        if not may_create:
+            assert await told(fixture, handler, None, asker, client_id, may_create=False) == NONE, (
+                "a list for anybody"
+            )
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("asked", ["Fetch", "ListOffsets", "FindCoordinator"])
+def test_a_reader_is_named_to_who_asked_what_consumers_ask(asked: str) -> None:
+    """However it is called; and to nobody else of that name."""
+
+    async def scenario() -> None:
+        fixture = await waiting("a")
+        for number in range(PARTITIONS_PER_CHUNK):
+            fixture.publish(TopicRecord(f"other-{number}", topic_id(f"other-{number}")))
+        (handler, _), fixture.connection, other = metadata(fixture), connection(2), connection(3)
+        for topics in (named("a"), None):
+            assert await told(fixture, handler, topics, fixture.connection, "billing") == NONE
+        if asked == "Fetch":
+            await fetched(fixture)
+        elif asked == "ListOffsets":
+            await offset_at(fixture, EARLIEST)
+        else:
+            await find(fixture, TRANSACTION)
+            assert await told(fixture, handler, named("a"), fixture.connection, "billing") == NONE
+            await find(fixture, GROUP)
+        for topics in (named("a"), None):
+            assert await told(fixture, handler, topics, fixture.connection, "billing") == READER
+            assert await told(fixture, handler, topics, other, "billing") == NONE
+
+    run(scenario())
+
+
+async def find(fixture: BrokerFixture, key_type: int) -> None:
+    creation = TopicCreation(CreatingChannel(fixture), {OFFSETS_TOPIC: (1, {})}, YieldQueue())
+    handler = FindCoordinator(fixture.cache, creation, NO_TRANSACTIONS)
+    await fixture.ask(handler, 10, 4, FindCoordinatorRequest("", key_type, ["billing"]))
 
 
 def test_nothing_is_read_for_what_no_copy_can_tell() -> None:
