@@ -246,6 +246,8 @@ class Claimant:
                 while self._held:
                     await self._release(self._held[-1])
                     self._held.pop()
+        except PreconditionFailed:
+            log.info("claims: another has claimed since what this node had: nothing is left to be released")
         except (MillraceError, TimeoutError) as error:
             log.warning(
                 "claims: this node's were not released, the next start takes them as they are: %s",

@@ -78,10 +78,20 @@ class LeaderDuties:
         self._led_epoch = -1
         self._over = ""  # why the last term is
         self._able_s = 0.0  # when it last reached the bucket, or began to lead in that epoch
-        self._claimant: Claimant | None = None  # of the term
+        self._term: asyncio.Task[None] | None = None
+        self._claimant: Claimant | None = None  # of the newest claim
+        self._claiming: Claimant | None = None  # of one that is not seen to be there
 
     async def run(self) -> None:
-        """Until cancelled: one term after another."""
+        """Until cancelled: one term after another. The process ends in order then: what it claimed last is
+        released, also where it has lost the leadership since to nobody."""
+        try:
+            await self._serve_terms()
+        except asyncio.CancelledError:
+            await self._release()
+            raise
+
+    async def _serve_terms(self) -> None:
         news = self._node.driver.news
         while True:
             await self._until_leading()
@@ -89,15 +99,13 @@ class LeaderDuties:
             if epoch != self._led_epoch:
                 self._led_epoch, self._able_s = epoch, asyncio.get_running_loop().time()
             term = asyncio.get_running_loop().create_task(self._serve(epoch), name="duties of the leader")
+            self._term = term
             try:
                 while self._is_leading(epoch) and not term.done():
                     await asyncio.wait(
                         [term, news.changed()], timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED
                     )
                     self._give_way_where_unable()
-            except asyncio.CancelledError:
-                await self._release(term)
-                raise
             finally:
                 term.cancel()
                 await asyncio.wait([term])
@@ -120,12 +128,14 @@ class LeaderDuties:
             why = self._over if self.backup is None else self.backup.blocked_reason
             self._node.driver.give_way(why or f"{self._settings.data} does not answer")
 
-    async def _release(self, term: asyncio.Task[None]) -> None:
-        """The process ends in order while it leads: nobody is at work from now on."""
-        term.cancel()
-        await asyncio.wait([term])
-        if self._claimant is not None:
-            await self._claimant.release_all()
+    async def _release(self) -> None:
+        """Nobody is at work from now on, unless another has claimed since."""
+        if self._term is not None:
+            self._term.cancel()
+            await asyncio.wait([self._term])
+        for claimant in (self._claiming, self._claimant):
+            if claimant is not None:
+                await claimant.release_all()
 
     def take_load(self, report: ReportLoadRequest) -> None:
         """Of a broker that was replaced, or is not registered, nothing is kept."""
@@ -181,7 +191,6 @@ class LeaderDuties:
     async def _serve(self, epoch: int) -> None:
         """One term. Raises BindingRefused where the bucket is not this metadata log's, Fenced once another
         has claimed it."""
-        self._claimant = None
         await self._look()
         self._owner = owner = await self._claim(epoch)
         found = await self._look()  # also what the leader before put until now
@@ -253,7 +262,7 @@ class LeaderDuties:
 
     async def _claim(self, epoch: int) -> Owner:
         rand, clock = self._runtime.rand.split(f"term {epoch}"), self._runtime.clock
-        self._claimant = claimant = await claimant_of(
+        self._claiming = claimant = await claimant_of(
             self._patient("claim of the term"),
             str(self._settings.data),
             self._node.cluster_id,
@@ -264,6 +273,7 @@ class LeaderDuties:
             lambda what, attempts, error: log.warning("duties: %s waits for room: %s", what, error),
         )
         claim = await claimant.claim(METADATA_SERIES)
+        self._claimant, self._claiming = claimant, None
         return Owner(
             self._stores.looks,
             [claim],

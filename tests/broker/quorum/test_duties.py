@@ -114,6 +114,18 @@ class Cluster:
                 self.members.net.sever(name(member.node_id), name(other))
                 self.members.net.sever(name(other), name(member.node_id))
 
+    async def lose_leadership(self, leader: Member) -> None:
+        """Nobody else does duties from now on."""
+        for member in self.members.all.values():
+            if member is not leader:
+                await self.end(member)
+        await self.step_down(leader)
+
+    async def step_down(self, leader: Member) -> None:
+        """Cut off from the others, until it leads no more."""
+        self.cut(leader)
+        await self.members.until(lambda: not leader.node.driver.news.is_active)
+
     async def is_saved(self) -> None:
         """Returns when all that is committed now is in the bucket."""
         leader = await self.one_at_work()
@@ -328,5 +340,68 @@ def test_who_is_stopped_while_it_claims_leaves_no_claim_standing() -> None:
         newest = await cluster.newest_claim()
         assert newest is not None
         assert (newest.number, newest.is_standing) == (4, False)
+
+    with_cluster(work)
+
+
+def test_who_led_last_leaves_no_claim_standing() -> None:
+    """The last of a cluster that is stopped one after the other has lost its followers, and with them the
+    leadership, before it is stopped itself."""
+
+    async def work(cluster: Cluster) -> None:
+        first = await cluster.one_at_work()
+        await cluster.lose_leadership(first)
+        assert await cluster.claims() == [1]
+        await cluster.end(first)
+        newest = await cluster.newest_claim()
+        assert newest is not None
+        assert (newest.number, newest.is_standing) == (2, False)
+
+    with_cluster(work)
+
+
+def test_who_led_before_another_releases_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """And nothing is told of a claim that had to be released."""
+
+    async def work(cluster: Cluster) -> None:
+        first = await cluster.one_at_work()
+        cluster.cut(first)
+        await cluster.members.until(lambda: first.node_id not in cluster.at_work() != [])
+        assert await cluster.claims() == [1, 2]
+        await cluster.end(first)
+        newest = await cluster.newest_claim()
+        assert newest is not None
+        assert (newest.number, newest.is_standing) == (2, True)
+
+    with_cluster(work)
+    assert "were not released" not in caplog.text
+
+
+def test_who_leads_again_and_is_stopped_before_it_claims_leaves_no_claim_standing() -> None:
+    """Of its term before, which ended with nobody in its place."""
+
+    async def work(cluster: Cluster) -> None:
+        first = await cluster.one_at_work()
+        await cluster.lose_leadership(first)
+        listed, is_met = cluster.bucket.list, asyncio.Event()
+
+        async def wait_for_ever(prefix: str, after: str = "") -> Any:
+            is_met.set()
+            await asyncio.Event().wait()
+            yield
+
+        cluster.bucket.list = wait_for_ever  # type: ignore[method-assign]
+        cluster.members.net.heal()
+        while (leader := await cluster.members.leader()) is not first:
+            await cluster.step_down(leader)
+            cluster.members.net.heal()
+        await is_met.wait()
+        task = cluster.tasks[first.node_id]
+        task.cancel()
+        cluster.bucket.list = listed  # type: ignore[method-assign]
+        await asyncio.wait([task])
+        newest = await cluster.newest_claim()
+        assert newest is not None
+        assert (newest.number, newest.is_standing) == (2, False)
 
     with_cluster(work)
