@@ -202,7 +202,7 @@ class Creation:
         if sorted(by_index) != list(range(len(by_index))):
             text = "partitions should be a consecutive 0-based integer sequence"
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
-        return [check_replicas(self._image, by_index[index]) for index in range(len(by_index))]
+        return check_assignments(self._image, [by_index[index] for index in range(len(by_index))])
 
 
 def name_fault(name: str) -> str | None:
@@ -239,6 +239,20 @@ def check_configs(topic: CreatableTopic) -> dict[str, str]:
     if why is not None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, why)
     return values
+
+
+def check_assignments(image: MetadataImage, assigned: Sequence[Sequence[int]]) -> list[Broker]:
+    """The leaders, one for each partition, of which each names as many brokers as the others. Else raises
+    KafkaError INVALID_REPLICA_ASSIGNMENT."""
+    leaders = [check_replicas(image, broker_ids) for broker_ids in assigned]
+    for broker_ids in assigned:
+        if len(broker_ids) != len(assigned[0]):
+            text = (
+                f"The manual partition assignment includes a partition with {len(broker_ids)} replica(s), "
+                f"and one with {len(assigned[0])}."
+            )
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+    return leaders
 
 
 def check_replicas(image: MetadataImage, broker_ids: Sequence[int]) -> Broker:
@@ -396,4 +410,4 @@ def new_leaders(image: MetadataImage, topic: Topic, asked: CreatePartitionsTopic
             f"but only {len(asked.assignments)} assignment(s) were specified."
         )
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
-    return [check_replicas(image, assignment.broker_ids) for assignment in asked.assignments]
+    return check_assignments(image, [assignment.broker_ids for assignment in asked.assignments])

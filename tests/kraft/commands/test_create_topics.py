@@ -185,6 +185,24 @@ def test_leaders_take_turns() -> None:
     assert placed.partitions[0].directories == (directory,)
 
 
+@pytest.mark.parametrize("is_longer_first", [True, False])
+def test_partitions_of_one_request_name_as_many_brokers(is_longer_first: bool) -> None:
+    """One leads each all the same; who asks for this has made a mistake, of which Kafka tells too."""
+    machine = Machine()
+    machine.do(BrokerRegistrationRequest(2, CLUSTER, bytes(16), log_dirs=[bytes(range(16))]))
+    lists = [[1, 2], [1]] if is_longer_first else [[1], [1, 2]]
+    (refused,) = create(machine, topic("a", assignments=dict(enumerate(lists))))
+    assert refused.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    create(machine, topic("t", 1))
+    asked = CreatePartitionsTopic("t", 3, [CreatePartitionsAssignment(one) for one in lists])
+    (refused,) = machine.do(CreatePartitionsRequest([asked])).results
+    assert refused.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    topics = machine.image.topics
+    assert topics.by_name("a") is None
+    assert (found := topics.by_name("t")) is not None
+    assert len(found.partitions) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "count", "assigned", "code"),
     [
