@@ -288,7 +288,7 @@ class Run:
 
     async def _read_history(self, gone: Machine, places: set[Place]) -> None:
         """What objects hold of partitions that nobody leads is read all the same."""
-        image, client = self._newest_image(), self.client("reader of history")
+        image, client = self._newest_image(), self.client("consumer of history")
         assert image is not None
         for place in sorted(places):
             data = image.streams.of_role(*place, StreamRole.DATA)
