@@ -268,7 +268,7 @@ BUGS = {
             (streams, "taken", takes_open_streams),
             (PartitionDirectory, "_until_closed_elsewhere", waits_for_nothing),
         ),
-        "two-meanings",
+        "stream-taken",
         over_objects,
     ),
     "closes-at-once": Bug(

@@ -44,6 +44,7 @@ from tests.sim.checkers import (
 from tests.sim.cluster.client import ClusterClient
 from tests.sim.cluster.images import Images
 from tests.sim.cluster.machine import Machine
+from tests.sim.cluster.owners import watched
 from tests.sim.cluster.shared_disk import SharedDisk
 from tests.sim.cluster.trouble import Trouble
 from tests.sim.history import History, Place, TopicStory
@@ -449,8 +450,9 @@ def _run_plan(plan: Plan) -> Outcome:
         made.append(run)
         limit = asyncio.timeout(LIMIT_S)
         try:
-            async with limit:
-                await run.main()
+            with in_place(watched(run.history)):
+                async with limit:
+                    await run.main()
         except TimeoutError as error:
             if limit.expired():
                 run.history.find("not-settled", f"it is not over after {LIMIT_S} s")

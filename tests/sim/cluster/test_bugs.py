@@ -22,7 +22,15 @@ SEEN_AT = {
 
 @pytest.mark.parametrize(
     "name",
-    ["recovers-nothing", "recovers-unreached", "reads-no-history", "closes-at-once", "owes-nobody", *SEEN_AT],
+    [
+        "recovers-nothing",
+        "recovers-unreached",
+        "reads-no-history",
+        "takes-open-streams",
+        "closes-at-once",
+        "owes-nobody",
+        *SEEN_AT,
+    ],
 )
 def test_a_planted_bug_is_found(name: str) -> None:
     seeds = dict.fromkeys((SEEN_AT.get(name, SEEDS[0]), *SEEDS))
