@@ -214,3 +214,49 @@ def test_a_broker_that_ends_gives_back_what_it_was_asked_for(is_away: bool) -> N
         )
 
     run(TimeoutError(), check)
+
+
+def test_two_logs_are_recovered_at_a_time() -> None:
+    """The next one begins as soon as one is over."""
+    nodes, under_way = (2, 3, 4, 5), dict[int, asyncio.Event]()  # until told to end
+
+    class Recovery(Quorum):
+        def __init__(self, node_id: int) -> None:
+            super().__init__(LogUnreachable(""))
+            self.node_id = node_id
+
+        async def run(self, found: Any) -> None:
+            under_way[self.node_id] = asyncio.Event()
+            await under_way[self.node_id].wait()
+            del under_way[self.node_id]
+
+    class Client:
+        broker_epoch = EPOCH
+
+        async def end_failover(self, node_id: int, failure: str) -> None:
+            assert not failure
+            tell(EndFailoverRecord(node_id))
+
+    images = [EMPTY_IMAGE]
+    failovers = Failovers(
+        OWN, cast(ControllerClient, Client()), lambda node_id: cast(LogRecovery, Recovery(node_id))
+    )
+
+    def tell(*records: Any) -> None:
+        delta = MetadataDelta(images[-1])
+        delta.apply_all(records)
+        images.append(delta.done(images[-1].offset + 1, 1))
+        failovers.on_image(delta, images[-1])
+
+    async def main(loop: SimLoop) -> None:
+        failovers.start(images[-1])
+        tell(*(FailoverRecord(node_id, OWN, [], "") for node_id in nodes))
+        for over in range(len(nodes)):
+            await asyncio.sleep(1.0)
+            assert [*under_way] == [*nodes[over : over + 2]]
+            under_way[nodes[over]].set()
+        await asyncio.sleep(1.0)
+        assert not [*images[-1].failovers]
+        await failovers.stop()
+
+    run_simulation(main)

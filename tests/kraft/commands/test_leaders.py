@@ -162,6 +162,20 @@ def test_a_broker_that_is_gone_is_recovered_by_another_and_its_partitions_go_to_
     assert cluster.end(1, 3) is NONE, "asked again"
 
 
+def test_several_that_are_gone_are_shared_out() -> None:
+    """Those gone at once, and one more beside recoveries that are under way."""
+    cluster = Cluster(6)
+    for node_id in (3, 4, 5):
+        cluster.fence(node_id)
+    cluster.settle()
+    assert [(one.node_id, one.by_node) for one in cluster.image.failovers] == [(3, 1), (4, 2), (5, 6)]
+    cluster.begin(1, 3)
+    cluster.fence(6)
+    cluster.settle()
+    by_node = {one.node_id: one.by_node for one in cluster.image.failovers}
+    assert by_node == {3: 1, 4: 2, 5: 1, 6: 2}, "two each"
+
+
 def test_nothing_is_taken_from_who_is_recovered_by_another() -> None:
     cluster = Cluster()
     cluster.fence(3)
