@@ -27,12 +27,12 @@ def show_quorum(registry: Registry, node: ControllerNode) -> None:
     )
     registry.gauge("millrace_quorum_log_end_offset", "End of the metadata log here", lambda: raft.log.end)
     registry.gauge(
-        "millrace_failovers_running",
+        "millrace_failover_running_brokers",
         "Brokers that are gone whose write-ahead log another one recovers",
         lambda: len(node.publisher.image.failovers) - len(waiting_nodes(node.publisher.image)),
     )
     registry.gauge(
-        "millrace_failovers_waiting",
+        "millrace_failover_waiting_brokers",
         "Brokers that are gone whose write-ahead log nobody can recover: their partitions wait",
         lambda: len(waiting_nodes(node.publisher.image)),
     )

@@ -89,7 +89,7 @@ def test_an_unclean_election_gives_up_a_lost_log(tools: Tools, cluster: LiveComb
     cluster.brokers[gone].kill()
     wal = next(Path(cluster.brokers[gone].folder).rglob("wal"))
     wal.rename(tmp_path / "away")
-    waits = (cluster.brokers[cluster.leader()], "millrace_failovers_waiting")
+    waits = (cluster.brokers[cluster.leader()], "millrace_failover_waiting_brokers")
     until(lambda: waits[0].metrics()[waits[1]] == 1, "nobody waits for its log")
     told = tools(*asked)
     assert "Successfully completed leader election (UNCLEAN)" in told

@@ -53,7 +53,7 @@ class Waiting:
         node = cluster.brokers.pop(gone)
         node.kill()
         next(Path(node.folder).rglob("wal")).rename(folder / "away")
-        waits = "millrace_failovers_waiting"
+        waits = "millrace_failover_waiting_brokers"
         until(lambda: cluster.brokers[cluster.leader()].metrics()[waits] == 1, "nobody waits for its log")
         until(lambda: {leaders(self.witness)[index] for index in self.indexes} == {-1}, "it is led")
 

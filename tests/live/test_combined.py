@@ -22,6 +22,8 @@ from tests.live.cluster import LiveCombined, logged
 from tests.live.test_brokers import PARTITIONS, TOPIC, leaders
 from tests.live.test_controllers import QUICK
 from tests.live.test_failover import check_all, moved_from, send, values
+from tests.live.test_metrics_page import CLUSTER_ONLY, shown
+from tests.metrics_docs import metric_rows
 from tests.patience import until
 
 
@@ -39,6 +41,11 @@ def test_each_leads_its_share_and_one_does_the_duties(cluster: LiveCombined) -> 
     leader = cluster.leader()
     duties = {node_id: node.metrics()["millrace_quorum_duties"] for node_id, node in cluster.brokers.items()}
     assert duties == {node_id: float(node_id == leader) for node_id in cluster.brokers}
+    of_clusters = {row.name: row for row in metric_rows() if row.name.startswith(CLUSTER_ONLY)}
+    for node in cluster.brokers.values():
+        page = shown(node)
+        assert {name: row for name, row in page.items() if name.startswith(CLUSTER_ONLY)} == of_clusters
+        assert {*page} <= {row.name for row in metric_rows()}
     check_all(cluster, values(0, 120))
 
 

@@ -214,7 +214,7 @@ def test_a_log_that_nobody_reaches_is_waited_for(cluster: LiveCluster, tmp_path:
     wal = next((tmp_path / f"broker{SECOND}").rglob("wal"))
     wal.rename(tmp_path / "away")
     (controller,) = cluster.quorum.nodes.values()
-    until(lambda: controller.metrics()["millrace_failovers_waiting"] == 1, "nobody waits for it")
+    until(lambda: controller.metrics()["millrace_failover_waiting_brokers"] == 1, "nobody waits for it")
     why = "nobody can recover its write-ahead log: no write-ahead log is at"
     until(lambda: logged(controller, why), "the controller does not say why")
     mine = [index for index, leader in before.items() if leader != SECOND]
@@ -245,7 +245,7 @@ def test_a_damaged_log_waits_for_its_broker_and_a_word(cluster: LiveCluster, tmp
     whole = wal.read_bytes()
     flip(wal, whole.find(b"in order 10"))
     (controller,) = cluster.quorum.nodes.values()
-    until(lambda: controller.metrics()["millrace_failovers_waiting"] == 1, "nobody waits for it")
+    until(lambda: controller.metrics()["millrace_failover_waiting_brokers"] == 1, "nobody waits for it")
     why = f"cannot be recovered as it is: .* start broker {SECOND} with a wal.corruption"
     until(lambda: logged(controller, why), "the controller does not say why")
     assert leaders(cluster.brokers[FIRST_BROKER])[index] == -1
@@ -289,7 +289,7 @@ def test_a_log_that_is_lost_for_good_is_given_up_by_name(cluster: LiveCluster, t
     wal = next((tmp_path / f"broker{SECOND}").rglob("wal"))
     wal.rename(tmp_path / "away")
     (controller,) = cluster.quorum.nodes.values()
-    until(lambda: controller.metrics()["millrace_failovers_waiting"] == 1, "nobody waits for it")
+    until(lambda: controller.metrics()["millrace_failover_waiting_brokers"] == 1, "nobody waits for it")
     refused = warm.run([*words, cluster.addresses[0]])
     assert (refused.returncode, "--accept-loss" in refused.stderr) == (1, True), refused
     given_up = warm.run([*words, cluster.addresses[0], "--accept-loss"])
@@ -328,7 +328,7 @@ def test_what_a_move_left_in_a_lost_log_waits_by_name_and_is_given_up(
     gone.kill()
     next((tmp_path / f"broker{SECOND}").rglob("wal")).rename(tmp_path / "away")
     (controller,) = cluster.quorum.nodes.values()
-    until(lambda: controller.metrics()["millrace_failovers_waiting"] == 1, "nobody waits for it")
+    until(lambda: controller.metrics()["millrace_failover_waiting_brokers"] == 1, "nobody waits for it")
 
     command = partial(ask, cluster)
     status = command("status")
@@ -364,7 +364,7 @@ def test_what_a_lost_log_owes_of_partitions_that_went_on_is_given_up_by_name(
     gone.kill()
     next((tmp_path / f"broker{SECOND}").rglob("wal")).rename(tmp_path / "away")
     (controller,) = cluster.quorum.nodes.values()
-    until(lambda: controller.metrics()["millrace_failovers_waiting"] == 1, "nobody waits for it")
+    until(lambda: controller.metrics()["millrace_failover_waiting_brokers"] == 1, "nobody waits for it")
     status = ask(cluster, "status").stdout
     assert f"without some of their records: {len(moved)} partitions" in status
     assert f"{len(moved)} of them wait for broker {SECOND}, or for its write-ahead log" in status

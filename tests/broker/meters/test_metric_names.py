@@ -9,7 +9,13 @@ import pytest
 
 from tests.metrics_docs import METRICS_PAGE, MetricRow, metric_rows
 
-FIELD_NAMES = ("process_", "millrace_build_info")
+FIELD_NAMES = (
+    "process_",
+    "millrace_build_info",
+    "millrace_quorum_leader",
+    "millrace_quorum_epoch",
+    "millrace_quorum_high_watermark",
+)
 PAGE = METRICS_PAGE.read_text()
 
 
