@@ -1,9 +1,9 @@
 """Decides which partitions go where so that no broker moves much more bytes than the others. Pure.
 
-A broker is busy, for bytes in or bytes out, that moves more than the threshold and more than `DEVIATION`
-above the average of the brokers that are known. It gives the partition away after which the busier of the two
-is least busy, to the least busy one where that helps, as long as the taker is not made busy in the other
-direction; what gains less than `GAIN` stays. (AutoMQ's goals NetworkInUsageDistributionGoal and
+A broker is busy, for bytes in or bytes out, that moves more than the threshold, and further above the average
+of the brokers that are known than the deviation allows. It gives the partition away after which the busier of
+the two is least busy, to the least busy one where that helps, as long as the taker is not made busy in the
+other direction; what gains less than `GAIN` stays. (AutoMQ's goals NetworkInUsageDistributionGoal and
 NetworkOutUsageDistributionGoal, in one pass each.) Not here: when, and how a partition moves (balancer.py).
 """
 
@@ -17,7 +17,6 @@ from millrace.broker.cluster.config import Limits
 from millrace.broker.cluster.loads import REST, Key, Load, Rates
 from millrace.protocol.dataclass import dataclass
 
-DEVIATION: Final = 0.2  # from the average that is no reason to move anything
 GAIN: Final = 0.05  # of the threshold, that a transfer has to take off the busier of the two at least
 LOOKED_MAX: Final = 300  # partitions of a broker
 TAKERS_MAX: Final = 3  # of a giver: the least busy
@@ -42,8 +41,8 @@ def balancing_transfers(
         who: [sum(rates[way] for rates in load.values()) for way in (IN, OUT)] for who, load in loads.items()
     }
     bounds = [
-        max(limits.thresholds[way], (1 + DEVIATION) * sum(one[way] for one in totals.values()) / len(totals))
-        for way in (IN, OUT)
+        max(threshold, (1 + deviation) * sum(one[way] for one in totals.values()) / len(totals))
+        for way, threshold, deviation in zip((IN, OUT), limits.thresholds, limits.deviations, strict=True)
     ]
     gains = [max(1.0, GAIN * threshold) for threshold in limits.thresholds]
     found: list[Transfer] = []

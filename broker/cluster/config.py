@@ -7,10 +7,11 @@ from millrace.protocol.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`thresholds`: bytes a second, in and out, below which a broker is never busy. `moves_max`: at a
-    time."""
+    """Of bytes in and out. `thresholds`: bytes a second below which a broker is never busy. `deviations`:
+    what above the average is no reason to move anything, of that average. `moves_max`: at a time."""
 
     thresholds: tuple[float, float]
+    deviations: tuple[float, float]
     moves_max: int
 
 

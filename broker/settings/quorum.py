@@ -86,14 +86,15 @@ def read_balancer(values: Values) -> BalancerSettings:
     if len(excluded) < len(set(brokers)):
         values.mistake(EXCLUDED_BROKERS_KEY, "holds something that is no broker's id")
     prefix = "autobalancer.controller."
-    thresholds = [
-        values[f"{prefix}network.{way}.usage.distribution.detect.threshold"] for way in ("in", "out")
-    ]
+    ways = f"{prefix}network.in", f"{prefix}network.out"
+    thresholds = [float(values[f"{way}.usage.distribution.detect.threshold"]) for way in ways]
+    deviations = [values[f"{way}.distribution.detect.avg.deviation"] for way in ways]
+    concurrency = values[f"{prefix}execution.concurrency"]
     return BalancerSettings(
         values[f"{prefix}enable"],
         values[f"{prefix}anomaly.detect.interval.ms"] / 1000,
         values["autobalancer.reporter.metrics.reporting.interval.ms"] / 1000,
-        Limits((float(thresholds[0]), float(thresholds[1])), values[f"{prefix}execution.concurrency"]),
+        Limits((thresholds[0], thresholds[1]), (deviations[0], deviations[1]), concurrency),
         frozenset(values[f"{prefix}exclude.topics"] or ()),
         frozenset(excluded),
     )

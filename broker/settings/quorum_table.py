@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from millrace.broker.settings.key import BOOLEAN, INT, LIST, LONG, Key
+from millrace.broker.settings.key import BOOLEAN, DOUBLE, INT, LIST, LONG, Key
 
 QUORUM: Final = (
     Key(
@@ -109,7 +109,15 @@ QUORUM: Final = (
         "autobalancer.controller.network.in.usage.distribution.detect.threshold",
         LONG,
         "1048576",
-        "Bytes a second that a broker takes at least to be busy: it is where that is a fifth above average.",
+        "Bytes a second that a broker takes at least to be busy.",
+        low=0,
+        is_ours=True,
+    ),
+    Key(
+        "autobalancer.controller.network.in.distribution.detect.avg.deviation",
+        DOUBLE,
+        "0.2",
+        "A broker is busy that takes more than the average of all, and this share of it.",
         low=0,
         is_ours=True,
     ),
@@ -117,7 +125,15 @@ QUORUM: Final = (
         "autobalancer.controller.network.out.usage.distribution.detect.threshold",
         LONG,
         "1048576",
-        "Bytes a second that a broker gives at least to be busy: it is where that is a fifth above average.",
+        "Bytes a second that a broker gives at least to be busy.",
+        low=0,
+        is_ours=True,
+    ),
+    Key(
+        "autobalancer.controller.network.out.distribution.detect.avg.deviation",
+        DOUBLE,
+        "0.2",
+        "A broker is busy that gives more than the average of all, and this share of it.",
         low=0,
         is_ours=True,
     ),

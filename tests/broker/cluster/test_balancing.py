@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from millrace.broker.cluster.balancing import DEVIATION, balancing_transfers
+from millrace.broker.cluster.balancing import balancing_transfers
 from millrace.broker.cluster.config import Limits
 from millrace.broker.cluster.loads import (
     FRESH_S,
@@ -21,7 +22,7 @@ from millrace.broker.cluster.loads import (
 from millrace.protocol.messages.report_load import LoadedPartition, LoadedTopic, ReportLoadRequest
 
 MIB = 1 << 20
-LIMITS = Limits((MIB, MIB), 50)
+LIMITS = Limits((MIB, MIB), (0.2, 0.2), 50)
 A, B = b"a" * 16, b"b" * 16
 
 
@@ -62,6 +63,14 @@ def test_a_little_above_the_average_stays() -> None:
     assert not balancing_transfers(loads_of(_1=[(1.0, 1.0)] * 11, _2=[(1.0, 1.0)] * 10), LIMITS)
 
 
+@pytest.mark.parametrize("way", [0, 1])
+def test_how_far_above_the_average_is_set_for_each_way(way: int) -> None:
+    loads = loads_of(_1=[(1.0, 1.0)] * 14, _2=[(1.0, 1.0)] * 10)
+    assert not balancing_transfers(loads, LIMITS)
+    deviations = (0.1, 0.2) if way == 0 else (0.2, 0.1)
+    assert balancing_transfers(loads, replace(LIMITS, deviations=deviations))
+
+
 def test_one_partition_that_is_all_of_it_stays() -> None:
     """It would be the same elsewhere."""
     assert not balancing_transfers(loads_of(_1=[(40, 40)], _2=[]), LIMITS)
@@ -74,7 +83,7 @@ def test_readers_are_spread_too() -> None:
 
 def test_no_more_than_so_many_at_a_time() -> None:
     loads = loads_of(_1=[(1, 0)] * 40, _2=[])
-    assert len(balancing_transfers(loads, Limits((MIB, MIB), 3))) == 3
+    assert len(balancing_transfers(loads, replace(LIMITS, moves_max=3))) == 3
 
 
 def test_what_is_excluded_stays() -> None:
@@ -92,10 +101,10 @@ def test_nobody_is_made_busier_than_somebody_was(seed: int) -> None:
         for who in range(1, rand.randint(3, 7))
     }
     loads = loads_of(**drawn)
-    before = after(loads, Limits((MIB, MIB), 0))
+    before = after(loads, replace(LIMITS, moves_max=0))
     found = after(loads)
     for way in (0, 1):
-        bound = max(1.0, (1 + DEVIATION) * sum(one[way] for one in before.values()) / len(before))
+        bound = max(1.0, (1 + 0.2) * sum(one[way] for one in before.values()) / len(before))
         highest = max(bound, *(one[way] for one in before.values()))
         assert max(one[way] for one in found.values()) <= highest + 1e-6
     held = {who: dict(load) for who, load in loads.items()}

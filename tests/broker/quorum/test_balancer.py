@@ -20,7 +20,7 @@ from tests.kraft.tables.build import topic_id
 from tests.patience import PATIENCE_S
 
 MIB = 1 << 20
-SETTINGS = BalancerSettings(True, 60.0, 10.0, Limits((MIB, MIB), 10), frozenset(), frozenset())
+SETTINGS = BalancerSettings(True, 60.0, 10.0, Limits((MIB, MIB), (0.2, 0.2), 10), frozenset(), frozenset())
 
 
 class Table:
