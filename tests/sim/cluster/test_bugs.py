@@ -12,7 +12,7 @@ SEEN_AT = {
     "acknowledged-unlooked": 5,
     "claim-not-raised": 11,
     "clock-believed": 2,
-    "passes-over": 8,
+    "passes-over": 2,
     "read-before-claimed": 4,
     "recovers-no-owed": 1,
     "recovers-nobody": 2,
