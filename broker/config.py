@@ -145,9 +145,8 @@ class BrokerSettings:
 
     @property
     def is_alone(self) -> bool:
-        """This process is broker and whole quorum in one, and no other node is of its cluster."""
-        is_whole = self.is_broker and self.is_controller and len(self.quorum.voters) <= 1
-        return is_whole and not self.quorum.is_dynamic
+        """This process is broker and whole quorum in one, and has no listener by which others join it."""
+        return self.quorum.is_alone
 
     @property
     def serves_both(self) -> bool:
@@ -189,7 +188,7 @@ def load(
     quorum = read_quorum(
         values, node_id, is_broker=is_broker, is_controller=is_controller, is_formatted=is_dynamic
     )
-    is_member = is_controller and (len(quorum.voters) > 1 or not is_broker or quorum.is_dynamic)
+    is_member = is_controller and not quorum.is_alone
     if is_member:
         fill_listeners(values, quorum, node_id, is_broker=is_broker)
     _check_sessions(values)

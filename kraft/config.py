@@ -61,7 +61,8 @@ class QuorumSettings:
     """`voters`: host and port of each controller's listener, by node id; empty where none are named.
     `is_dynamic`: the log names them, or will; `bootstrap`: whom to ask where they are then. `request_s`: how
     long a member is given to answer. `session_ms`: of brokers; None where the one broker is its own
-    controller. `heartbeat_s`: how often they are heard."""
+    controller. `heartbeat_s`: how often they are heard. `is_alone`: this process is broker and whole quorum
+    in one, and no other node can join it."""
 
     voters: Mapping[int, tuple[str, int]]
     request_s: float
@@ -69,6 +70,7 @@ class QuorumSettings:
     heartbeat_s: float
     is_dynamic: bool = False
     bootstrap: tuple[tuple[str, int], ...] = ()
+    is_alone: bool = False
 
 
 NO_STATIC: Mapping[str, str] = MappingProxyType({})

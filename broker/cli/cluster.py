@@ -28,6 +28,7 @@ NOT_WELL, CANNOT_ASK = 1, 2
 BOOTSTRAP = "127.0.0.1:9092"
 SHOWN_MAX = 10  # partitions in one line
 NODE_ID_MAX = (1 << 31) - 1
+LEVEL_MAX = (1 << 15) - 1
 VOTER_S_MAX = 25  # what a controller gives a voter to catch up, whoever asks for more
 DRAIN_LOOKS = 10  # for partitions that a broker is given while it is drained
 OF_VOTERS = ("add-voter", "remove-voter")
@@ -45,6 +46,7 @@ A cluster of several nodes over one bucket: start one here, look at one anywhere
   millrace cluster unregister 3                              broker 3 never comes back: it is forgotten
   millrace cluster add-voter 4 --at host4:9093               a controller that follows votes from now on
   millrace cluster remove-voter 4                            one votes no more
+  millrace cluster upgrade kraft.version=1                   a feature level is raised; without one, all shown
 
 A partition that moves is opened by its new leader when the one before has closed it; producers and consumers
 go on by themselves.
@@ -82,14 +84,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         return commands.add_parser(name, help=about, description=about, allow_abbrev=False)
 
     starting = add("start", "start nodes on this machine; Ctrl-C stops them all")
-    starting.add_argument("--nodes", type=int, default=3, metavar="N", help="default 3")
-    starting.add_argument(
-        "--data-dir", default="./millrace-cluster", metavar="DIR", help="default ./millrace-cluster"
-    )
-    starting.add_argument("--port", type=int, metavar="PORT", help="the first node's; default 9092")
-    starting.add_argument(
-        "--override", action="append", default=[], metavar="KEY=VALUE", help="a setting of every node"
-    )
+    _take_start(starting)
     status = add("status", "the quorum, the nodes, and partitions that wait")
     nodes = add("nodes", "the nodes: roles, addresses, what they lead")
     moving = add("move", "give partitions to a broker")
@@ -107,6 +102,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     forgetting = add("unregister", "forget a broker that is gone for good, and has nothing to be recovered")
     adding = add("add-voter", "let a controller that follows the quorum vote (kraft.version 1)")
     removing = add("remove-voter", "let a voter vote no more (kraft.version 1)")
+    raising = add("upgrade", "raise feature levels, from which there is no way back; without one, show them")
+    raising.add_argument("features", nargs="*", type=feature_level, metavar="FEATURE=LEVEL")
     for one in (draining, letting_in, losing, forgetting, adding, removing):
         one.add_argument("node_id", type=node_id, metavar="ID")
     for one in (adding, removing):
@@ -124,7 +121,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
             "--timeout", type=seconds, default=60.0, metavar="SECONDS", help="for so many moves; default 60"
         )
         one.add_argument("--dry-run", action="store_true", help="print the moves, and do nothing")
-    for one in (status, nodes, moving, draining, letting_in, spreading, losing, forgetting, adding, removing):
+    asking = (name for name in commands.choices if name != "start")
+    for one in map(commands.choices.__getitem__, asking):
         one.add_argument(
             "--bootstrap-server", default=BOOTSTRAP, metavar="HOST:PORT[,...]", help=f"default {BOOTSTRAP}"
         )
@@ -134,12 +132,31 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return given
 
 
+def _take_start(starting: argparse.ArgumentParser) -> None:
+    starting.add_argument("--nodes", type=int, default=3, metavar="N", help="default 3")
+    starting.add_argument(
+        "--data-dir", default="./millrace-cluster", metavar="DIR", help="default ./millrace-cluster"
+    )
+    starting.add_argument("--port", type=int, metavar="PORT", help="the first node's; default 9092")
+    starting.add_argument(
+        "--override", action="append", default=[], metavar="KEY=VALUE", help="a setting of every node"
+    )
+
+
 def node_id(word: str) -> int:
     """Raises ArgumentTypeError, with a sentence."""
     number = int(word) if word.isascii() and word.isdecimal() and len(word) <= len(str(NODE_ID_MAX)) else -1
     if not 0 <= number <= NODE_ID_MAX:
         raise argparse.ArgumentTypeError(f"{word!r} is no node's id, 0 to {NODE_ID_MAX}")
     return number
+
+
+def feature_level(word: str) -> tuple[str, int]:
+    """Raises ArgumentTypeError, with a sentence."""
+    name, equals, level = word.partition("=")
+    if not (name and equals and level.isascii() and level.isdecimal() and int(level) <= LEVEL_MAX):
+        raise argparse.ArgumentTypeError(f"{word!r} is not FEATURE=LEVEL, as kraft.version=1")
+    return name, int(level)
 
 
 def seconds(word: str) -> float:
@@ -174,6 +191,10 @@ async def ask(given: argparse.Namespace, bootstrap: Sequence[Address]) -> int:
                 from millrace.broker.cli.cluster_voters import change_voters
 
                 return await change_voters(client, given)
+            if given.command == "upgrade":
+                from millrace.broker.cli.cluster_features import upgrade
+
+                return await upgrade(client, given.features)
             view = await look(client)
             view = await asked_of(client, view)
             if given.command in ("status", "nodes"):

@@ -95,6 +95,7 @@ class Options:
     data_dir: str
     is_test: bool = False
     is_formatted: bool = False  # read the settings as those of a directory that is
+    replaced_pid: int | None = None
 
 
 def parse_options(words: Sequence[str]) -> Options:
@@ -114,8 +115,16 @@ def parse_options(words: Sequence[str]) -> Options:
     parser.add_argument(
         "--test-mode", action="store_true", help="for tests: nothing is kept (docs/testing.md)"
     )
+    parser.add_argument(
+        "--replace",
+        metavar="PID",
+        type=int,
+        help="go on in the place of the process that serves this --data-dir: it is told to end once this one "
+        "is loaded, so that clients wait for less of a restart",
+    )
     found = parser.parse_args(words)
-    return Options(found.config, tuple(found.override), found.data_dir, found.test_mode)
+    options = found.config, tuple(found.override), found.data_dir, found.test_mode
+    return Options(*options, replaced_pid=found.replace)
 
 
 def add_data_dir(parser: argparse.ArgumentParser) -> None:
@@ -190,7 +199,9 @@ def run(words: Sequence[str], env: Mapping[str, str], run_loop: RunLoop) -> int:
         settings.memory,
     )
     log.info("data directory %s; metadata log %s; WAL %s; data bucket %s", *places_of(options, settings))
-    return run_loop(serve_test(settings, options.data_dir) if options.is_test else serve(settings))
+    if options.is_test:
+        return run_loop(serve_test(settings, options.data_dir))
+    return run_loop(serve(settings, options.replaced_pid))
 
 
 def places_of(options: Options, settings: BrokerSettings) -> tuple[str, str, str, str]:
@@ -229,11 +240,20 @@ def _within(server: ServerSettings, files_max: int) -> ServerSettings:
     return replace(server, connections=connections)
 
 
-async def serve(settings: BrokerSettings) -> int:
-    """Builds the broker, or the controller that is none, and runs it to its end."""
+async def serve(settings: BrokerSettings, replaced_pid: int | None = None) -> int:
+    """Builds the broker, or the controller that is none, and runs it to its end. 1 also where the process
+    that it is to replace cannot be told to end."""
     kind = kind_of(settings)
     with process.loading():
         from millrace.runtime.bundle import real_runtime
+    if replaced_pid is not None:
+        from millrace.broker.cli.replacing import NotReplaced, end_former
+
+        try:
+            end_former(replaced_pid, settings.controller.log_dir)
+        except NotReplaced as error:
+            print(f"millrace: cannot start: {error}", file=sys.stderr)
+            return 1
     return await run_broker(kind(settings, real_runtime()), settings)
 
 

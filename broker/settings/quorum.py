@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from millrace.broker.cluster.config import BalancerSettings, Limits
-from millrace.broker.settings.addresses import split_host_port
+from millrace.broker.settings.addresses import WILDCARDS, parse_endpoints, split_host_port
 from millrace.broker.settings.table import CLIENT_LISTENER
 from millrace.broker.settings.values import Values
 from millrace.kraft.config import QuorumSettings, Ticks
@@ -52,8 +52,9 @@ def read_quorum(
             "names several servers, and the log directory is not formatted: `millrace format` makes it one "
             f"of a node that joins them; or say the voters in {VOTERS_KEY}, with their ids",
         )
-    is_alone = is_broker and is_controller and len(voters) <= 1 and not is_dynamic
-    if not is_alone and not values.is_given("s3.data.buckets"):
+    is_whole = is_broker and is_controller and len(voters) <= 1 and not is_dynamic
+    is_alone = is_whole and not has_place_for_others(values)
+    if not is_whole and not values.is_given("s3.data.buckets"):
         values.mistake("s3.data.buckets", "has to be given, the same to each node of a cluster of several")
     if (len(voters) > 1 or not is_controller) and not is_formatted and not values["cluster.id"]:
         values.mistake("cluster.id", "has to be given, the same to each node of a cluster of several")
@@ -68,7 +69,32 @@ def read_quorum(
         heartbeat_ms / 1000,
         is_dynamic,
         bootstrap,
+        is_alone,
     )
+
+
+def has_place_for_others(values: Values) -> bool:
+    """Of a whole quorum: whether `listeners`, as it is given, holds one that others join it by
+    (controller.listener.names), and others could tell clients where to reach this broker. What cannot be
+    parsed is a mistake elsewhere."""
+    if not values.is_given("listeners"):
+        return False
+    try:
+        every = parse_endpoints(values["listeners"] or ())
+        advertised = {one.listener for one in parse_endpoints(values["advertised.listeners"] or ())}
+    except ValueError:
+        return False
+    names = {name.upper() for name in values["controller.listener.names"] or (CONTROLLER_LISTENER,)}
+    clients = [one for one in every if one.listener not in names]
+    if len(clients) == len(every):
+        return False
+    untold = [one.listener for one in clients if one.host in WILDCARDS and one.listener not in advertised]
+    if untold:
+        values.warnings.append(
+            f"nobody is served at the controller listener of listeners: {untold[0]} listens on every "
+            "address, and advertised.listeners does not say where other nodes are to tell clients that it is"
+        )
+    return not untold
 
 
 def fill_listeners(values: Values, quorum: QuorumSettings, node_id: int, *, is_broker: bool) -> None:

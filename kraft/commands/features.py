@@ -21,7 +21,10 @@ from millrace.protocol.messages.update_features import (
 from millrace.protocol.metadata_records import FeatureLevelRecord
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
-NO_OTHERS: Final = "This process is broker and whole quorum in one, without a listener for other controllers."
+NO_OTHERS: Final = (
+    "This process is broker and whole quorum in one, without a listener for other controllers: start it once "
+    "with CONTROLLER in its listeners."
+)
 UPGRADE_TYPES: Final = (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE)
 
 

@@ -138,6 +138,8 @@ def upgraded(known: VoterSet, voters: Sequence[Voter]) -> tuple[Voter, ...]:
             why = "has not fetched from the leader, so that its directory is not known"
         elif not voter.endpoints:
             why = "has no address in controller.quorum.voters of the leader"
+        elif any(endpoint.host in EVERY_ADDRESS for endpoint in voter.endpoints):
+            why = "listens on every address, and advertised.listeners does not say where others reach it"
         elif not voter.kraft_versions[0] <= DYNAMIC <= voter.kraft_versions[1]:
             why = "does not say that it supports kraft.version 1: it is of an earlier release, or not reached"
         if why:

@@ -102,8 +102,7 @@ class QuorumTransport:
         self._tasks.start("addresses of this voter", update.run)
         self.commands = CommandService(node.controller, node.publisher, self._changes.decide)
         self.channel = self.new_channel()
-        if settings.is_dynamic or not raft.is_alone:
-            node.channel = self.channel
+        node.channel = self.channel
 
     def new_channel(self) -> QuorumChannel:
         """A connection of its own, for what may wait long: answers come in the order of asking. Whoever asked

@@ -339,6 +339,37 @@ def test_a_broker_that_is_the_whole_quorum() -> None:
     )
 
 
+OF_ONE = "listeners=PLAINTEXT://b:1,CONTROLLER://c:2"
+
+
+@pytest.mark.parametrize("voters", ["", "controller.quorum.voters=1@a:1"])
+def test_a_whole_quorum_with_a_controllers_listener_can_be_joined(voters: str) -> None:
+    """It is a member of a quorum of one, which needs no bucket of its own words, and no cluster id."""
+    settings = make(OF_ONE, *filter(None, [voters])).settings
+    assert not settings.is_alone
+    assert settings.serves_both
+    assert settings.controller.voters == (1,)
+    assert settings.controller.session_ms == 3000
+    assert settings.controller.endpoints == (("CONTROLLER", "c", 2),)
+    assert settings.shown["controller.listener.names"].text == "CONTROLLER"
+    named = make("listeners=PLAINTEXT://b:1,Q://c:2", "controller.listener.names=Q").settings
+    assert named.controller.endpoints == (("Q", "c", 2),)
+
+
+def test_a_whole_quorum_that_others_cannot_tell_of_is_alone() -> None:
+    """As clients are told each the address that they came to: it starts as before there was such a quorum."""
+    loaded = make("listeners=PLAINTEXT://:1,CONTROLLER://c:2", "controller.listener.names=CONTROLLER")
+    assert loaded.settings.is_alone
+    assert any("advertised.listeners does not say" in warning for warning in loaded.warnings)
+    told = make(
+        "listeners=PLAINTEXT://:1,CONTROLLER://c:2",
+        "controller.listener.names=CONTROLLER",
+        "advertised.listeners=PLAINTEXT://b:1",
+    )
+    assert not told.settings.is_alone
+    assert not any("advertised.listeners" in warning for warning in told.warnings)
+
+
 @pytest.mark.parametrize(
     ("overrides", "key", "word"),
     [
@@ -691,6 +722,8 @@ def test_kafkas_own_quick_start_file_starts() -> None:
     assert [endpoint.listener for endpoint in listeners.controllers] == ["CONTROLLER"]
     assert [str(endpoint) for endpoint in listeners.advertised] == ["PLAINTEXT://localhost:9092"]
     assert loaded.settings.metadata_dir == "/tmp/kraft-combined-logs"
+    assert not loaded.settings.is_alone
+    assert loaded.settings.controller.endpoints == (("CONTROLLER", "localhost", 9093),)
     assert not any("unknown" in warning for warning in loaded.warnings)
 
 

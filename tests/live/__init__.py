@@ -90,17 +90,17 @@ class LiveBroker:
         self.begin()
         return self.wait_ready()
 
-    def begin(self) -> None:
-        """Starts the process, and waits for nothing."""
+    def begin(self, *words: str) -> None:
+        """Starts the process, and waits for nothing. `words`: further ones of its command."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._began = time.monotonic()
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
             if self._is_warm:
-                self._process = start(self.command()[1:], self._env, log.fileno())
+                self._process = start([*self.command()[1:], *words], self._env, log.fileno())
             else:
                 self._process = subprocess.Popen(
-                    self.command(), stdout=subprocess.PIPE, stderr=log, env=self._env
+                    [*self.command(), *words], stdout=subprocess.PIPE, stderr=log, env=self._env
                 )
 
     def wait_ready(self) -> LiveBroker:
@@ -180,6 +180,16 @@ class LiveBroker:
         if self._process is not None:
             self.stop()
         return self.start()
+
+    def replace(self) -> None:
+        """As `millrace serve --replace`: the process that runs ends in order, once the next one is loaded."""
+        former = self._process
+        assert former is not None
+        self.begin("--replace", str(former.pid))
+        assert former.wait(PATIENCE_S) == 0
+        assert former.stdout is not None
+        former.stdout.close()
+        self.wait_ready()
 
     @contextmanager
     def cold_reads(self) -> Iterator[None]:

@@ -63,7 +63,7 @@ class ShellBroker:
         if self.mode.endswith("slow-stop"):
             await asyncio.sleep(60)
 
-async def serve_shell(settings):
+async def serve_shell(settings, replaced_pid):
     return await serve.run_broker(ShellBroker(settings), settings)
 
 serve.serve = serve_shell
@@ -197,7 +197,7 @@ def test_connections_fit_into_the_files(file_limit: int, given: int, left: int) 
 def test_members_of_a_quorum_have_a_part_of_the_connections() -> None:
     """Of a node that serves clients, too: both together fit into the files."""
     alone = load({}, data_dir="/d", machine_bytes=1 << 30).settings
-    both = within_files(replace(alone, quorum=replace(alone.quorum, is_dynamic=True)), 20_000)
+    both = within_files(replace(alone, quorum=replace(alone.quorum, is_alone=False)), 20_000)
     clients, members = both.server.connections, both.member_server.connections
     assert clients.total_max + members.total_max == within_files(alone, 20_000).server.connections.total_max
     assert clients.files_max == clients.total_max == 3 * members.total_max
@@ -206,7 +206,7 @@ def test_members_of_a_quorum_have_a_part_of_the_connections() -> None:
 def test_members_of_a_quorum_have_a_part_of_the_memory_for_requests() -> None:
     """Of a node that serves clients, too: both together have what queued.max.request.bytes says."""
     alone = load({}, data_dir="/d", machine_bytes=1 << 30).settings
-    both = replace(alone, quorum=replace(alone.quorum, is_dynamic=True))
+    both = replace(alone, quorum=replace(alone.quorum, is_alone=False))
     whole_bytes = alone.memory.requests_bytes
     assert alone.client_requests_bytes == whole_bytes
     assert both.client_requests_bytes + both.member_requests_bytes == whole_bytes

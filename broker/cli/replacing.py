@@ -1,0 +1,68 @@
+"""`millrace serve --replace PID`: the node goes on in another process, which has its code loaded before the
+one that runs is told to end. Clients wait for the end of the one and the beginning of the other alone.
+
+Not here: what either does. Kept true: no process is told to end but one that has this node's metadata log
+open.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+from millrace.kraft.node import LOCK_FILE
+from millrace.runtime.errors import MillraceError
+
+log = logging.getLogger(__name__)
+SAY_EVERY_S: Final = 5.0
+
+
+class NotReplaced(MillraceError):
+    """The process cannot be told to end; it runs as before, or does not run."""
+
+
+def end_former(pid: int, log_dir: str) -> None:
+    """Tells the process to end (SIGTERM), and returns when it has, however long its orderly end takes. Raises
+    NotReplaced, and has told nobody, where the process is not there, is not ours, or has another log
+    directory."""
+    try:
+        handle = os.pidfd_open(pid)
+    except AttributeError:
+        raise NotReplaced("--replace is there on Linux alone: end the process, then start this one") from None
+    except (OSError, OverflowError) as error:
+        raise NotReplaced(f"there is no process {pid} to replace: start without --replace") from error
+    try:
+        if not _has_open(pid, f"{log_dir}/{LOCK_FILE}"):
+            raise NotReplaced(
+                f"process {pid} is no node with the metadata log {log_dir}, or is not to be looked at from "
+                "here: nothing was ended; say the number of the one that serves this --data-dir"
+            )
+        log.info("process %d is told to end, and this one goes on in its place", pid)
+        signal.pidfd_send_signal(handle, signal.SIGTERM)
+        _wait(handle, pid)
+    finally:
+        os.close(handle)
+
+
+def _wait(handle: int, pid: int) -> None:
+    began_s = time.monotonic()
+    while not select.select([handle], [], [], SAY_EVERY_S)[0]:
+        log.info(
+            "process %d has not ended after %.0f s: it uploads and hands over first; waiting for it",
+            pid,
+            time.monotonic() - began_s,
+        )
+
+
+def _has_open(pid: int, path: str) -> bool:
+    try:
+        wanted = os.stat(path)
+        found = [os.stat(each) for each in Path(f"/proc/{pid}/fd").iterdir() if each.exists()]
+    except OSError:
+        return False
+    return any((one.st_dev, one.st_ino) == (wanted.st_dev, wanted.st_ino) for one in found)
