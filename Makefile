@@ -153,6 +153,9 @@ bench-cluster: $(DEV_READY) jars ## for how long nothing is written while a part
 bench-partitions: $(DEV_READY) ## what 1,000 to 100,000 partitions cost three nodes: commits, memory, starts, elections (SIZES)
 	@$(BIN)/python -m tests.bench.partitions $(if $(SIZES),--sizes $(SIZES))
 
+bench-growing: $(DEV_READY) ## for how long nothing is written while one node becomes three, and three one; a restart and a move beside it
+	@$(BIN)/python -m tests.bench.growing
+
 bench-testing: $(DEV_READY) jars ## a broker for tests beside Apache Kafka's jars: ready, first record, isolation, memory (ROUNDS, 5)
 	@$(BIN)/python -m tests.bench.testing --rounds $${ROUNDS:-5}
 
@@ -212,4 +215,4 @@ lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index
 clean: ## remove what make built, never data
 	@rm -rf $(VENV) build *.egg-info protocol/*.so tests/compat/java/libs tests/s3server/.build tests/spark_jobs/.build spark_jobs/jars tests/spark_jobs/s3/jars .mypy_cache .ruff_cache
 
-.PHONY: setup-dev docker-test test-wheel bench-testing attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat compat-cluster roll help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs sim-quorum sim-cluster sim-cluster-bugs chaos rolling-upgrade cluster bench-cluster bench-partitions
+.PHONY: setup-dev docker-test test-wheel bench-testing attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat compat-cluster roll help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs sim-quorum sim-cluster sim-cluster-bugs chaos rolling-upgrade cluster bench-cluster bench-growing bench-partitions

@@ -8,33 +8,11 @@ from pathlib import Path
 
 from tests.live import LiveBroker, warm
 from tests.live.client import Client
+from tests.live.growing import Growing
 from tests.live.test_brokers import PARTITIONS, TOPIC, leaders
-from tests.live.test_controllers import QUICK
 from tests.live.test_failover import values
 from tests.live.traffic import Traffic
-from tests.live.voters import JOINS, LiveVoters
 from tests.patience import until
-
-
-class Growing(LiveVoters):
-    """Node 1 is its own whole quorum at first, in a folder that it made itself; the others are not there."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, 3, QUICK, is_formatted=False)
-        self.listeners = self.brokers[1]._overrides.pop("listeners")
-        for key in ("cluster.id", "controller.quorum.bootstrap.servers", "controller.listener.names"):
-            del self.brokers[1]._overrides[key]
-
-    def begin(self) -> None:
-        self.brokers[1].start()
-
-    def join(self, node_id: int) -> None:
-        (properties,) = (self.brokers[1].folder).rglob("meta.properties")
-        lines = dict(line.split("=", 1) for line in properties.read_text().splitlines() if "=" in line)
-        self.brokers[node_id].override({"cluster.id": lines["cluster.id"]})
-        self.format(node_id, JOINS)
-        self.brokers[node_id].start()
-        self.add(node_id)
 
 
 def test_one_becomes_three_and_one_again_while_clients_work(tmp_path: Path) -> None:
@@ -52,20 +30,15 @@ def test_one_becomes_three_and_one_again_while_clients_work(tmp_path: Path) -> N
             node.override({"listeners": cluster.listeners})
             node.replace()
             pid = node.pid
-            assert "kraft.version is 1 (it was 0)" in cluster.command("upgrade", "kraft.version=1")
-            for node_id in (2, 3):
-                cluster.join(node_id)
+            assert "kraft.version         0                   1" in cluster.command("upgrade")
+            cluster.grow()
+            assert "kraft.version         1                   1" in cluster.command("upgrade")
             assert "3 voters" in cluster.command("status")
-            cluster.command("spread")
             nodes = json.loads(cluster.command("nodes", "--json"))["nodes"]
             led = [one["partitions_led"] for one in nodes]
             assert max(led) - min(led) <= 1 <= min(led)
             acknowledge_everywhere(traffic)
-            for node_id in (3, 2):
-                cluster.command("drain", str(node_id))
-                cluster.command("remove-voter", str(node_id))
-                assert cluster.brokers[node_id].stop() == 0
-                cluster.command("unregister", str(node_id))
+            cluster.shrink()
             assert [*leaders(node).values()] == [1] * PARTITIONS
             status = cluster.command("status")
             assert "1 node," in status
