@@ -1,6 +1,6 @@
 """OwedRangeReader: asks other brokers for what their write-ahead logs owe of streams that this one has open.
 
-    metadata names who owes the offset ─► that broker is asked, over a connection that stays
+    metadata names who owes the offset ─► that broker is asked, over its connection (kraft/peers/ways.py)
         it answers                      entries, whose checksums, stream, epoch and order are compared
         it owes nothing of it           it has uploaded it: metadata says so in a moment
         it does not answer              it is asked again, with growing pauses, for a few seconds
@@ -21,13 +21,13 @@ from typing import Any, Final
 
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
-from millrace.kraft.peers.connection import PeerConnection
+from millrace.kraft.peers.table import PeerTable
+from millrace.kraft.peers.ways import Ways
 from millrace.kraft.tables.owed_ranges import OwedRange
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import WireError
 from millrace.protocol.messages.read_owed_range import ReadOwedRangeRequest, ReadOwedRangeResponse
 from millrace.runtime.errors import Unavailable, in_words
-from millrace.runtime.net import Net
 from millrace.s3stream.errors import ObjectCorrupt, RangeOwed
 from millrace.s3stream.ids import StreamId, StreamRange
 from millrace.s3stream.objects.format import Entry, decode_entry
@@ -38,26 +38,24 @@ READ_BYTES_MAX: Final = 1 << 20
 ANSWER_S: Final = 2.0
 PATIENCE_S: Final = 8.0  # less than a Fetch waits for the store
 AGAIN_S, AGAIN_MAX_S = 0.1, 1.0
+PURPOSE: Final = "owed ranges"
 LISTENER: Final = "PLAINTEXT"  # of the other broker, where it has one of that name; else its first
 ASSUMED: Final = {530: (0, 0)}  # nobody is shown it: millrace.version says that it is served
 
 
 class OwedRangeReader:
-    """`image`: the newest. `on_image` is to be told of each."""
+    """`image`: the newest. `on_image` is to be told of each. `peers`: connections of this node."""
 
     def __init__(
         self,
         image: Callable[[], MetadataImage],
-        net: Net,
+        peers: PeerTable,
         node_id: int,
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._patience_s = patience_s
         self._image = image
-        self._net = net
-        self._client_id = f"broker {node_id}"
-        self._connections: dict[int, PeerConnection] = {}
-        self._opening: dict[int, asyncio.Task[PeerConnection]] = {}
+        self._ways: Ways[int] = peers.ways(PURPOSE, self._place_of, f"broker {node_id}", ASSUMED)
         self._turns: dict[int, asyncio.Semaphore] = {}
         self._changed: dict[StreamId, asyncio.Future[None]] = {}  # of those that somebody reads
         self._is_closed = False
@@ -100,9 +98,7 @@ class OwedRangeReader:
     async def close(self) -> None:
         """Connections end; reads that wait are given up."""
         self._is_closed = True
-        connections, self._connections = self._connections, {}
-        for connection in connections.values():
-            connection.close()
+        self._ways.close()
         changed, self._changed = self._changed, {}
         for one in changed.values():
             one.set_result(None)
@@ -133,7 +129,7 @@ class OwedRangeReader:
     async def _ask(self, owed: OwedRange, wanted: StreamRange, max_bytes: int) -> list[Entry]:
         """Raises Unavailable, WireError, and ObjectCorrupt for entries that are not what was asked for; its
         connection is closed then."""
-        connection = await self._connected(owed.node_id)
+        connection = await self._ways.connected(owed.node_id)
         wanted_bytes = max(1, min(max_bytes, READ_BYTES_MAX))
         request = ReadOwedRangeRequest(owed.stream_id, owed.epoch, owed.wal_id, wanted.start, wanted_bytes)
         response: ReadOwedRangeResponse = await connection.ask(request, ANSWER_S)
@@ -147,37 +143,13 @@ class OwedRangeReader:
             connection.close()
             raise
 
-    async def _connected(self, node_id: int) -> PeerConnection:
-        """One connection a broker, made when it is needed; who comes while it is made shares the outcome.
-        Raises Unavailable, WireError."""
-        known = self._connections.get(node_id)
-        if known is not None and known.is_open:
-            return known
-        opening = self._opening.get(node_id)
-        if opening is None:
-            opening = asyncio.get_running_loop().create_task(
-                self._open(node_id), name=f"way to broker {node_id}"
-            )
-            self._opening[node_id] = opening
-            opening.add_done_callback(lambda done: self._opened(node_id, done))
-        return await asyncio.shield(opening)
-
-    def _opened(self, node_id: int, done: asyncio.Task[PeerConnection]) -> None:
-        del self._opening[node_id]
-        if not done.cancelled():
-            done.exception()  # where nobody waits any more
-
-    async def _open(self, node_id: int) -> PeerConnection:
+    def _place_of(self, node_id: int) -> tuple[str, int]:
+        """Raises Unavailable."""
         broker = self._image().brokers.get(node_id)
         if broker is None or broker.is_fenced or not broker.endpoints:
             raise Unavailable(f"broker {node_id} is not there")
         place = broker.endpoint(LISTENER) or broker.endpoints[0]
-        made = await PeerConnection.open(self._net, place.host, place.port, self._client_id, assumed=ASSUMED)
-        if self._is_closed:
-            made.close()
-            raise Unavailable("the broker is closing")
-        self._connections[node_id] = made
-        return made
+        return place.host, place.port
 
 
 def checked_entries(data: memoryview, owed: OwedRange, wanted: StreamRange) -> list[Entry]:

@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-from millrace.kraft.peers.connection import PeerConnection
+from millrace.kraft.peers.connection import NotSent, PeerConnection
+from millrace.kraft.peers.table import PeerTable
+from millrace.kraft.peers.ways import Ways
 from millrace.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from millrace.runtime.errors import Unavailable, in_words
 from millrace.runtime.net import Net
@@ -38,10 +40,10 @@ class ClusterClient:
     """`bootstrap`: brokers that are known, one at least. One request at a time and broker."""
 
     def __init__(self, net: Net, bootstrap: Sequence[Address]) -> None:
-        self._net = net
+        self._peers = PeerTable(net)
+        self._ways: Ways[Address] = self._peers.ways("cluster", lambda address: address, CLIENT_ID)
         self._bootstrap = tuple(bootstrap)
         self._known: dict[int, Address] = {}  # brokers, as the cluster told last
-        self._connections: dict[Address, PeerConnection] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -49,8 +51,7 @@ class ClusterClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for connection in self._connections.values():
-            connection.close()
+        self._peers.close()
 
     async def ask(self, request: Any, answer_s: float = ANSWER_S) -> Any:
         """The response of the first broker that answers within `answer_s`. Raises NobodyAnswers, WireError
@@ -67,10 +68,10 @@ class ClusterClient:
         for address in dict.fromkeys((*self._bootstrap, *self._known.values())):
             connection = None
             try:
-                connection = await self._connected(address)
+                connection = await self._ways.connected(address, is_patient=True)
                 return await connection.ask(request, answer_s)
             except Unavailable as error:
-                if is_change and connection is not None:
+                if is_change and connection is not None and not isinstance(error, NotSent):
                     raise AnswerLost(in_words(error)) from None
                 reasons.append(in_words(error))
         raise NobodyAnswers("; ".join(reasons))
@@ -85,6 +86,8 @@ class ClusterClient:
         connection = await self._connected_to(node_id)
         try:
             return await connection.ask(request, answer_s)
+        except NotSent:
+            raise
         except Unavailable as error:
             raise AnswerLost(in_words(error)) from None
 
@@ -100,12 +103,4 @@ class ClusterClient:
             await self.describe()
         if node_id not in self._known:
             raise NobodyAnswers(f"the cluster knows no broker {node_id}")
-        return await self._connected(self._known[node_id])
-
-    async def _connected(self, address: Address) -> PeerConnection:
-        """Of a connection that was lost meanwhile a new one is made, once."""
-        connection = self._connections.get(address)
-        if connection is None or not connection.is_open:
-            connection = await PeerConnection.open(self._net, *address, CLIENT_ID)
-            self._connections[address] = connection
-        return connection
+        return await self._ways.connected(self._known[node_id], is_patient=True)

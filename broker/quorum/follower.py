@@ -254,7 +254,7 @@ class FollowingBroker(Broker):
         self._start_failovers(node, parts)
 
     def _read_from_owners(self, node: ControllerNode, parts: Parts) -> OwedRangeReader:
-        reader = OwedRangeReader(lambda: parts.cache.image, self._runtime.net, self._settings.node_id)
+        reader = OwedRangeReader(lambda: parts.cache.image, self._transport.peers, self._settings.node_id)
         node.publisher.subscribe(reader.on_image)
         parts.storage.owed_reads.reader = reader
         return reader

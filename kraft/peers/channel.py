@@ -29,8 +29,9 @@ from typing import Any, Final
 from millrace.kraft.commands.table import is_question
 from millrace.kraft.errors import CommandLost, CommandNotTaken, NotLeader, ProposalDropped
 from millrace.kraft.news import QuorumNews
-from millrace.kraft.peers.connection import PeerConnection, PeerLost
+from millrace.kraft.peers.connection import NotSent, PeerConnection, PeerLost
 from millrace.kraft.peers.voter_changes import is_of_voters
+from millrace.kraft.peers.ways import Ways
 from millrace.protocol.apis import api_of
 from millrace.protocol.codec import decode_response, encode_request
 from millrace.protocol.error_codes import ErrorCode
@@ -59,15 +60,15 @@ def lane_of(request: Any) -> str:
 
 
 class QuorumChannel:
-    """`decide` asks the node's own controller, `connect` opens a connection to the controller listener of
-    another. `heartbeat_s`: for the answer to a heartbeat."""
+    """`decide` asks the node's own controller, `ways` makes those to controller listeners of others, for what
+    goes in one lane. `heartbeat_s`: for the answer to a heartbeat."""
 
     def __init__(
         self,
         node_id: int,
         decide: Callable[[Any], Awaitable[Any]],
         news: QuorumNews,
-        connect: Callable[[int], Awaitable[PeerConnection]],
+        ways: Callable[[str], Ways[int]],
         answer_s: float = ANSWER_S,
         heartbeat_s: float = ANSWER_S,
         lane: str = COMMANDS,
@@ -75,13 +76,11 @@ class QuorumChannel:
         self._node_id = node_id
         self._decide = decide
         self._news = news
-        self._connect = connect
+        self._new_ways = ways
+        self._ways = ways(lane)
         self._answer_s = answer_s
         self._heartbeat_s = heartbeat_s
-        self._connecting = asyncio.Lock()
-        self._connection: PeerConnection | None = None
-        self._leader = -1  # whom the connection is to
-        self._former: dict[PeerConnection, asyncio.TimerHandle] = {}  # to who led before, and when it closes
+        self._leader = -1  # who was asked last
         self._failure = ""  # the last one that was logged; "" while commands are answered
         self._lane = lane
         self._beside: dict[str, QuorumChannel] = {}  # by lane, once something was sent in it
@@ -122,9 +121,7 @@ class QuorumChannel:
 
     def close(self) -> None:
         """Commands that are not answered are lost. Idempotent."""
-        for connection in list(self._former):
-            self._close_former(connection)
-        self._close_current()
+        self._ways.close()
         for beside in self._beside.values():
             beside.close()
 
@@ -132,7 +129,7 @@ class QuorumChannel:
         """Over another connection."""
         beside = self._beside.get(lane)
         if beside is None:
-            own = self._node_id, self._decide, self._news, self._connect
+            own = self._node_id, self._decide, self._news, self._new_ways
             beside = self._beside[lane] = QuorumChannel(*own, self._answer_s, self._heartbeat_s, lane)
         return beside
 
@@ -152,6 +149,9 @@ class QuorumChannel:
             is_heartbeat = isinstance(request, BrokerHeartbeatRequest)
             answer_s = self._heartbeat_s if is_heartbeat else self._answer_s
             response = await connection.ask(ForwardCommandRequest(data), answer_s)
+        except NotSent as error:
+            self._on_failure(leader, error.why)
+            return None
         except PeerLost as error:
             raise CommandLost(leader, error.why) from None
         except (WireError, ValueError) as error:
@@ -182,36 +182,17 @@ class QuorumChannel:
         return reply
 
     async def _connected(self, leader: int) -> PeerConnection | None:
-        """None where another leads by now: one connects at a time, and who waited for others that tried in
-        vain would try the same once more, while who leads hears nothing of this node. Raises Unavailable,
-        WireError."""
-        async with self._connecting:
-            if self._news.leader != leader:
-                return None
-            connection = self._connection
-            if connection is None or not connection.is_open or self._leader != leader:
-                self._close_current()
-                connection = self._connection = await self._connect(leader)
-            self._leader = leader
-            return connection
+        """None where another leads by now: who waited for a connection in vain would try the same once more,
+        while who leads hears nothing of this node. Raises Unavailable, WireError."""
+        self._leader = leader
+        connection = await self._ways.connected(leader)
+        return connection if self._news.leader == leader else None
 
     def _on_change(self) -> None:
         """Who led and does no more may never answer: what it was asked is unknown after a moment."""
         is_other = self._news.leader not in (-1, self._leader)
-        connection = self._connection
-        if connection is not None and (is_other or self._news.is_active):
-            self._connection = None
-            later = asyncio.get_running_loop().call_later
-            self._former[connection] = later(FORMER_ANSWER_S, self._close_former, connection)
-
-    def _close_former(self, connection: PeerConnection) -> None:
-        self._former.pop(connection).cancel()
-        connection.close()
-
-    def _close_current(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        if is_other or self._news.is_active:
+            self._ways.retire(self._leader, FORMER_ANSWER_S)
 
     def _on_failure(self, leader: int, failure: str) -> None:
         """Logged once for as long as it stays the same."""

@@ -4,7 +4,8 @@ The core sends a request again when it is not answered for a while, and what it 
 to say now. So the lane keeps the newest message that waits, and forgets those before it; what cannot be
 delivered is dropped. Fetches, which a leader keeps for half a second, stand in a lane apart from votes.
 
-Not here: what messages are as bytes (wire.py). Kept true: at most one request is under way and one waits.
+Not here: what messages are as bytes (wire.py), connections (ways.py). Kept true: at most one request is under
+way and one waits.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BACKOFF_MAX_S: Final = 1.0
 
 
 class Lane:
-    """`peer` is its name for who reads the log. `connect` opens a connection to it, `on_reply` is told its
+    """`peer` is its name for who reads the log. `connect` gives the connection to it, `on_reply` is told its
     answers, `on_lost` what it did not answer, `on_answer` the answer as it came, before it is judged."""
 
     def __init__(
@@ -52,7 +53,6 @@ class Lane:
         self._has_message = asyncio.Event()
         self.is_idle = asyncio.Event()  # nothing waits, and nothing is under way
         self.is_idle.set()
-        self._connection: PeerConnection | None = None
         self.failure = ""  # the last one, with the peer it is of; "" while that answers
         self._said = ""
 
@@ -62,22 +62,19 @@ class Lane:
         self.is_idle.clear()
 
     async def run(self) -> None:
-        """For ever; cancelled, it closes its connection."""
+        """For ever."""
         backoff_s = BACKOFF_MIN_S
-        try:
-            while True:
-                await self._has_message.wait()
-                self._has_message.clear()
-                message, self._message = self._message, None
-                if message is not None and await self._ask(message):
-                    backoff_s = BACKOFF_MIN_S
-                    self._settle()
-                elif message is not None:
-                    self._settle()
-                    await asyncio.sleep(backoff_s)
-                    backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
-        finally:
-            self._close()
+        while True:
+            await self._has_message.wait()
+            self._has_message.clear()
+            message, self._message = self._message, None
+            if message is not None and await self._ask(message):
+                backoff_s = BACKOFF_MIN_S
+                self._settle()
+            elif message is not None:
+                self._settle()
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 
     def _settle(self) -> None:
         if self._message is None:
@@ -85,15 +82,16 @@ class Lane:
 
     async def _ask(self, message: Message) -> bool:
         """Whether the peer answered."""
+        connection = None
         try:
-            if self._connection is None or not self._connection.is_open:
-                self._connection = await self._connect()
+            connection = await self._connect()
             request = request_of(message, self._member)
-            response = await self._connection.ask(request, self._timeout_s, for_version)
+            response = await connection.ask(request, self._timeout_s, for_version)
             self._on_answer(self._peer_id, response)
             reply = reply_of(message, response)
         except (Unavailable, WireError, KafkaError) as error:
-            self._close()
+            if connection is not None:
+                connection.close()
             self._on_failure(in_words(error))
             self._on_lost(message)
             return False
@@ -110,8 +108,3 @@ class Lane:
         if failure != self._said:
             log.warning("quorum: %s", self.failure)
             self._said = failure
-
-    def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()

@@ -9,11 +9,12 @@ that is removed meanwhile is SNAPSHOT_NOT_FOUND, and the leader is asked anew.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Final, cast
 
 from millrace.kraft.log.log_store import LogStore, SnapshotId
 from millrace.kraft.peers.connection import PeerConnection
+from millrace.kraft.peers.ways import Ways
 from millrace.kraft.peers.wire import PARTITION, TOPIC, Member, answered, check_cluster, only
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.errors import KafkaError, WireError
@@ -83,26 +84,26 @@ class SnapshotPieces:
 
 
 class SnapshotFetcher:
-    """The driver's SnapshotSource. `connect` opens a connection to a node; `epoch` is the one that the core
+    """The driver's SnapshotSource. `ways` lead to nodes; `epoch` is the one that the core
     is in; `on_piece` is told the leader that gave a piece."""
 
     def __init__(
         self,
         member: Member,
-        connect: Callable[[int], Awaitable[PeerConnection]],
+        ways: Ways[int],
         epoch: Callable[[], int],
         on_piece: Callable[[int], None],
         timeout_s: float,
     ) -> None:
         self._member = member
-        self._connect = connect
+        self._ways = ways
         self._epoch = epoch
         self._on_piece = on_piece
         self._timeout_s = timeout_s
 
     async def fetch(self, leader: int, snapshot: SnapshotId) -> AsyncIterator[bytes]:
         """The file's bytes, in order. Raises Unavailable where the leader does not give them."""
-        connection = await self._connect(leader)
+        connection = await self._ways.connected(leader)
         try:
             position, size_bytes = 0, 1
             while position < size_bytes:
@@ -116,7 +117,7 @@ class SnapshotFetcher:
         except (WireError, KafkaError) as error:
             raise Unavailable(f"snapshot {snapshot.name} of node {leader}: {error}") from error
         finally:
-            connection.close()
+            self._ways.retire(leader, self._timeout_s)
 
     async def _ask(
         self, connection: PeerConnection, snapshot: SnapshotId, position: int

@@ -20,16 +20,18 @@ from typing import Any, Final
 
 from millrace.kraft.log.log_store import SnapshotId
 from millrace.kraft.node import ControllerNode
+from millrace.kraft.peers.authentication import Authentication
 from millrace.kraft.peers.channel import ANSWER_S, QuorumChannel
 from millrace.kraft.peers.commands import CommandService
-from millrace.kraft.peers.connection import PeerConnection
 from millrace.kraft.peers.lane import Lane
 from millrace.kraft.peers.places import Places
 from millrace.kraft.peers.service import QuorumService
 from millrace.kraft.peers.snapshots import SnapshotFetcher, SnapshotPieces
+from millrace.kraft.peers.table import PeerTable
 from millrace.kraft.peers.twins import IsThere
 from millrace.kraft.peers.voter_changes import OwnNode, VoterChanges
 from millrace.kraft.peers.voter_update import VoterUpdate
+from millrace.kraft.peers.ways import Ways
 from millrace.kraft.peers.wire import Member, Place, leader_answering, places_in
 from millrace.kraft.raft.messages import NOBODY, Fetch, Message, Reply
 from millrace.kraft.raft.voters import Endpoint
@@ -53,8 +55,16 @@ Endpoints = Mapping[int, Place]  # by node id
 
 
 class QuorumTransport:
-    def __init__(self, net: Net, endpoints: Endpoints, request_s: float = REQUEST_S) -> None:
-        self._net = net
+    """`authentication`: what this node's connections to others begin with."""
+
+    def __init__(
+        self,
+        net: Net,
+        endpoints: Endpoints,
+        request_s: float = REQUEST_S,
+        authentication: Authentication | None = None,
+    ) -> None:
+        self.peers = PeerTable(net, authentication)  # of the whole node
         self._endpoints = endpoints
         self._request_s = request_s
         self._tasks = Tasks()
@@ -63,6 +73,7 @@ class QuorumTransport:
         self._is_closed = False
         self._node: ControllerNode
         self._member: Member
+        self._asking: dict[bool, Ways[int]]  # for fetches, and for what is not one
         self._service: QuorumService
         self.places: Places  # once it is started
         self._fetcher: SnapshotFetcher
@@ -87,8 +98,12 @@ class QuorumTransport:
         self._service = QuorumService(
             self._member, pieces, node.driver.step, lambda: (raft.epoch, raft.leader), self.places
         )
+        self._asking = {
+            is_fetch: self._ways("fetches" if is_fetch else "votes") for is_fetch in (True, False)
+        }
+        snapshots = self._ways("snapshots")
         self._fetcher = SnapshotFetcher(
-            self._member, self._connect, lambda: raft.epoch, raft.on_snapshot_piece, self._request_s
+            self._member, snapshots, lambda: raft.epoch, raft.on_snapshot_piece, self._request_s
         )
         own = OwnNode(
             settings.node_id,
@@ -97,18 +112,19 @@ class QuorumTransport:
             {node_id: Endpoint(*one) for node_id, one in settings.voter_endpoints.items()},
         )
         driver, submit = node.driver, node.controller.submit
-        self._changes = VoterChanges(own, driver, node.publisher, self.places, self.connect_to, submit)
-        update = VoterUpdate(own, driver, self._connect, self._changes.decide)
+        levels: Ways[Place] = self.peers.ways("levels", lambda place: place, self._client_id)
+        self._changes = VoterChanges(own, driver, node.publisher, self.places, levels, submit)
+        update = VoterUpdate(own, driver, self._ways("addresses"), self._changes.decide)
         self._tasks.start("addresses of this voter", update.run)
         self.commands = CommandService(node.controller, node.publisher, self._changes.decide)
         self.channel = self.new_channel()
         node.channel = self.channel
 
     def new_channel(self) -> QuorumChannel:
-        """A connection of its own, for what may wait long: answers come in the order of asking. Whoever asked
+        """Connections of its own, for what may wait long: answers come in the order of asking. Whoever asked
         closes it."""
         node, session_ms = self._node, self._node.settings.session_ms
-        own = node.settings.node_id, self.commands.decide, node.driver.news, self._connect
+        own = node.settings.node_id, self.commands.decide, node.driver.news, self._ways
         heartbeat_s = ANSWER_S if session_ms is None else session_ms / 1000 * HEARD_WITHIN
         return QuorumChannel(*own, heartbeat_s=heartbeat_s)
 
@@ -159,6 +175,7 @@ class QuorumTransport:
                     await lane.is_idle.wait()
         await self._tasks.stop()
         self.channel.close()
+        self.peers.close()
 
     def _lane(self, peer_id: int, is_fetch: bool) -> Lane:
         lane = self._lanes.get((peer_id, is_fetch))
@@ -171,7 +188,7 @@ class QuorumTransport:
                 peer_id,
                 name,
                 self._member,
-                partial(self._connect, peer_id),
+                partial(self._asking[is_fetch].connected, peer_id),
                 self._node.driver.step,
                 self._on_lost,
                 self._on_answer,
@@ -188,6 +205,7 @@ class QuorumTransport:
         for key in [key for key in self._lanes if self.places.of(key[0]) is None]:
             del self._lanes[key]
             self._running.pop(key).cancel()
+            self._asking[key[1]].drop(key[0])
 
     def _on_lost(self, message: Message) -> None:
         if isinstance(message, Fetch):
@@ -205,17 +223,17 @@ class QuorumTransport:
             if node_id != own and place != self.places.of(node_id):
                 self.places.learn(node_id, place)
 
-    async def _connect(self, peer_id: int) -> PeerConnection:
-        """Raises Unavailable where nobody accepts, or nobody knows where it is; PeerLost."""
+    @property
+    def _client_id(self) -> str:
+        return f"quorum node {self._member.node_id}"
+
+    def _ways(self, purpose: str) -> Ways[int]:
+        """To other nodes; where nobody answers it is forgotten that one was said to be there."""
+        return self.peers.ways(purpose, self._place_of, self._client_id, on_unreachable=self.places.forget)
+
+    def _place_of(self, peer_id: int) -> Place:
+        """Raises Unavailable where nobody knows."""
         place = self.places.of(peer_id)
         if place is None:
             raise Unavailable(f"nobody knows where node {peer_id} of the quorum is")
-        try:
-            return await self.connect_to(place)
-        except Unavailable:
-            self.places.forget(peer_id, place)
-            raise
-
-    async def connect_to(self, place: Place) -> PeerConnection:
-        """Raises ConnectFailed, PeerLost."""
-        return await PeerConnection.open(self._net, *place, f"quorum node {self._member.node_id}")
+        return place

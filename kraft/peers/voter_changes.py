@@ -26,8 +26,8 @@ from millrace.kraft.commands.features import check_brokers, check_controllers, r
 from millrace.kraft.driver import Driver
 from millrace.kraft.errors import NotLeader
 from millrace.kraft.image.publisher import MetadataPublisher
-from millrace.kraft.peers.connection import PeerConnection
 from millrace.kraft.peers.places import Places
+from millrace.kraft.peers.ways import Ways
 from millrace.kraft.peers.wire import Place
 from millrace.kraft.raft.log_view import Entry
 from millrace.kraft.raft.quorum import majority
@@ -87,7 +87,7 @@ def is_of_voters(request: Any) -> bool:
 
 
 class VoterChanges:
-    """`connect` opens a connection to a place; `submit` decides a command of the controller."""
+    """`ways` lead to places; `submit` decides a command of the controller."""
 
     def __init__(
         self,
@@ -95,14 +95,14 @@ class VoterChanges:
         driver: Driver,
         publisher: MetadataPublisher,
         places: Places,
-        connect: Callable[[Place], Awaitable[PeerConnection]],
+        ways: Ways[Place],
         submit: Callable[[Any], Awaitable[Any]],
     ) -> None:
         self._own = own
         self._driver = driver
         self._publisher = publisher
         self._places = places
-        self._connect = connect
+        self._ways = ways
         self._submit = submit
         self._turn = asyncio.Lock()
         self._waiting_count = 0
@@ -306,11 +306,11 @@ class VoterChanges:
         """The levels of the feature that the node there runs at. Raises KafkaError REQUEST_TIMED_OUT where
         it does not say."""
         try:
-            connection = await self._connect(place)
+            connection = await self._ways.connected(place, is_patient=True)
             try:
                 answer = await connection.ask(ApiVersionsRequest("millrace", "1"), ASK_S)
             finally:
-                connection.close()
+                self._ways.retire(place)  # the next one who asks may ask another process
         except (Unavailable, WireError) as error:
             text = f"{place[0]}:{place[1]} does not say what it supports: {in_words(error)}"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from None

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from millrace.kraft.driver import Driver
 from millrace.kraft.errors import NotLeader
-from millrace.kraft.peers.connection import PeerConnection
 from millrace.kraft.peers.voter_changes import OwnNode
+from millrace.kraft.peers.ways import Ways
 from millrace.kraft.raft.messages import NOBODY
 from millrace.kraft.raft.voters import KRAFT_VERSIONS, STATIC, Voter
 from millrace.protocol.error_codes import ErrorCode
@@ -36,18 +36,18 @@ ANSWER_S: Final = 30.0  # longer than who leads gives a change
 
 
 class VoterUpdate:
-    """`connect` opens a connection to a member, `decide` is this node's own service, where it leads."""
+    """`ways` lead to members, `decide` is this node's own service, where it leads."""
 
     def __init__(
         self,
         own: OwnNode,
         driver: Driver,
-        connect: Callable[[int], Awaitable[PeerConnection]],
+        ways: Ways[int],
         decide: Callable[[Any], Awaitable[Any]],
     ) -> None:
         self._own = own
         self._driver = driver
-        self._connect = connect
+        self._ways = ways
         self._decide = decide
         self._said = ""
 
@@ -99,11 +99,12 @@ class VoterUpdate:
         if self._driver.news.is_active:
             response = await self._decide(request)
         else:
-            connection = await self._connect(self._driver.news.leader)
+            leader = self._driver.news.leader
+            connection = await self._ways.connected(leader)
             try:
                 response = await connection.ask(request, ANSWER_S)
             finally:
-                connection.close()
+                self._ways.retire(leader)
         assert isinstance(response, UpdateRaftVoterResponse)
         return response
 

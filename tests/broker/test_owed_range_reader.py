@@ -13,6 +13,7 @@ from millrace.broker.handlers.api_versions import ApiVersions
 from millrace.broker.handlers.read_owed_range import ReadOwedRange
 from millrace.broker.owed_range_reader import OwedRangeReader, checked_entries
 from millrace.kraft.image.delta import delta_between
+from millrace.kraft.peers.table import PeerTable
 from millrace.kraft.tables.owed_ranges import OwedRange
 from millrace.protocol.messages.broker_registration import BrokerRegistrationRequest, Listener
 from millrace.protocol.messages.commit_upload import CommitUploadRequest, UploadedRange
@@ -63,7 +64,7 @@ class Owner:
         self.machine.seal(10)
         self.machine.move(2)
         assert self.machine.owed == [(1, 0, 10)]
-        self.reader = OwedRangeReader(lambda: self.machine.image, LoopNet(), 2, patience_s=0.5)
+        self.reader = OwedRangeReader(lambda: self.machine.image, PeerTable(LoopNet()), 2, patience_s=0.5)
         return self
 
     async def __aexit__(self, *what: object) -> None:
@@ -106,7 +107,7 @@ def test_what_is_owed_comes_over_the_connection() -> None:
         assert await owner.read(2, max_bytes=1) == numbered(2, 3)
         found = await asyncio.gather(*(owner.read(start % 10) for start in range(100)))
         assert found == [numbered(start % 10, 10) for start in range(100)]
-        assert len(owner.reader._connections) == 1
+        assert owner.reader._ways.open_count == 1
 
     run(scenario)
 
@@ -165,7 +166,7 @@ def test_what_is_not_the_owners_is_refused() -> None:
         async def scenario(owner: Owner) -> None:
             with pytest.raises(RangeOwed):
                 await owner.read(0)
-            assert not any(one.is_open for one in owner.reader._connections.values())
+            assert owner.reader._ways.open_count == 0
 
         run(scenario, lambda context, request, told=entries: ReadOwedRangeResponse(entries=told))
 

@@ -16,6 +16,7 @@ from millrace.kraft.image.image import EMPTY_IMAGE
 from millrace.kraft.image.publisher import MetadataPublisher
 from millrace.kraft.news import QuorumNews
 from millrace.kraft.peers.channel import QuorumChannel
+from millrace.kraft.peers.ways import Ways
 from millrace.kraft.raft.messages import NOBODY
 from millrace.kraft.tables.features import MILLRACE_VERSION, Features
 from millrace.protocol.messages.await_backup import AwaitBackupResponse
@@ -39,7 +40,7 @@ class Scene:
         self.answers = asyncio.Event()
         self.answers.set()
         self.asked = 0
-        channel = QuorumChannel(BROKER, self._decide, self.news, self._connect)
+        channel = QuorumChannel(BROKER, self._decide, self.news, self._ways)
         common = CommonBucket(self.bucket, "0@mem://lake", CLUSTER)
         self.backup = RemoteBackup(channel, self.publisher, self.news, common)
 
@@ -49,8 +50,11 @@ class Scene:
         await self.answers.wait()
         return AwaitBackupResponse()
 
-    async def _connect(self, node_id: int) -> Any:
-        raise AssertionError
+    def _ways(self, lane: str) -> Ways[int]:
+        async def connect(place: tuple[str, int]) -> Any:
+            raise AssertionError
+
+        return Ways(lane, lambda node_id: ("nowhere", node_id), connect)
 
     def lead(self, node_id: int, epoch: int) -> None:
         self.news.tell(epoch, node_id, 0, is_active=node_id != NOBODY)

@@ -13,6 +13,7 @@ from millrace.kraft.errors import CommandLost, CommandNotTaken, ProposalDropped
 from millrace.kraft.news import QuorumNews
 from millrace.kraft.peers.channel import QuorumChannel
 from millrace.kraft.peers.connection import PeerConnection, PeerLost
+from millrace.kraft.peers.ways import Ways
 from millrace.protocol.apis import NAMED, api_of
 from millrace.protocol.codec import encode_request, encode_response
 from millrace.protocol.error_codes import ErrorCode
@@ -278,12 +279,15 @@ def test_who_waited_for_a_connection_asks_who_leads_by_then() -> None:
         async def decide(request: object) -> object:
             raise AssertionError("it does not lead")
 
-        async def connect(node_id: int) -> PeerConnection:
-            tried.append((loop.time() - began, node_id))
+        async def connect(place: tuple[str, int]) -> PeerConnection:
+            tried.append((loop.time() - began, place[1]))
             await asyncio.sleep(2)
-            raise PeerLost(f"node{node_id}:9093", "no connection within 2.0 s")
+            raise PeerLost(f"node{place[1]}:9093", "no connection within 2.0 s")
 
-        channel, began = QuorumChannel(OBSERVER, decide, news, connect), loop.time()
+        def ways(lane: str) -> Ways[int]:
+            return Ways(lane, lambda node_id: ("node", node_id), connect)
+
+        channel, began = QuorumChannel(OBSERVER, decide, news, ways), loop.time()
         news.tell(1, 1, 0, is_active=False)
         sending = [asyncio.create_task(channel.send(topics(f"t{number}"))) for number in range(5)]
         await asyncio.sleep(1)
@@ -301,8 +305,12 @@ class Asked:
     """A connection whose answers a test gives, by hand."""
 
     def __init__(self) -> None:
-        self.is_open = True
+        self.is_open, self.used_at_s = True, 0.0
         self.answers: list[asyncio.Future[ForwardCommandResponse]] = []
+
+    @property
+    def is_idle(self) -> bool:
+        return all(answer.done() for answer in self.answers)
 
     def version_of(self, api: Any) -> int:
         return int(api.max_stable_version)
@@ -323,14 +331,17 @@ class TwoLeaders:
 
     def __init__(self) -> None:
         self.news, self.to = QuorumNews(), {1: Asked(), 2: Asked()}
-        self.channel = QuorumChannel(OBSERVER, self._decide, self.news, self._connect)  # type: ignore[arg-type]
+        self.channel = QuorumChannel(OBSERVER, self._decide, self.news, self._ways)
         self.news.tell(1, 1, 0, is_active=False)
 
     async def _decide(self, request: object) -> object:
         raise AssertionError("it does not lead")
 
-    async def _connect(self, node_id: int) -> Asked:
-        return self.to[node_id]
+    def _ways(self, lane: str) -> Ways[int]:
+        async def connect(place: tuple[str, int]) -> Asked:
+            return self.to[place[1]]
+
+        return Ways(lane, lambda node_id: ("node", node_id), connect)  # type: ignore[arg-type]
 
     async def sent(self, request: Any) -> asyncio.Task[Any]:
         """To node 1; then node 2 leads."""
