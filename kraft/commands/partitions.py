@@ -5,8 +5,8 @@ gives a partition to another broker whose leader is gone and whose write-ahead l
 only that log holds is given up. Of one that has its leader it gives up what logs of earlier owners that are
 gone owe of it, which keeps nobody from leading. A
 reassignment names the next leader: it is that at once, and opens the partition when the one before has closed
-it, so that none is ever under way. Not here: what becomes of partitions of brokers that are gone
-(leaders.py).
+it. One is told as under way that waits for the log of a broker that is gone (moves.py); to cancel it gives
+the partition back to that one. Not here: what becomes of partitions of brokers that are gone (leaders.py).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Final
 from millrace.kraft.commands.decision import Decision
 from millrace.kraft.commands.failovers import is_at_work, untried
 from millrace.kraft.commands.leaders import leader_change
+from millrace.kraft.commands.moves import Key, holder_of, move_of, partitions_in_logs_of
 from millrace.kraft.commands.owed_ranges import is_of_data, lost_record, owed_of_partition
 from millrace.kraft.commands.takers import LOOKED_PER_CHUNK, count_led, takers_of
 from millrace.kraft.image.image import MetadataImage
@@ -36,6 +37,8 @@ from millrace.protocol.messages.elect_leaders import (
 from millrace.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
 )
 from millrace.protocol.metadata_records import PartitionChangeRecord
 from millrace.runtime.scheduling.yielding import Yielding, run_to_end
@@ -213,15 +216,33 @@ def reassignment(
             is_there = image.topics.by_name(topic) is not None
             named = f"partition {topic}:{asked.partition_index}" if is_there else f"a topic named {topic}"
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find {named}.")
+        topic_id = image.topics.names[topic].topic_id
         if asked.replicas is None:
-            raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+            former = check_cancelled(image, state, topic_id, asked.partition_index)
+            return result, leader_change(topic_id, asked.partition_index, former)
         target = check_target(image, state, asked.replicas)
         if target.broker_id != state.leader:
-            topic_id = image.topics.names[topic].topic_id
             return result, leader_change(topic_id, asked.partition_index, target)
     except KafkaError as error:
         result.error_code, result.error_message = error.code, error.message or None
     return result, None
+
+
+def check_cancelled(image: MetadataImage, state: PartitionState, topic_id: bytes, index: int) -> Broker:
+    """Who led before, and is to lead again once it is back, or its log is recovered. Raises KafkaError
+    NO_REASSIGNMENT_IN_PROGRESS where nothing is under way, INVALID_REPLICA_ASSIGNMENT where the next one
+    leads: what that has taken would be lost."""
+    move = move_of(image, topic_id, index, state)
+    if move is None:
+        raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    holder = holder_of(image, topic_id, index)
+    if holder is None:
+        who = ", ".join(map(str, move.former))
+        text = f"Broker {move.target} leads: back at broker {who} what it took would be lost."
+        if not move.is_led:
+            text = f"No one broker has all of it: the logs of brokers {who} hold parts."
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+    return image.brokers.by_id[holder]
 
 
 def check_target(image: MetadataImage, state: PartitionState, replicas: Iterable[int]) -> Broker:
@@ -260,7 +281,42 @@ def fault_of(image: MetadataImage, ordered: Sequence[int]) -> str:
 def decide_list_partition_reassignments(
     image: MetadataImage, request: ListPartitionReassignmentsRequest
 ) -> Decision:
-    return Decision(ListPartitionReassignmentsResponse(error_message=None))
+    return run_to_end(decide_list_partition_reassignments_yielding(image, request))
+
+
+def decide_list_partition_reassignments_yielding(
+    image: MetadataImage, request: ListPartitionReassignmentsRequest
+) -> Yielding[Decision]:
+    """What there is no such partition of is not named, as what is not under way."""
+    response = ListPartitionReassignmentsResponse(error_message=None)
+    if request.topics is None:
+        gone = [failover.node_id for failover in image.failovers]
+        keys = yield from partitions_in_logs_of(image, gone)
+    else:
+        keys = []
+        for topic in request.topics:
+            known = image.topics.by_name(topic.name)
+            if known is not None:
+                keys += [(known.topic_id, index) for index in topic.partition_indexes]
+    by_topic: dict[bytes, OngoingTopicReassignment] = {}
+    for number, key in enumerate(dict.fromkeys(keys), 1):
+        if number % PARTITIONS_PER_CHUNK == 0:
+            yield
+        found = _under_way(image, key)
+        if found is not None:
+            name = image.topics.by_id(key[0]).name  # type: ignore[union-attr]
+            by_topic.setdefault(key[0], OngoingTopicReassignment(name, [])).partitions.append(found)
+    response.topics = list(by_topic.values())
+    return Decision(response)
+
+
+def _under_way(image: MetadataImage, key: Key) -> OngoingPartitionReassignment | None:
+    state = image.topics.partition(*key)
+    move = None if state is None else move_of(image, *key, state)
+    if move is None:
+        return None
+    added = [] if move.is_led else [move.target]
+    return OngoingPartitionReassignment(key[1], [move.target, *move.former], added, [*move.former])
 
 
 def find(image: MetadataImage, topic: str, index: int) -> PartitionState | None:

@@ -121,7 +121,9 @@ ROWS: Final[dict[str, Row]] = {
     "IncrementalAlterConfigs": Row(
         "configs.decide_incremental_alter_configs", _configuring, is_growing=True, is_yielding=True
     ),
-    "ListPartitionReassignments": Row("partitions.decide_list_partition_reassignments", _plain),
+    "ListPartitionReassignments": Row(
+        "partitions.decide_list_partition_reassignments", _plain, is_yielding=True
+    ),
     "RemoveRaftVoter": Row("voters.refuse_change", _plain),
     "UnregisterBroker": Row("brokers.decide_unregister_broker", _living),
     "UpdateFeatures": Row("features.decide_update_features", _plain, is_growing=True),

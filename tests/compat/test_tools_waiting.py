@@ -3,6 +3,7 @@ they name what waits, read what objects hold of it, tell no end of it, and write
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -145,3 +146,26 @@ def test_what_may_go_to_any_partition_goes_to_those_that_are_led(
         waiting.tools("ConsoleProducer", "--topic", TOPIC, *options, given="a\nb\nc\n")
         sent += 3
     assert waiting.ends(cluster) - before == sent
+
+
+def test_a_move_that_waits_is_under_way_and_is_taken_back(waiting: Waiting, tmp_path: Path) -> None:
+    """kafka-reassign-partitions, of one of those that wait: verified and listed as under way, cancelled, and
+    then none. Last here, for it changes what is told of it."""
+    index, plan = waiting.indexes[0], tmp_path / "plan.json"
+    moved = {"topic": TOPIC, "partition": index, "replicas": [ASKED]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [moved]}))
+    reassign = partial(waiting.tools, "reassign.ReassignPartitionsCommand")
+    named = ("--reassignment-json-file", str(plan))
+    assert "No partition reassignments" in reassign("--list")
+    assert "Successfully started" in reassign(*named, "--execute")
+    assert f"{TOPIC}-{index} is still in progress" in reassign(*named, "--verify")
+    (told,) = re.findall(
+        rf"{TOPIC}-{index}: replicas: (\S+)\. adding: (\d)\. removing: (\d)", reassign("--list")
+    )
+    gone = told[2]
+    assert told == (f"{ASKED},{gone}", str(ASKED), gone)
+    assert "Successfully cancelled" in reassign(*named, "--cancel")
+    assert "No partition reassignments" in reassign("--list")
+    told_now = reassign(*named, "--verify")
+    assert f"replica set is {gone} rather than {ASKED}" in told_now
+    assert "None of the specified partition reassignments are active" in reassign(*named, "--cancel")

@@ -31,6 +31,7 @@ from millrace.protocol.messages.delete_records import (
 from millrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from millrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millrace.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from millrace.protocol.messages.metadata import MetadataRequest
 from millrace.protocol.messages.produce import (
     PartitionProduceData,
@@ -90,6 +91,16 @@ class Client:
         asked = [ReassignableTopic(topic, [ReassignablePartition(index, [to]) for index in partitions])]
         answer = self.ask("AlterPartitionReassignments", AlterPartitionReassignmentsRequest(topics=asked))
         assert not answer.error_code, answer
+
+    def moves(self) -> dict[tuple[str, int], tuple[list[int], list[int], list[int]]]:
+        """That are under way: replicas, those added and those removed."""
+        answer = self.ask("ListPartitionReassignments", ListPartitionReassignmentsRequest())
+        assert not answer.error_code, answer
+        return {
+            (topic.name, one.partition_index): (one.replicas, one.adding_replicas, one.removing_replicas)
+            for topic in answer.topics
+            for one in topic.partitions
+        }
 
     def topic_ids(self) -> dict[str, bytes]:
         topics = self.ask("Metadata", MetadataRequest(topics=None), 12).topics

@@ -160,7 +160,7 @@ def test_elections_are_never_needed() -> None:
 def test_reassignments(
     name: str, index: int, replicas: list[int] | None, code: ErrorCode, text: str | None
 ) -> None:
-    """The present replica is done at once; nothing is ever under way. What is refused is refused in the words
+    """The present replica is done at once; nothing is under way. What is refused is refused in the words
     of Kafka 4.3, but for what no partition of Kafka's is bound to."""
     machine = Machine()
     create(machine, topic("t", assignments={0: [1]}))
