@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millrace.broker.quorum.duties import LeaderDuties
+from millrace.broker.quorum.waiting_count import WaitingCount
 from millrace.kraft.commands.failovers import waiting_nodes
 from millrace.kraft.node import ControllerNode
 from millrace.runtime.metrics import Registry
@@ -18,7 +19,7 @@ def show_controller(registry: Registry, node: ControllerNode) -> None:
     )
 
 
-def show_quorum(registry: Registry, node: ControllerNode) -> None:
+def show_quorum(registry: Registry, node: ControllerNode, waiting: WaitingCount) -> None:
     news, raft = node.driver.news, node.driver.raft
     registry.gauge("millrace_quorum_leader", "Node that leads the quorum; -1: nobody", lambda: news.leader)
     registry.gauge("millrace_quorum_epoch", "Epoch of the quorum", lambda: news.epoch)
@@ -35,6 +36,12 @@ def show_quorum(registry: Registry, node: ControllerNode) -> None:
         "millrace_failover_waiting_brokers",
         "Brokers that are gone whose write-ahead log nobody can recover: their partitions wait",
         lambda: len(waiting_nodes(node.publisher.image)),
+    )
+    registry.gauge(
+        "millrace_failover_waiting_partitions",
+        "Partitions that wait for the write-ahead log of a broker that nobody can recover; at the active "
+        "controller, 0 elsewhere",
+        lambda: waiting.shown,
     )
 
 

@@ -29,6 +29,7 @@ from millrace.broker.quorum.listener import DRAIN_MS, controller_server
 from millrace.broker.quorum.member import look_into_bucket, open_member, still_lacks, until_current
 from millrace.broker.quorum.others_end import until_others_end
 from millrace.broker.quorum.restored_member import compare_restored
+from millrace.broker.quorum.waiting_count import WaitingCount
 from millrace.broker.settings.addresses import Endpoint
 from millrace.broker.settings.of_parts import follow_log_levels
 from millrace.broker.store_opening import open_stores
@@ -135,7 +136,8 @@ class ControllerProcess:
         )
         self.node = node
         show_controller(self._registry, node)
-        show_quorum(self._registry, node)
+        self._waiting = WaitingCount(node, self._runtime.yield_queue.yield_now)
+        show_quorum(self._registry, node, self._waiting)
         self._endings.add("quorum transport", transport.close)
         return node, transport
 
@@ -188,6 +190,7 @@ class ControllerProcess:
         def on_escape(name: str, error: BaseException) -> None:
             self._on_failed(error)
 
+        tasks.start("count of partitions that wait", self._waiting.run)
         tasks.start("duties of the leader", lambda: self._do_duties(node, transport), on_escape=on_escape)
         self._endings.add("duties of the leader", tasks.stop)
         self._endings.add("wait for brokers that end", lambda: until_others_end(node))

@@ -22,6 +22,7 @@ from millrace.broker.quorum.listener import DRAIN_MS, controller_server
 from millrace.broker.quorum.member import look_into_bucket, until_current
 from millrace.broker.quorum.others_end import until_others_end
 from millrace.broker.quorum.restored_member import compare_restored
+from millrace.broker.quorum.waiting_count import WaitingCount
 from millrace.broker.settings.log_levels import LogLevels
 from millrace.broker.stores import NodeStores
 from millrace.kraft.node import ControllerNode
@@ -46,7 +47,8 @@ class VotingBroker(FollowingBroker):
     async def _join(self, node: ControllerNode, transport: QuorumTransport, stores: NodeStores) -> None:
         """Others need this voter while its broker still waits for what it is to be told."""
         settings, runtime = self._settings, self._runtime
-        show_quorum(self._registry, node)
+        waiting = WaitingCount(node, runtime.yield_queue.yield_now)
+        show_quorum(self._registry, node, waiting)
         budget = RequestBudget(settings.member_requests_bytes, asyncio.get_running_loop().call_soon)
         cache = MetadataCache(node.publisher, node.cluster_id, settings.node_id)
         levels = self._levels = super()._follow_levels(node, cache)
@@ -60,6 +62,7 @@ class VotingBroker(FollowingBroker):
         await server.start(self._member_places)
         await node.start()
         tasks = Tasks()
+        tasks.start("count of partitions that wait", waiting.run)
         tasks.start(
             "duties of the leader",
             lambda: self._do_duties(node, transport, stores),

@@ -329,6 +329,11 @@ def test_what_a_move_left_in_a_lost_log_waits_by_name_and_is_given_up(
     next((tmp_path / f"broker{SECOND}").rglob("wal")).rename(tmp_path / "away")
     (controller,) = cluster.quorum.nodes.values()
     until(lambda: controller.metrics()["millrace_failover_waiting_brokers"] == 1, "nobody waits for it")
+    waiting = "millrace_failover_waiting_partitions"
+    until(lambda: controller.metrics()[waiting] == len(moved), "they are not counted")
+    with Client(cluster.addresses[0]) as client:
+        under_way = ([FIRST_BROKER, SECOND], [FIRST_BROKER], [SECOND])
+        assert client.moves() == {(TOPIC, index): under_way for index in moved}
 
     command = partial(ask, cluster)
     status = command("status")
@@ -341,6 +346,9 @@ def test_what_a_move_left_in_a_lost_log_waits_by_name_and_is_given_up(
     kept = [value for value in values(0, 120) if int(value) % PARTITIONS not in moved]
     check_all(cluster, [*kept, *values(120, 60)])
     assert "wait for broker" not in command("status").stdout
+    until(lambda: controller.metrics()[waiting] == 0, "they are counted still")
+    with Client(cluster.addresses[0]) as client:
+        assert client.moves() == {}
     assert command("unregister", str(SECOND)).returncode == 0
 
 
