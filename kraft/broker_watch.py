@@ -28,11 +28,14 @@ from millrace.kraft.commands.decision import Decision
 from millrace.kraft.commands.failovers import untried
 from millrace.kraft.commands.leaders import Settled, decide_settle, decide_settle_yielding
 from millrace.kraft.commands.refusals import refuse_whole
+from millrace.kraft.commands.spreading import KnownLoads
 from millrace.kraft.commands.table import Command
 from millrace.kraft.hand_over import HandOver
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
+from millrace.kraft.last_loads import LastLoads
 from millrace.kraft.sessions import Sessions
 from millrace.kraft.tables.failovers import NOBODY, Failover, Failovers
+from millrace.protocol.messages.report_load import ReportLoadRequest
 from millrace.runtime.errors import Exhausted, in_words
 
 log = logging.getLogger(__name__)
@@ -52,11 +55,12 @@ SETTLE: Final = Command(
 
 
 class Seen(NamedTuple):
-    """What SETTLE is decided on beside the image: who has a session, and how many partitions of each broker
-    that ends are not closed yet."""
+    """What SETTLE is decided on beside the image: who has a session, how many partitions of each broker
+    that ends are not closed yet; and what partitions move."""
 
     alive: Container[int]
     between: Mapping[int, int]
+    loads: KnownLoads
 
 
 class Deciding(Protocol):
@@ -85,6 +89,7 @@ class BrokerWatch:
         self._is_settling = False
         self._is_settle_next = False  # somebody asked meanwhile
         self._turns = HandOver()
+        self.loads = LastLoads()
         self._seen = EMPTY_IMAGE  # brokers and failovers as they were looked at last
         self._streams = EMPTY_IMAGE.streams  # as they were looked at last for a turn
 
@@ -93,6 +98,10 @@ class BrokerWatch:
         """To be told of heartbeats: broker, epoch, and whether the broker is well. Whether it has a session
         then."""
         return None if self.sessions is None else self._on_heartbeat
+
+    def take_load(self, report: ReportLoadRequest) -> None:
+        """What a broker moves, which says to whom its partitions go when it is gone."""
+        self.loads.take(report, self._controller.head, asyncio.get_running_loop().time())
 
     def is_alive(self, broker_id: int) -> bool:
         """It has a session, as of the last look."""
@@ -106,6 +115,7 @@ class BrokerWatch:
             self.sessions.begin(known, asyncio.get_running_loop().time(), silent_id, silent_s)
             self._turns.clear()
         self._seen = EMPTY_IMAGE
+        self.loads.clear()
         self.on_head()
 
     def on_head(self) -> None:
@@ -191,7 +201,8 @@ class BrokerWatch:
 
     def _seen_now(self) -> Seen:
         alive = NO_SESSIONS if self.sessions is None else self.sessions.alive()
-        return Seen(alive, self._turns.between())
+        loads = self.loads.known(self._controller.head, asyncio.get_running_loop().time())
+        return Seen(alive, self._turns.between(), loads)
 
     def _on_settled(self, done: asyncio.Future[Settled]) -> None:
         self._is_settling, is_next = False, self._is_settle_next

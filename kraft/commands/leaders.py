@@ -9,20 +9,20 @@
                                                          closes them, as it sees that
     is there, or starts                                  stay
 
-A broker is gone that is fenced and has no session: one that starts is fenced and has. Partitions go to who
-leads fewest of those that are not drained (takers.py). From millrace.version 2 on there are failovers;
-before, partitions with open streams wait for their broker. Not here: when this is looked at
-(broker_watch.py), the recovery itself (broker/quorum/log_recovery.py).
+A broker is gone that is fenced and has no session: one that starts is fenced and has. Partitions go to those
+that are not drained (takers.py), by what they move, or else by number (spreading.py). From millrace.version 2
+on there are failovers; before, partitions with open streams wait for their broker. Not here: when this is
+looked at (broker_watch.py), the recovery itself (broker/quorum/log_recovery.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from heapq import heapify, heapreplace
 from typing import Any, Final
 
 from millrace.kraft.commands.decision import Decision
 from millrace.kraft.commands.failovers import is_at_work
+from millrace.kraft.commands.spreading import NOT_KNOWN, KnownLoads, plan_spread
 from millrace.kraft.commands.takers import count_led, takers_of
 from millrace.kraft.hand_over import Key, Turn
 from millrace.kraft.image.image import MetadataImage
@@ -51,22 +51,28 @@ class Settled:
 
 
 def decide_settle(
-    image: MetadataImage, alive: Container[int], between: Mapping[int, int] = NOTHING
+    image: MetadataImage,
+    alive: Container[int],
+    between: Mapping[int, int] = NOTHING,
+    loads: KnownLoads = NOT_KNOWN,
 ) -> Decision:
-    return run_to_end(decide_settle_yielding(image, alive, between))
+    return run_to_end(decide_settle_yielding(image, alive, between, loads))
 
 
 def decide_settle_yielding(
-    image: MetadataImage, alive: Container[int], between: Mapping[int, int] = NOTHING
+    image: MetadataImage,
+    alive: Container[int],
+    between: Mapping[int, int] = NOTHING,
+    loads: KnownLoads = NOT_KNOWN,
 ) -> Yielding[Decision]:
     """`alive`: ids of brokers that have a session. `between`: by broker that ends, how many partitions that
-    were moved from it are not closed yet. The response is Settled."""
+    were moved from it are not closed yet. `loads`: as reported. The response is Settled."""
     usable = [broker for broker in image.brokers if broker.is_usable]
     gone = [broker for broker in image.brokers if broker.is_fenced and broker.broker_id not in alive]
     changed, ended = assigned_failovers(image, usable, gone)
     records: list[Any] = [failover.record() for failover in changed]
     records += [EndFailoverRecord(node_id) for node_id in ended]
-    moves, turns = yield from moves_from_absent(image, alive, between)
+    moves, turns = yield from moves_from_absent(image, alive, between, loads)
     return Decision(Settled(len(moves), turns), [*records, *moves])
 
 
@@ -101,7 +107,7 @@ def is_to_recover(image: MetadataImage, broker: Broker) -> bool:
 
 
 def moves_from_absent(
-    image: MetadataImage, alive: Container[int], between: Mapping[int, int]
+    image: MetadataImage, alive: Container[int], between: Mapping[int, int], loads: KnownLoads
 ) -> Yielding[tuple[list[PartitionChangeRecord], dict[int, Turn]]]:
     """Of all partitions whose leader is absent and has nothing to recover, those of brokers that end in their
     turns; none where nobody is there."""
@@ -115,11 +121,8 @@ def moves_from_absent(
     leaving, turns = yield from in_turns(image, leaving, between)
     moves = []
     by_id = {broker.broker_id: broker for broker in takers}
-    least = [(count, broker_id) for broker_id, count in load.items()]
-    heapify(least)
-    for topic_id, index in leaving:
-        count, broker_id = least[0]
-        heapreplace(least, (count + 1, broker_id))
+    spread = yield from plan_spread(leaving, load, loads)
+    for (topic_id, index), broker_id in spread.items():
         moves.append(leader_change(topic_id, index, by_id[broker_id]))
         if len(moves) % MOVES_PER_CHUNK == 0:
             yield

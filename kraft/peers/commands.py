@@ -91,6 +91,7 @@ class CommandService:
             if self.backup() is None:
                 raise NotLeader(NOBODY)
             self.on_load(command)
+            self._controller.watch.take_load(command)
             return ReportLoadResponse()
         if isinstance(command, AwaitBackupRequest):
             return await self._await_backup(command)
