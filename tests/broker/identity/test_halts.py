@@ -4,6 +4,7 @@ a hand clock."""
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -41,6 +42,25 @@ def test_the_gate_is_closed_from_a_halt_to_a_look() -> None:
         await owner.wait_to_acknowledge()
 
     run(scenario)
+
+
+def test_what_the_store_said_is_told_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    """Of a broker that was unregistered while it stood still nobody has claimed anything, and its controller
+    tells it to end a moment later: the log said right before that it goes on."""
+    caplog.set_level(logging.INFO, logger="millrace.broker.identity.ownership")
+
+    async def scenario() -> None:
+        fixture = Fixture()
+        await asyncio.sleep(0.1)
+        fixture.clock.away_ms += HALT_MS + 1
+        await asyncio.sleep(NOTE_S)
+        assert fixture.owner.may_acknowledge()
+
+    run(scenario)
+    (said,) = (one.getMessage() for one in caplog.records if one.levelno == logging.INFO)
+    assert "nobody has claimed the node in the bucket meanwhile" in said
+    assert "still this process" not in said
+    assert "go on" not in said
 
 
 def test_a_halt_is_seen_that_nobody_asked_about() -> None:
