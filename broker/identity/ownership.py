@@ -186,8 +186,8 @@ class Owner:
     def _release(self) -> None:
         if not self._is_open:
             log.info(
-                "ownership: nobody has claimed the node in the bucket meanwhile: acknowledgements are held no more "
-                "for that, after %.2f s",
+                "ownership: nobody has claimed the node in the bucket meanwhile: acknowledgements are held "
+                "no more for that, after %.2f s",
                 self.held_s,
             )
             self._is_open = True
