@@ -47,6 +47,7 @@ from millrace.protocol.messages.update_features import (
 from millrace.runtime.scheduling.yield_queue import YieldQueue
 from tests.broker.work import new_work
 from tests.patience import PATIENCE_S
+from tests.sim.loop import SimLoop, run_simulation
 
 CONNECTION = ConnectionInfo(1, "PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1")
 
@@ -370,3 +371,20 @@ def test_of_a_question_nothing_is_said_to_be_carried_out(key: int, asked: Any) -
         assert told == (ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer in time")
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("timeout_ms", [300, 30_000])
+def test_a_command_is_waited_for_as_long_as_the_setting_says(timeout_ms: int) -> None:
+    """`request.timeout.ms`, to the millisecond of the loop's clock, and whatever the request names itself."""
+
+    class Silent:
+        async def send(self, request: Any) -> Any:
+            await asyncio.Event().wait()
+
+    async def scenario(loop: SimLoop) -> None:
+        context, began_s = RequestContext(19, 7, 1, "", CONNECTION, new_work), loop.time()
+        with pytest.raises(TimeoutError):
+            await Forwarding(Silent(), timeout_ms).ask(CreateTopicsRequest(timeout_ms=5), context)
+        assert loop.time() - began_s == pytest.approx(timeout_ms / 1000)
+
+    run_simulation(scenario)
