@@ -51,6 +51,7 @@ LOOP_INNERS = frozenset(
 # Modules that decide and do no I/O: no `async`, no asyncio, nothing of runtime but its errors and what is
 # pure itself. May only grow.
 PURE = (
+    "runtime/disk/lock_keeper.py",
     "broker/settings/addresses.py",
     "broker/inspection/bucket_check_ranges.py",
     "broker/identity/claim_format.py",

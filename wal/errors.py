@@ -10,12 +10,13 @@ Corrupt    <- WalMismatch the device is sound, but not this owner's: another clu
            version
 Corrupt    <- WalOutdated the log is an older copy: metadata knows that it went further
 Closed     <- WalClosed   append after close or after a failed write
+Unavailable <- WalHeldElsewhere  a lock alone fences the log, and is none that can be seen from here
 WalStoreUnfit             the store lacks what the log's fence stands on; says what to do instead
 """
 
 from __future__ import annotations
 
-from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, MillraceError
+from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, MillraceError, Unavailable
 
 NO_POSITION = -1
 
@@ -121,6 +122,20 @@ class WalOutdated(Corrupt):
         return (
             f"the WAL ends at position {self.end}, and metadata has it committed up to "
             f"{self.committed_end}: it is an older copy"
+        )
+
+
+class WalHeldElsewhere(Unavailable):
+    """Of a log that another node is to take over. Attribute: path."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} was opened last on another machine, or by another mount, and a lock alone holds "
+            "it, which is not seen from here"
         )
 
 

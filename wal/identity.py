@@ -39,3 +39,5 @@ class WalIdentity:
     mark: MetadataMark
     cluster_id: str | None = None
     node_id: int | None = None
+    # a lock alone fences it, and does not tell from here whether its owner lives: no other node may take it
+    is_held_elsewhere: bool = False

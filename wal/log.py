@@ -40,6 +40,8 @@ class WalOwner:
     # the highest committed metadata offset as it opens the log: its own start is below. NO_MARK without
     # `new_wal_id`
     mark: MetadataMark = NO_MARK
+    # another node, in this one's name: it takes no log whose owner may live, as far as can be told from there
+    is_heir: bool = False
 
 
 @dataclass(slots=True)

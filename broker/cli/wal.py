@@ -88,6 +88,8 @@ def walk_of(file: PeekFile) -> Walk | LooseWalk:
 def header_of(walk: Walk) -> dict[str, Any]:
     header = asdict(walk.header) | {"wal_id": walk.header.wal_id.hex()}
     header["is_closed"] = header["closed_end"] >= 0
+    holder = walk.header.holder
+    header["holder"] = None if holder is None else {name: part.hex() for name, part in asdict(holder).items()}
     return header
 
 

@@ -41,7 +41,7 @@ from millrace.runtime.objectstore.watched import WAL_STORE, StoreWatch
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap
 from millrace.s3stream.recovery import Recovered
 from millrace.s3stream.storage import Storage
-from millrace.wal.errors import WalClaimLost, WalCorrupt
+from millrace.wal.errors import WalClaimLost, WalCorrupt, WalHeldElsewhere
 from millrace.wal.identity import NO_MARK, MetadataMark, WalIdentity
 from millrace.wal.kind import WalPlace
 from millrace.wal.log import WalOwner, WriteAheadLog
@@ -141,6 +141,8 @@ class LogRecovery:
             if found is None:
                 raise LogUnreachable(f"no write-ahead log is at {wal.address}, seen from here")
             binding = self._judged(place, found)
+            if found.is_held_elsewhere:
+                raise WalHeldElsewhere(wal.address)
         except TimeoutError:
             why = self._wal_store.reason or f"{wal.address} or the bucket gives no answer"
             raise LogUnreachable(f"{why} (within {REACH_S:.0f} s)") from None
@@ -150,11 +152,21 @@ class LogRecovery:
                 f"say `millrace cluster give-up {self._node_id} --accept-loss`, which gives up all that it "
                 "holds"
             ) from error
+        except WalHeldElsewhere as error:
+            raise self._elsewhere(error) from error
         except (MillraceError, ValueError, OSError) as error:
             raise error if isinstance(error, LogUnreachable) else LogUnreachable(in_words(error)) from error
         if binding.is_foreign:
             raise LogUnreachable(f"the write-ahead log at {wal.address}, seen from here, is another one")
         return Found(wal, place, binding)
+
+    def _elsewhere(self, error: WalHeldElsewhere) -> LogUnreachable:
+        """Until somebody starts the broker, whose own start may take it from anywhere."""
+        return LogUnreachable(
+            f"{error}: broker {self._node_id} may live there and go on acknowledging. Start broker "
+            f"{self._node_id} where its log is; with fencing=claim in its s3.wal.path, or on a device with "
+            "reservations, others can recover it, and with fencing=lock where all machines see the lock"
+        )
 
     async def _see_bucket(self) -> None:
         if await self._stores.looks.head(MARKER_KEY) is None:
@@ -193,6 +205,8 @@ class LogRecovery:
             raise LogUnreachable(
                 f"{found.wal.address}: {in_words(error)}; the next attempt writes a claim over it"
             ) from error
+        except WalHeldElsewhere as error:  # it was opened elsewhere since it was looked at
+            raise self._elsewhere(error) from error
         except (WalCorrupt, OffsetGap, ObjectCorrupt) as error:
             if isinstance(error, ObjectCorrupt) and error.key:
                 raise  # that is no part of the log
@@ -269,6 +283,7 @@ class LogRecovery:
             found.wal.wal_id,
             found.binding.committed_end,
             mark,
+            is_heir=True,
         )
         wal = await open_wal(found.place, owner)
         try:

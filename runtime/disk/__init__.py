@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
+from millrace.runtime.disk.lock_keeper import LockKeeper
 from millrace.runtime.errors import Exhausted, Fenced, Unavailable
 
 Buffer = bytes | bytearray | memoryview
@@ -78,6 +79,7 @@ class BlockFile(Protocol):
     is_new: bool  # made when it was opened: all of it reads as zeros
     is_device: bool  # keeps its size
     is_exclusive: bool  # no other process on this machine has it open; False only where that was allowed
+    keeper: LockKeeper | None  # of its lock; None where that cannot be told
 
     def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]:
         """Starts one write now (plain def); the future completes when the bytes are durable. Several may be

@@ -37,6 +37,7 @@ class DrivenBlockFile(ABC):
         self.is_new = descriptor.is_new
         self.is_device = descriptor.is_device
         self.is_exclusive = descriptor.is_exclusive
+        self.keeper = descriptor.keeper
         self._descriptor = descriptor
         self._loop = loop
         self._writes = writes

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from millrace.runtime.disk import DiskFailed, DiskFull, DiskLocked, DiskTaken
 from millrace.runtime.disk.aligned import PAGE_BYTES, aligned_memory
 from millrace.runtime.disk.denial import denial_words
+from millrace.runtime.disk.lock_keeper import LockKeeper
+from millrace.runtime.disk.machine_ids import read_keeper
 from millrace.runtime.disk.reserve import DeviceReservation
 
 OpenFd = Callable[[str, int, int], int]
@@ -53,6 +55,7 @@ class BlockDescriptor:
     is_new: bool
     reservation: DeviceReservation
     is_exclusive: bool = True
+    keeper: LockKeeper | None = None
     spare: list[mmap.mmap] = field(default_factory=list)  # memory of former reads; at most two
 
 
@@ -143,7 +146,10 @@ def _open(path: str, options: _Options, *, is_direct: bool) -> BlockDescriptor:
         if is_direct and size:
             _read_first_block(fd)
         reservation = DeviceReservation(fd, path)
-        return BlockDescriptor(fd, path, size, is_direct, is_device, is_new, reservation, is_exclusive)
+        keeper = read_keeper(fd)
+        return BlockDescriptor(
+            fd, path, size, is_direct, is_device, is_new, reservation, is_exclusive, keeper
+        )
     except BaseException:
         os.close(fd)
         raise

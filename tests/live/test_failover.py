@@ -9,12 +9,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from millrace.runtime.objectstore.folder import NEW_FOLDER
+from millrace.wal.block.layout import choose_device_header
 from tests.live import LiveBroker, warm
 from tests.live.barred import Barred
 from tests.live.client import Client
@@ -228,6 +230,44 @@ def test_a_log_that_nobody_reaches_is_waited_for(cluster: LiveCluster, tmp_path:
     (tmp_path / "away").rename(wal)
     until(lambda: moved_from(cluster, SECOND), "the log is not recovered")
     check_all(cluster, values(0, 120))
+
+
+def name_another_machine(path: Path) -> None:
+    """As if the log had been open there."""
+    data = bytearray(path.read_bytes())
+    header = choose_device_header(bytes(data[:4096]), bytes(data[4096:8192]))
+    assert header is not None
+    assert header.holder is not None
+    there = replace(header.holder, machine=b"m" * 16, boot=b"b" * 16)
+    for sequence in (header.sequence, header.sequence + 1):
+        at = sequence % 2 * 4096
+        data[at : at + 4096] = replace(header, sequence=sequence, holder=there).encode()
+    path.write_bytes(data)
+
+
+def test_a_log_whose_lock_another_machine_keeps_waits_for_its_broker(
+    cluster: LiveCluster, tmp_path: Path
+) -> None:
+    """Nobody here can know whether it lives: its partitions wait, and who is asked says so and what can be
+    done; the broker's own start recovers the log."""
+    send(cluster, values(0, 120))
+    gone = cluster.brokers.pop(SECOND)
+    gone.kill()
+    name_another_machine(next((tmp_path / f"broker{SECOND}").rglob("wal")))
+    (controller,) = cluster.quorum.nodes.values()
+    until(lambda: controller.metrics()["millrace_failover_waiting_brokers"] == 1, "nobody waits for it")
+    assert SECOND not in leaders(cluster.brokers[FIRST_BROKER]).values()
+    status = warm.run(
+        ["-m", "millrace.broker", "cluster", "status", "--bootstrap-server", cluster.addresses[0]]
+    )
+    print(status.stdout)
+    assert status.returncode == 1
+    said = f"opened last on another machine.* Start broker {SECOND} where its log is; with fencing=claim"
+    until(lambda: logged(controller, said), "the controller does not say why")
+    cluster.brokers[SECOND] = gone.start()
+    assert logged(gone, "no process of this node may run there")
+    send(cluster, values(120, 60))
+    check_all(cluster, values(0, 180))
 
 
 def test_a_damaged_log_waits_for_its_broker_and_a_word(cluster: LiveCluster, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from functools import partial
 from zlib import crc32
 
 from millrace.runtime.disk import BLOCK_BYTES, Buffer, DiskFailed, DiskFull, DiskLocked
+from millrace.runtime.disk.lock_keeper import LockKeeper
 from millrace.runtime.errors import Closed, MillraceError
 from millrace.runtime.rand import Rand
 
@@ -195,6 +196,7 @@ class SimDisk:
         self.latency_s = latency_s
         self.hops = hops
         self.is_direct = is_direct
+        self.keeper: LockKeeper | None = None  # of the locks of all files
         self.rand = rand if rand is not None else Rand(b"disk")
         self._planned: dict[int, Fault] = {}
         self._locked: dict[str, str] = {}
@@ -542,6 +544,7 @@ class SimBlockFile:
         self.is_new = False  # so that what looks at a place that may hold something looks at each
         self.is_device = self._file.is_device
         self.is_exclusive = True
+        self.keeper = disk.keeper
         self._under_way = 0
         self._is_closed = False
 

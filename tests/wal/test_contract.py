@@ -51,7 +51,8 @@ class BlockYard:
         return await BlockWal.open(self._disk, build.PATH, settings, owner, incarnation=incarnation)
 
     async def identify(self) -> WalIdentity:
-        return found(await identify_block(self._disk, build.PATH, is_by_claims=self._fencing == "claim"))
+        settings = build.small_settings(fencing=self._fencing)
+        return found(await identify_block(self._disk, build.PATH, settings))
 
     def crash(self) -> None:
         self._disk = self._disk.restart(drop)

@@ -13,9 +13,11 @@ A replaced owner cannot acknowledge, since it acknowledges after its write, and 
   * Where the log is fenced by claims (fence.py) the old one's write ends well, but the look behind it finds
     the new one's claim. No lock is asked for then: a stopped process would hold it.
   * Where none of that holds (a volume attached to two machines that has no reservations) the old owner's
-    blocks are void, by their epoch, but it could still acknowledge them: `fencing=reservation` refuses such a
-    place. Before an owner writes its header it looks whether the header is still its own, so that it ends
-    there at the latest and never writes over the new owner's.
+    blocks are void, by their epoch, but it could still acknowledge them. So the header names whose kernel
+    keeps the lock, where a lock alone fences the log, and no other node takes it where another kernel does:
+    WalHeldElsewhere. Its own node does, told to by an operator who starts it there. Before an owner writes
+    its header it looks whether the header is still its own, so that it ends there at the latest and never
+    writes over the new owner's.
 
 A log that is fenced by claims says so in its header, for both sides have to know it; it stays one.
 """
@@ -24,10 +26,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import Any
+import logging
+from typing import Any, Final
 
 from millrace.runtime.disk import BlockFile, Disk, DiskFailed, DiskLocked
 from millrace.runtime.disk.aligned import Arena
+from millrace.runtime.disk.lock_keeper import LockKeeper
 from millrace.runtime.disk.opening import DirectRefused
 from millrace.wal.block.blank import find_content, looks
 from millrace.wal.block.claim import Claim, decode_claim
@@ -41,9 +45,12 @@ from millrace.wal.block.layout import (
     choose_device_header,
 )
 from millrace.wal.config import BlockWalSettings
-from millrace.wal.errors import WalCorrupt, WalFenced, WalHeaderLost, WalMismatch
+from millrace.wal.errors import WalCorrupt, WalFenced, WalHeaderLost, WalHeldElsewhere, WalMismatch
 from millrace.wal.identity import NO_WAL_ID, WalIdentity
 from millrace.wal.log import WalOwner
+
+log = logging.getLogger(__name__)
+UNSAID: Final = BlockWalSettings()
 
 
 class BlockDevice:
@@ -63,9 +70,9 @@ class BlockDevice:
     async def open(
         disk: Disk, path: str, settings: BlockWalSettings, owner: WalOwner, incarnation: bytes = b""
     ) -> BlockDevice:
-        """Formats what is blank. Raises WalMismatch, WalFenced, WalForeign, WalHeaderLost; DiskFull,
-        DiskFailed, DiskLocked; DirectRefused for claims without direct I/O. A refused device is left
-        untouched."""
+        """Formats what is blank. Raises WalMismatch, WalFenced, WalForeign, WalHeaderLost, WalHeldElsewhere;
+        DiskFull, DiskFailed, DiskLocked; DirectRefused for claims without direct I/O. A refused device is
+        left untouched."""
         capacity_bytes, by_claims = align_down(settings.capacity_bytes), settings.is_by_claims
         file = await disk.open_block(path, capacity_bytes, direct=settings.direct, is_shared=by_claims)
         try:
@@ -81,6 +88,15 @@ class BlockDevice:
             if by_claims if header is None else header.is_claimed:
                 fence, header = await _claim(file, path, header, owner, incarnation)
             is_reserved = fence is None and await _reserve(file, path, header, owner, settings)
+            if not is_reserved and is_held_elsewhere(file, header, settings):
+                if owner.is_heir:
+                    raise WalHeldElsewhere(path)
+                log.warning(
+                    "the WAL %s was opened last on another machine, or by another mount, and a lock alone "
+                    "holds it, which is not seen here: no process of this node may run there, for it would "
+                    "acknowledge what is lost (fencing=claim fences it)",
+                    path,
+                )
             if header is None:
                 return await BlockDevice._format(file, capacity_bytes, owner, is_reserved, fence)
             if header.wal_id == NO_WAL_ID:
@@ -130,6 +146,11 @@ class BlockDevice:
         await self.write_at(header.sequence % 2 * BLOCK_BYTES, self._arena.view)
         self.header = header
 
+    @property
+    def holder(self) -> LockKeeper | None:
+        """What this owner's header names; None where its lock is not what fences the log."""
+        return None if self.is_reserved or self.fence is not None else self.file.keeper
+
     def write_at(self, position: int, buffer: memoryview) -> asyncio.Future[None]:
         """The file's; with claims it ends when a look behind it found ours."""
         return (self.file if self.fence is None else self.fence).write_at(position, buffer)
@@ -162,7 +183,7 @@ class BlockDevice:
         await fence.take()
         await fence.look()
         self.fence = fence
-        await self.write_both(is_claimed=True)
+        await self.write_both(is_claimed=True, holder=None)
 
     async def cut_off(self) -> None:
         """Gives back what a file has beyond the capacity."""
@@ -170,11 +191,22 @@ class BlockDevice:
             await self.file.resize(self.header.capacity_bytes)
 
 
-async def identify(disk: Disk, path: str, *, is_by_claims: bool = False) -> WalIdentity | None:
+def is_held_elsewhere(file: BlockFile, header: DeviceHeader | None, settings: BlockWalSettings) -> bool:
+    """That the lock of `file` is ours tells nothing of the log's last owner. Of a header that names no holder
+    that is not known: claims or a reservation fence the log, or a build wrote it that knows of no holders.
+    `fencing=lock` is an operator's word for a file: that all machines see its locks."""
+    if header is None or header.holder is None or header.is_claimed:
+        return False
+    if settings.fencing == "lock" and not file.is_device:
+        return False
+    return file.keeper is None or not file.keeper.tells_of(header.holder)
+
+
+async def identify(disk: Disk, path: str, settings: BlockWalSettings = UNSAID) -> WalIdentity | None:
     """What the log there says of itself, of whatever owner it is. None where a file or device is blank, or
     not there at all. Raises DiskLocked where another process has it open, but for a log that is fenced by
-    claims where that `is_by_claims`; WalForeign and WalHeaderLost for what is neither."""
-    file = await open_present(disk, path, is_shared=is_by_claims)
+    claims where that is in the settings; WalForeign and WalHeaderLost for what is neither."""
+    file = await open_present(disk, path, is_shared=settings.is_by_claims)
     if file is None:
         return None
     try:
@@ -182,8 +214,10 @@ async def identify(disk: Disk, path: str, *, is_by_claims: bool = False) -> WalI
         if not file.is_exclusive and (header is None or not header.is_claimed):
             raise DiskLocked(path)
         if header is not None:
-            return WalIdentity(header.wal_id, header.epoch, header.mark, header.cluster_id, header.node_id)
-        await _check_blank(disk, path, file, may_be_claimed=is_by_claims)
+            is_elsewhere = is_held_elsewhere(file, header, settings)
+            node = header.cluster_id, header.node_id
+            return WalIdentity(header.wal_id, header.epoch, header.mark, *node, is_elsewhere)
+        await _check_blank(disk, path, file, may_be_claimed=settings.is_by_claims)
         return None
     finally:
         await file.close()

@@ -52,7 +52,7 @@ async def _check_room(place: WalPlace, beside_bytes: int) -> None:
 async def _identify(place: WalPlace, node_id: int) -> WalIdentity | None:
     from millrace.wal.block.device import identify
 
-    return await identify(place.disk, place.address.target, is_by_claims=place.settings.is_by_claims)
+    return await identify(place.disk, place.address.target, place.settings)
 
 
 BLOCK = WalKind(

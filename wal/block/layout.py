@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from millrace.protocol.crc32c import crc32c
 from millrace.protocol.dataclass import dataclass
+from millrace.runtime.disk.lock_keeper import ID_BYTES, LockKeeper
 from millrace.wal.errors import WalMismatch
 from millrace.wal.identity import NO_MARK, NO_WAL_ID, WAL_ID_BYTES, MetadataMark
 
@@ -40,6 +41,7 @@ _IDENTITY = struct.Struct(
 _REIGN_FIELDS_START = 16  # among the fields of `_DEVICE`
 REIGNS_MAX = 8
 _CRC = struct.Struct(">I")
+_HOLDER = struct.Struct(f">4x{ID_BYTES}s{ID_BYTES}s16s")  # behind the identity's sum; its own follows it
 CLUSTER_ID_BYTES_MAX = 64
 
 BLOCK_MAGIC = 0x4D52424B
@@ -47,7 +49,8 @@ BLOCK_MAGIC_BYTES = BLOCK_MAGIC.to_bytes(4, "big")
 _BLOCK = struct.Struct(">IHHqqqqII12x")
 BLOCK_HEADER_BYTES = _BLOCK.size + _CRC.size
 assert BLOCK_HEADER_BYTES == 64
-assert _DEVICE.size + _IDENTITY.size + _CRC.size < 512, (
+_HELD_BYTES = _DEVICE.size + _IDENTITY.size + _CRC.size
+assert _HELD_BYTES + _HOLDER.size + _CRC.size < 512, (
     "one sector, so that a copy is written whole or not at all"
 )
 
@@ -116,6 +119,9 @@ class DeviceHeader:
     mark: MetadataMark = NO_MARK
     # it is fenced by claims: whoever owns it reads the claim after each write. Only with a `wal_id`
     is_claimed: bool = False
+    # where the lock of its owner is kept, if a lock alone fences it and that can be told. Only with a
+    # `wal_id`
+    holder: LockKeeper | None = None
 
     @property
     def geometry(self) -> Geometry:
@@ -151,7 +157,11 @@ class DeviceHeader:
         )  # fmt: skip
         if has_identity:
             body += _IDENTITY.pack(self.wal_id, *self.mark)
-        return (body + _CRC.pack(crc32c(body))).ljust(BLOCK_BYTES, b"\0")
+        body += _CRC.pack(crc32c(body))
+        if has_identity and self.holder is not None:
+            body += _HOLDER.pack(self.holder.machine, self.holder.boot, self.holder.file)
+            body += _CRC.pack(crc32c(body))
+        return body.ljust(BLOCK_BYTES, b"\0")
 
     def _reign_fields(self) -> list[int]:
         assert len(self.earlier) <= REIGNS_MAX, self.earlier
@@ -176,7 +186,17 @@ def decode_device_header(copy: bytes) -> DeviceHeader | None:
     if not has_identity:
         return header
     wal_id, *mark = _IDENTITY.unpack_from(copy, _DEVICE.size)
-    return replace(header, wal_id=wal_id, mark=MetadataMark(*mark), is_claimed=fields[1] == VERSION_CLAIMED)
+    is_claimed, holder = fields[1] == VERSION_CLAIMED, _holder_of(copy)
+    return replace(header, wal_id=wal_id, mark=MetadataMark(*mark), is_claimed=is_claimed, holder=holder)
+
+
+def _holder_of(copy: bytes) -> LockKeeper | None:
+    """None in a copy that names none, as those of builds that know of no holders: zeros stand there. Its sum
+    begins with the copy's first byte, so that it is this header's."""
+    body_bytes = _HELD_BYTES + _HOLDER.size
+    if _CRC.unpack_from(copy, body_bytes)[0] != crc32c(copy[:body_bytes]):
+        return None
+    return LockKeeper(*_HOLDER.unpack_from(copy, _HELD_BYTES))
 
 
 def _reigns_of(values: tuple[int, ...]) -> tuple[Reign, ...]:

@@ -194,6 +194,7 @@ class BlockWal:
             block_bytes_max=self._soft_bytes,
             window_bytes=self._settings.window_bytes,
             mark=self._mark,
+            holder=self._device.holder,
         )
         self._build(tail)
         self._is_owned = True

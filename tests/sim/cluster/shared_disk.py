@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from millrace.runtime.disk.lock_keeper import LockKeeper
 from millrace.runtime.rand import Rand
 from tests.sim.cluster.loose_file import LooseFile, Storage
 from tests.sim.disk import Fate, SimBlockFile, SimDisk
@@ -28,6 +29,7 @@ def is_below(path: str) -> bool:
 class SharedDisk:
     def __init__(self, rand: Rand, latency_s: float, hits: Counter[str] | None = None) -> None:
         self.below = SimDisk(rand, latency_s=latency_s)
+        self.below.keeper = LockKeeper(b"m" * 16, b"b" * 16, b"f" * 16)  # one, whichever machine asks
         self.storage = Storage(self.below, rand.split("loose"), Counter() if hits is None else hits)
 
     def mounted(self, own: SimDisk) -> MountedDisk:

@@ -304,7 +304,7 @@ def test_a_log_that_its_lock_fenced_turns_to_claims_when_it_is_empty() -> None:
             await journal.reach(wal.append(payload(number, 9000)).end)
             await wal.trim(journal.end)
         await journal.reach(wal.append(payload(50)).end)
-        assert await identify(disk, PATH, is_by_claims=True) is not None
+        assert await identify(disk, PATH, small_settings(fencing="claim")) is not None
         with pytest.raises(DiskLocked):
             await open_wal(disk, 3, fencing="auto")
         _, found, _ = await start_wal(disk, 3)
@@ -348,7 +348,7 @@ def test_a_first_start_that_is_killed_behind_its_claim() -> None:
         disk = SimDisk()
         disk.add_device(PATH, 256 * KIB)
         disk.files[PATH].put(CLAIM_PLACE, Claim(1, 1, bytes([1]) * 16, WAL_ID).encode())
-        assert await identify(disk, PATH, is_by_claims=True) is None
+        assert await identify(disk, PATH, small_settings(fencing="claim")) is None
         with pytest.raises(WalForeign):
             await open_wal(disk, 2, fencing="auto")
         _, found, told = await start_wal(disk, 2)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.runtime.disk.lock_keeper import LockKeeper
 from millrace.wal.block.layout import (
     BLOCK_BYTES,
     BLOCK_HEADER_BYTES,
@@ -39,6 +40,27 @@ def test_device_header_round_trip() -> None:
     """A copy is one block and reads back equal."""
     assert len(HEADER.encode()) == BLOCK_BYTES
     assert decode_device_header(HEADER.encode()) == HEADER
+
+
+HELD = dataclasses.replace(HEADER, wal_id=b"w" * 16, holder=LockKeeper(b"m" * 16, b"b" * 16, b"f" * 16))
+
+
+def test_a_holder_stands_behind_what_was_there_before() -> None:
+    """All else of the copy is as without one, so that builds that know of none read it. No bit of it may
+    change, nor may it stand behind another header; it is none then, and the header holds."""
+    copy, without = HELD.encode(), dataclasses.replace(HELD, holder=None).encode()
+    assert decode_device_header(copy) == HELD
+    assert copy[:332] == without[:332]
+    assert copy[332:384] == bytes(4) + b"m" * 16 + b"b" * 16 + b"f" * 16
+    assert (any(copy[388:]), any(without[332:])) == (False, False)
+    for bit in range(332 * 8, 388 * 8):
+        damaged = bytearray(copy)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert decode_device_header(bytes(damaged)) == dataclasses.replace(HELD, holder=None), bit
+    other = dataclasses.replace(HELD, holder=None, sequence=HELD.sequence + 1)
+    assert decode_device_header(other.encode()[:332] + copy[332:]) == other
+    nameless = dataclasses.replace(HEADER, holder=HELD.holder)
+    assert decode_device_header(nameless.encode()) == HEADER
 
 
 def test_the_layouts_are_fixed() -> None:

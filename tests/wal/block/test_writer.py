@@ -19,6 +19,7 @@ class HeldFile:
     size_bytes = 1 << 20
     is_direct = True
     is_new = False
+    keeper = None
 
     def __init__(self) -> None:
         self.writes: list[tuple[int, memoryview, asyncio.Future[None]]] = []

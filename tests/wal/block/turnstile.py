@@ -52,6 +52,7 @@ class SharedFile:
     is_direct = True
     is_new = False
     is_exclusive = True  # a lock is its machine's own
+    keeper = None
 
     def __init__(self, storage: SharedStorage, name: str) -> None:
         self.size_bytes = len(storage.data)
