@@ -141,6 +141,12 @@ def _take_start(starting: argparse.ArgumentParser) -> None:
     starting.add_argument(
         "--override", action="append", default=[], metavar="KEY=VALUE", help="a setting of every node"
     )
+    starting.add_argument(
+        "--wal-fencing",
+        choices=("claim", "lock"),
+        help="of the write-ahead logs in DIR: claim, the default where DIR takes direct I/O, lets others "
+        "recover that of a process that stands still; lock waits for it",
+    )
 
 
 def node_id(word: str) -> int:

@@ -29,6 +29,8 @@ from millrace.runtime.errors import Unavailable
 from millrace.runtime.net import LoopNet
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from millrace.broker.cluster.plan import NodePlan
     from millrace.broker.cluster.view import ClusterView
 
@@ -79,13 +81,23 @@ def read_plans(given: argparse.Namespace) -> list[NodePlan]:
     if given.port not in (None, cluster.port):
         raise ValueError(f"the cluster in {data_dir} is at port {cluster.port}: that stays")
     settings = {key: one.text for key, one in overrides.items()}
-    plans = plan_nodes(cluster, given.nodes, data_dir, process.memory_bytes(), settings)
+    fencing = given.wal_fencing or usual_fencing(data_dir, settings)
+    plans = plan_nodes(cluster, given.nodes, data_dir, process.memory_bytes(), settings, fencing)
     if is_new:
         path.parent.mkdir(parents=True, exist_ok=True)
         written = path.with_suffix(".new")
         written.write_text(cluster.encode())
         written.replace(path)
     return plans
+
+
+def usual_fencing(data_dir: str, settings: Mapping[str, str]) -> str:
+    """Claims, but where the nodes would be refused with them. A log that has them keeps them whatever is said
+    here."""
+    from millrace.runtime.disk.opening import takes_direct
+
+    is_direct = settings.get("wal.direct.io") != "never" and takes_direct(data_dir)
+    return "claim" if is_direct else "lock"
 
 
 class Screen:

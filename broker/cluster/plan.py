@@ -4,6 +4,9 @@
     DIR/bucket         the objects, unless s3.data.buckets is given
     DIR/nodeN          a node's log directory and write-ahead log, and what it logs
 
+A node's log is fenced by claims, where the folder takes direct I/O: a process that stands still keeps a lock,
+and its partitions would wait.
+
 Clients are served on PORT and the ports after it, controllers a hundred higher, the admin listeners two
 hundred higher. The first three nodes are voters, or five where there are as many; the others are brokers
 alone.
@@ -14,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import quote
 
 from millrace.protocol.dataclass import dataclass
 from millrace.runtime.objectstore.address import AddressError, parse_address
@@ -26,6 +30,7 @@ MEMORY_MIN_BYTES: Final = 128 << 20
 MEMORY_PART: Final = 4  # of the machine's, for all nodes together
 WAL_PATH: Final = "s3.wal.path"
 WAL_CAPACITY: Final = "256MiB"
+FENCINGS: Final = ("claim", "lock")  # of logs in the nodes' folders
 OF_THE_PLAN: Final = (
     "node.id", "broker.id", "process.roles", "cluster.id", "controller.quorum.voters", "listeners",
     "advertised.listeners", "controller.listener.names", "admin.listener", "log.dirs", "metadata.log.dir",
@@ -77,9 +82,10 @@ def plan_nodes(
     data_dir: str,
     machine_bytes: int,
     given: Mapping[str, str],
+    fencing: str,
 ) -> list[NodePlan]:
-    """`given`: settings for all nodes, over those of the plan that are not its own. Raises ValueError with a
-    sentence."""
+    """`given`: settings for all nodes, over those of the plan that are not its own. `fencing`: one of
+    FENCINGS. Raises ValueError with a sentence."""
     for key in OF_THE_PLAN:
         if key in given:
             raise ValueError(f"{key} follows from the plan of the cluster: it cannot be given")
@@ -111,7 +117,7 @@ def plan_nodes(
             "listeners": ",".join(listeners),
             "admin.listener": f"{HOST}:{port + ADMIN}",
             "s3.data.buckets": f"0@file://{data_dir}/bucket",
-            **({} if wal_path else {"s3.wal.capacity": WAL_CAPACITY}),
+            **({} if wal_path else _log_in(folder, fencing)),
             "memory.max.bytes": str(memory_bytes),
             **given,
         }
@@ -119,6 +125,14 @@ def plan_nodes(
             NodePlan(node_id, settings["process.roles"], (HOST, port), (HOST, port + ADMIN), folder, settings)
         )
     return found
+
+
+def _log_in(folder: str, fencing: str) -> dict[str, str]:
+    """In its usual place, so that a cluster of before keeps its logs."""
+    return {
+        WAL_PATH: f"0@file://{quote(folder, safe='/')}/wal?fencing={fencing}",
+        "s3.wal.capacity": WAL_CAPACITY,
+    }
 
 
 def is_log_of_objects(text: str) -> bool:

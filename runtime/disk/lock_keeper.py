@@ -11,9 +11,8 @@ for another machine's.
 
 from __future__ import annotations
 
-from typing import Final
-
 from dataclasses import dataclass
+from typing import Final
 
 ID_BYTES: Final = 16
 NO_MACHINE: Final = bytes(ID_BYTES)

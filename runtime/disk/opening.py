@@ -166,6 +166,22 @@ def _open_fd(path: str, flags: int, options: _Options, *, is_device: bool) -> tu
     return options.open_fd(path, flags, 0o600), False
 
 
+def takes_direct(folder: str) -> bool:
+    """Whether files there, or in the nearest folder above that is there, are read and written past the page
+    cache: one is made to see, and removed."""
+    path = os.path.join(nearest_present(folder), f".direct.{os.getpid()}")
+    try:
+        descriptor = open_block_descriptor(path, PAGE_BYTES, "require", is_kept=False)
+    except (DiskFull, DiskFailed, DiskLocked):
+        return False
+    else:
+        os.close(descriptor.fd)
+        return True
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
 def _is_locked(fd: int, path: str, *, is_shared: bool) -> bool:
     """Whether the lock is ours; where the file may be shared it is tried once. Raises DiskLocked. The lock is
     the open file's, so it outlives a killed process until the kernel has finished that process's writes:

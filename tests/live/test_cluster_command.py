@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,10 @@ def free_ports() -> int:
 class Started:
     """`millrace cluster start`, its output in a file."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, *words: str) -> None:
         self.folder, self.port = folder, port
         self.out = folder / "out"
-        self.process = self.start()
+        self.process = self.start(*words)
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         quick = [word for key, value in QUICK.items() for word in ("--override", f"{key}={value}")]
@@ -139,6 +140,61 @@ def test_nodes_are_started_moved_between_killed_and_stopped(cluster: Started) ->
     until(lambda: len(cluster.said("node 3: ready")) == 2, "it was not started again")
     assert cluster.stop() == 0
     assert len(cluster.said(r"node \d: ended with code 0")) == NODES
+
+
+def test_a_node_that_stands_still_is_taken_over_and_acknowledges_nothing(tmp_path: Path) -> None:
+    """In a folder whose logs were fenced by locks, as those of an earlier release were. What the node is
+    asked while it is stopped it finds when it goes on: it answers nothing, and ends."""
+    cluster = Started(tmp_path, free_ports(), "--wal-fencing", "lock")
+    try:
+        cluster.wait_serving()
+        with Client(f"127.0.0.1:{cluster.port}") as client:
+            client.create("orders")
+        assert cluster.ask("move", "orders", "--to", "3").returncode == 0
+        assert cluster.stop() == 0
+        cluster.start()
+        until(lambda: len(cluster.said("node 3: ready")) == 2, "it was not started again")
+        until(lambda: cluster.led() == {1: 0, 2: 0, 3: 1} or moved_to(cluster, 3), "it does not lead")
+        with Client(f"127.0.0.1:{cluster.port + 2}") as old:
+            old.produce("orders", [b"before"])
+            os.kill(cluster.pid_of(3), signal.SIGSTOP)
+            old.begin_send("orders", [b"woken"])
+            found: list[int] = []
+
+            def is_found() -> bool:
+                found.extend(other_leaders(cluster))
+                return bool(found)
+
+            until(is_found, "nobody took over")
+            leader = found[0]
+            with Client(f"127.0.0.1:{cluster.port + leader - 1}") as client:
+                until(lambda: not client.send("orders", [b"new"]).error_code, "the next leader takes nothing")
+                os.kill(cluster.pid_of(3), signal.SIGCONT)
+                until(lambda: bool(cluster.said("node 3: ended with code")), "it does not end")
+                assert not is_acknowledged(old)
+                assert client.read("orders") == [b"before", b"new"]
+    finally:
+        if cluster.process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(cluster.pid_of(3), signal.SIGCONT)
+            cluster.stop()
+
+
+def moved_to(cluster: Started, node_id: int) -> bool:
+    return cluster.ask("move", "orders", "--to", str(node_id)).returncode == 0
+
+
+def other_leaders(cluster: Started) -> list[int]:
+    """Of those that lead anything, all but node 3; a look that gets no answer finds none."""
+    return [node_id for node_id, led in cluster.led().items() if led and node_id != 3]
+
+
+def is_acknowledged(client: Client) -> bool:
+    """What `begin_send` asked."""
+    try:
+        return client.end_send().error_code == 0
+    except (OSError, EOFError, AssertionError):
+        return False  # the connection has ended
 
 
 def test_a_drain_leaves_nothing_whoever_spreads_meanwhile(cluster: Started) -> None:

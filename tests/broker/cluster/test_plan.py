@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.broker.cluster.plan import ClusterFile, NodePlan, decode_cluster, new_cluster, plan_nodes
+from millrace.broker.cluster.plan import (
+    FENCINGS,
+    ClusterFile,
+    NodePlan,
+    decode_cluster,
+    new_cluster,
+    plan_nodes,
+)
 from millrace.broker.config import load
 from millrace.broker.settings.source import gather
 
@@ -12,7 +19,7 @@ CLUSTER = ClusterFile("bWlsbHJhY2UtdGVzdC0wMQ", 3, 9092)
 
 
 def plans(count: int = 3, cluster: ClusterFile = CLUSTER, **given: str) -> list[NodePlan]:
-    return plan_nodes(cluster, count, "/data", 8 << 30, given)
+    return plan_nodes(cluster, count, "/data", 8 << 30, given, "claim")
 
 
 def test_three_nodes_are_voters_and_brokers() -> None:
@@ -48,14 +55,29 @@ def test_nodes_beyond_the_voters_are_brokers_alone() -> None:
 
 def test_settings_of_all_nodes() -> None:
     given = {"s3.data.buckets": "0@s3://lake", "num.partitions": "6", "s3.wal.capacity": "64MiB"}
-    for plan in plan_nodes(CLUSTER, 3, "/data", 8 << 30, given):
+    for plan in plans(**given):
         assert {key: plan.settings[key] for key in given} == given
+
+
+@pytest.mark.parametrize("fencing", FENCINGS)
+def test_logs_lie_where_they_would_without_a_plan(fencing: str) -> None:
+    """So that those of a cluster of before are found; and each is fenced as was said."""
+    buckets = {"s3.data.buckets": "0@s3://lake"}
+    for plan in plan_nodes(CLUSTER, 3, "/my data? 7%", 8 << 30, buckets, fencing):
+        found = []
+        for is_planned in (True, False):
+            kept = {key: text for key, text in plan.settings.items() if is_planned or key != "s3.wal.path"}
+            given, _ = gather([f"{key}={value}" for key, value in kept.items()], {}, None, "")
+            found.append(load(given, data_dir=plan.folder, machine_bytes=8 << 30).settings)
+        assert found[0].wal.target == found[1].wal.target
+        assert found[0].wal_settings.fencing == fencing
+        assert found[0].wal_settings.capacity_bytes == found[1].wal_settings.capacity_bytes
 
 
 def test_logs_in_a_bucket() -> None:
     """Each node has its own there, under its id."""
     given = {"s3.wal.path": "0@s3://logs?region=eu-central-1"}
-    for plan in plan_nodes(CLUSTER, 3, "/data", 8 << 30, given):
+    for plan in plans(**given):
         assert plan.settings["s3.wal.path"] == given["s3.wal.path"]
         assert "s3.wal.capacity" not in plan.settings
 
@@ -74,9 +96,9 @@ def test_logs_in_a_bucket() -> None:
 )
 def test_what_cannot_be_planned(count: int, port: int, given: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        plan_nodes(ClusterFile("x", 3, port), count, "/data", 1 << 30, given)
+        plan_nodes(ClusterFile("x", 3, port), count, "/data", 1 << 30, given, "lock")
     with pytest.raises(ValueError, match="5 voters: start as many"):
-        plan_nodes(ClusterFile("x", 5, 9092), 3, "/data", 1 << 30, {})
+        plan_nodes(ClusterFile("x", 5, 9092), 3, "/data", 1 << 30, {}, "lock")
 
 
 def test_the_file_of_a_cluster() -> None:
