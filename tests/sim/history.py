@@ -32,9 +32,15 @@ class Log:
     start_promised: int = 0  # what it was told is done
     is_ageing: bool = False  # retention may raise the start by itself
     is_cut: bool = False  # an operator gave up records of it, of any of its streams
+    lost: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # ranges that were given up while others wrote behind them: they mean nothing else ever
     ends_of_epochs: dict[int, int] = field(
         default_factory=dict
     )  # of leader epochs in which records were given up, by them
+
+    def is_lost(self, offset: int) -> bool:
+        return any(start <= offset < end for start, end in self.lost)
 
 
 @dataclass(slots=True)
@@ -113,6 +119,16 @@ class History:
         log.confirmed.clear()
         log.high_watermark = min(log.high_watermark, offset)
 
+    def lose(self, place: Place, start: int, end: int) -> None:
+        """Likewise of those in a range that others have written behind: nothing comes in its place."""
+        log = self.log(place)
+        log.is_cut = True
+        log.lost.append((start, end))
+        for told in (log.acknowledged, log.shown):
+            for lost in [one for one in told if start <= one < end]:
+                del told[lost]
+        log.confirmed.clear()
+
     def give_up_groups(self) -> None:
         for commits in self.commits.values():
             commits.promised = 0
@@ -139,6 +155,8 @@ class History:
 
     def _meet(self, place: Place, offset: int, value: bytes) -> None:
         """An offset that anyone was told or shown keeps its meaning."""
+        if self.log(place).is_lost(offset):
+            return  # an answer that was on its way as it was given up
         known = self.log(place).shown.setdefault(offset, value)
         if known != value:
             self.find("two-meanings", f"{shown(place)} {offset} was {known[:24]!r} and is {value[:24]!r}")

@@ -18,6 +18,7 @@ import contextlib
 import heapq
 import itertools
 import logging
+import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
@@ -135,6 +136,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._strikes: dict[int, Callable[[], None]] = {}
         self._strike_at = -1
         self._strike_context = own_context(None)
+        self._steps_left: dict[Life, list[tuple[int, Callable[[], None]]]] = {}  # of lives to be struck
 
     # Time and order.
 
@@ -231,6 +233,8 @@ class SimLoop(asyncio.BaseEventLoop):
             if self._frozen is not None and context.get(LIFE) is self._frozen:
                 self._held.append(handle)
                 continue
+            if self._steps_left and self._is_struck(context.get(LIFE)):
+                continue
             try:
                 context.run(handle.callback, *handle.args)
             except (SystemExit, KeyboardInterrupt):
@@ -258,6 +262,23 @@ class SimLoop(asyncio.BaseEventLoop):
         if turn > self.turn_count:
             self._strikes[turn] = strike
             self._strike_at = min(self._strikes)
+
+    def strike_in(self, life: Life, steps: int, strike: Callable[[], None]) -> None:
+        """Calls `strike` before the life's next callback but so many: between any two steps of its tasks."""
+        self._steps_left.setdefault(life, []).append((steps, strike))
+
+    def _is_struck(self, life: Life | None) -> bool:
+        """Of a callback of that life which is to run: whether the life has ended at it."""
+        if life is None or life not in self._steps_left:
+            return False
+        waiting = [(steps - 1, strike) for steps, strike in self._steps_left.pop(life)]
+        left = [one for one in waiting if one[0] >= 0]
+        if left:
+            self._steps_left[life] = left
+        for steps, strike in waiting:
+            if steps < 0 and not life.is_over:
+                self._strike_context.copy().run(strike)
+        return life.is_over
 
     def create_future(self) -> SimFuture:
         future = SimFuture(loop=self)
@@ -291,6 +312,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if life is self._frozen:
             self.thaw()
         life.is_over = True
+        self._steps_left.pop(life, None)
         for handle in itertools.chain(self._ready, (timer[2] for timer in self._scheduled)):
             if handle.context.get(LIFE) is life:
                 handle.cancel()
@@ -302,11 +324,13 @@ class SimLoop(asyncio.BaseEventLoop):
         schedules comes to nothing, and what they log of it is not heard."""
         self._is_ended = True
         logging.disable()
-        for task in self._born:
-            if not task.done():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                with contextlib.suppress(BaseException):
-                    task.get_coro().close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of those that came to no step before a strike
+            for task in self._born:
+                if not task.done():
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    with contextlib.suppress(BaseException):
+                        task.get_coro().close()
         logging.disable(logging.NOTSET)
         self._born.clear()
         self.close()

@@ -11,6 +11,8 @@ Faults:
                               arrives, by a coin a connection
     sever(source, target)     one way: nothing arrives any more, nobody is told; `heal` lets through what
                               waited
+    side_of                   who is not on one's side neither sends nor receives anything of one's; `wake`
+                              once that has changed
     connect                   ConnectFailed where nobody listens, or the way is severed
 
 What arrives runs in the life of the process that listens or connected. `hits` counts the faults that struck.
@@ -21,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import Context
 from typing import Any, cast
 
@@ -48,6 +50,7 @@ class SimNet:
         self.listeners: dict[tuple[str, int], SimListener] = {}
         self.ends: dict[int, SimTransport] = {}  # open ends of connections, in order of birth
         self.severed: dict[tuple[str, str], None] = {}
+        self.side_of: Callable[[str], int] | None = None  # of a host; None: all are on one
         self.numbers = itertools.count(1)
         self.ports = itertools.count(20_000)
 
@@ -96,8 +99,17 @@ class SimNet:
         self.hits["sever"] += 1
         self.severed[source, target] = None
 
+    def is_severed(self, source: str, target: str) -> bool:
+        if (source, target) in self.severed:
+            return True
+        return self.side_of is not None and self.side_of(source) != self.side_of(target)
+
     def heal(self) -> None:
         self.severed.clear()
+        self.wake()
+
+    def wake(self) -> None:
+        """Ways have opened."""
         for end in list(self.ends.values()):
             end.arrive()
 
@@ -162,7 +174,7 @@ class HostNet:
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         net = self._net
         await asyncio.sleep(2 * net.draw_delay_us() / 1e6)
-        if (self._address, host) in net.severed or (host, self._address) in net.severed:
+        if net.is_severed(self._address, host) or net.is_severed(host, self._address):
             await asyncio.sleep(CONNECT_TIMEOUT_S)
             raise ConnectFailed(host, port, "no answer")
         listener = net.listeners.get((host, port))
@@ -265,7 +277,7 @@ class SimTransport(asyncio.Transport):
         net = self._net
         while self.waiting and not self._is_paused and not self.is_lost and self._protocol is not None:
             due_us, content = self.waiting[0]
-            if due_us > net.loop.now_us or (self.peer.own[0], self.own[0]) in net.severed:
+            if due_us > net.loop.now_us or net.is_severed(self.peer.own[0], self.own[0]):
                 return
             self.waiting.popleft()
             if content is None:

@@ -245,3 +245,26 @@ def test_a_generator_that_is_left_in_its_middle_is_closed() -> None:
 
     run_simulation(main)
     assert seen == ["closed"]
+
+
+def test_a_life_is_struck_after_so_many_steps_of_its_own() -> None:
+    """Those of others do not count, and nothing of it runs any more."""
+    steps: list[str] = []
+
+    async def work(name: str) -> None:
+        while True:
+            steps.append(name)
+            await asyncio.sleep(0)
+
+    async def main(loop: SimLoop) -> None:
+        life, other = Life("struck"), Life("other")
+        loop.strike_in(life, 3, lambda: loop.end_life(life))
+        loop.create_task(work("own"), context=own_context(life))
+        loop.create_task(work("other"), context=own_context(other))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert life.is_over
+
+    run_simulation(main)
+    assert steps.count("own") == 3
+    assert steps.count("other") > 8

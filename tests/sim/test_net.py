@@ -171,6 +171,25 @@ def test_a_severed_way_keeps_what_is_under_way() -> None:
     drive(test)
 
 
+def test_halves_hear_nothing_of_each_other() -> None:
+    """Both ways, until they are one again; what is within a half goes on."""
+
+    async def test(pair: Pair) -> None:
+        pair.net.side_of = lambda host: int(host == "a")
+        pair.client.transport.write(b"to")
+        pair.server.transport.write(b"back")
+        await asyncio.sleep(5)
+        assert (pair.server.received, pair.client.received) == (b"", b"")
+        with pytest.raises(ConnectFailed):
+            await pair.client_host.connect(Peer, "a", PORT)
+        pair.net.side_of = lambda host: 0
+        pair.net.wake()
+        await asyncio.sleep(0.1)
+        assert (pair.server.received, pair.client.received) == (b"to", b"back")
+
+    drive(test)
+
+
 def test_an_address_is_listened_on_once() -> None:
     """A second listener is refused until the first is closed; an abort drops what was under way."""
 

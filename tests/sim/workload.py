@@ -291,13 +291,17 @@ class Seeing(Actor):
     def see(self, place: Place, part: PartitionData, offset: int) -> int:
         """Where to read on."""
         for found, value in asking.records_of(part, offset):
-            if found != offset and not self.may_step_over:
+            if found != offset and not (self.may_step_over or self._are_lost(place, offset, found)):
                 self.history.find(
                     "stepped-over", f"{self.client.name} read {found} of {shown(place)} behind {offset - 1}"
                 )
             self.history.on_shown(place, found, value)
             offset = found + 1
         return offset
+
+    def _are_lost(self, place: Place, start: int, end: int) -> bool:
+        log = self.history.log(place)
+        return start < end and all(map(log.is_lost, range(start, end)))
 
 
 class Reader(Seeing):

@@ -34,18 +34,17 @@ from millrace.wal.block.claim import CLAIM_BYTES, decode_claim
 from millrace.wal.block.fence import SETTLE_S, ClaimFence
 from millrace.wal.block.layout import BLOCK_BYTES, CLAIM_PLACE
 from tests.sim.bugs import in_place
-from tests.sim.cluster.run import (
+from tests.sim.cluster.plan import (
     BEFORE_OWED_RANGES,
     CLAIMED,
     OWN_DISK,
     RIGHT,
     SET,
     SHARED,
-    Outcome,
     Plan,
     drawn_plan,
-    run_plan,
 )
+from tests.sim.cluster.run import Outcome, run_plan
 
 SEEDS_MAX = 40
 
@@ -344,7 +343,8 @@ def find_bug(name: str, seeds: Iterable[int]) -> tuple[int, Outcome | None]:
     with bug.planted():
         for seed in dict.fromkeys(seeds):
             count += 1
-            plan = replace(drawn_plan(seed), is_calm=False, clocks=RIGHT, loses_disks=False)
+            drawn = drawn_plan(seed).without_further()
+            plan = replace(drawn, is_calm=False, clocks=RIGHT, loses_disks=False)
             outcome = run_plan(bug.where(plan))
             if bug.is_shown_by(outcome):
                 return count, outcome

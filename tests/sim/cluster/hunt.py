@@ -10,7 +10,10 @@ from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 
-from tests.sim.cluster.run import WALS, Outcome, drawn_plan, run_plan
+from tests.sim.cluster.lost_logs import WAYS
+from tests.sim.cluster.plan import WALS, drawn_plan
+from tests.sim.cluster.run import Outcome, run_plan
+from tests.sim.cluster.strikes import OPERATIONS
 from tests.sim.hunt import Tally
 from tests.sim.workers import tallied
 
@@ -54,6 +57,23 @@ MUST_HIT = (
     "replaced while it was cut off of a broker",
     "crash of who came after of a broker",
     "late write landed behind another's: the ring",
+    "split: brokers on either side",
+    "split: controllers on either side",
+    "split: a broker that runs was fenced",
+    "halves: the greater one led all",
+    "halves: written in the greater one",
+    *(f"struck: {operation}" for operation in OPERATIONS),
+    *(f"log lost: {way}" for way in WAYS),
+    "log lost: the start was refused",
+    "log lost: in reach again, and recovered by another",
+    "log lost: in reach again, and its broker came back",
+    "give-up: refused for now",
+    "given up: given up",
+    "given up: accepted",
+    "given up: what was owed",
+    "given up: acknowledged records",
+    "given up: commits",
+    "given up: the log came back",
 )
 
 

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from millrace.kraft.image.image import EMPTY_IMAGE, MetadataImage
+from tests.sim.cluster.given_up import GivenUp
 from tests.sim.cluster.machine import Machine
 from tests.sim.history import History
 
@@ -35,6 +36,7 @@ class Images:
 
     def __init__(self, history: History, hits: Counter[str]) -> None:
         self._history = history
+        self.given_up = GivenUp(history, hits)
         self._hits = hits
         self._seen: dict[int, Parts] = {}  # by offset
         self._last: dict[str, tuple[Parts, Parts]] = {}  # by machine: its image, and the equal one seen first
@@ -84,6 +86,7 @@ class Images:
             self._hits["sets of a broker that is gone were compacted"] += is_inherited
         if before.streams is after.streams:
             return
+        self.given_up.follow(before, after)
         self._follow_owed(before, after)
         now = dict(after.streams.by_id.items())
         for stream_id, old in before.streams.by_id.items():
@@ -93,7 +96,7 @@ class Images:
 
     def _follow_owed(self, before: MetadataImage, after: MetadataImage) -> None:
         """What is owed stays owed by the same log, from its start on, until an object has it; or it is
-        trimmed, or its stream deleted. No operator gives anything up here."""
+        trimmed, or its stream deleted, or an operator gave it up."""
         for owed in after.streams.owed:
             if before.streams.owed.by(owed.stream_id, owed.node_id) is None:
                 self._hits["owed: by an earlier owner"] += 1
@@ -109,6 +112,8 @@ class Images:
                 continue
             if stream is None or stream.start >= owed.end:
                 self._hits["owed: trimmed, or deleted"] += 1
+                continue
+            if self.given_up.is_of(owed):
                 continue
             self._hits["owed: uploaded"] += 1
             held = after.objects.candidates(stream, max(owed.start, stream.start), 1)

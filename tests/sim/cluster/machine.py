@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from millrace.broker.config import BrokerSettings
+from millrace.broker.identity.binding import BindingRefused
 from millrace.broker.quorum.follower import FollowingBroker
 from millrace.broker.quorum.process import ControllerProcess
 from millrace.broker.quorum.voting import VotingBroker
@@ -23,7 +25,7 @@ from millrace.runtime.objectstore import ObjectStore
 from millrace.runtime.objectstore.address import StoreAddress
 from tests.sim.clock import SimClock
 from tests.sim.cluster.shared_disk import MountedDisk, SharedDisk
-from tests.sim.disk import SimDisk
+from tests.sim.disk import SimDisk, SimFile
 from tests.sim.loop import Life, own_context
 from tests.sim.node import DISK_LATENCY_S, QUIET, fate_of
 from tests.sim.objectstore import SimObjectStore
@@ -40,8 +42,8 @@ AGAIN_S = 0.3  # before a process that has ended by itself is started again
 
 
 class Machine:
-    """`keep_up` has a process there whenever `is_wanted`. `ends`: why processes ended by themselves.
-    `shared`: what is mounted beside its own disk."""
+    """`keep_up` has a process there whenever `is_wanted`, unless it `is_struck`, whoever wants it. `ends`:
+    why processes ended by themselves. `shared`: what is mounted beside its own disk."""
 
     def __init__(
         self, world: World, settings: BrokerSettings, host: str, shared: SharedDisk | None = None
@@ -52,10 +54,14 @@ class Machine:
         self.host = host
         self.name = f"node{self.node_id}"
         self.is_wanted = True
+        self.is_struck = False
         self.life: Life | None = None
         self.life_count = 0
         self.process: Process | None = None
         self.ends: list[BaseException] = []
+        self.refusals = 0  # starts that were refused, of those that had to be
+        self.is_log_lost = False  # which a start has to refuse
+        self.is_loss_accepted = False
         self.faults = QUIET
         self.is_slow = False
         self.stores: list[SimObjectStore] = []
@@ -95,7 +101,7 @@ class Machine:
         """Until cancelled."""
         while True:
             self._changed.clear()
-            if self.is_wanted and self.life is None:
+            if self.is_wanted and not self.is_struck and self.life is None:
                 self._start()
             await self._changed.wait()
             if self.life is None:
@@ -127,7 +133,8 @@ class Machine:
     async def _run(self, life: Life) -> None:
         roles = self.settings.is_broker, self.settings.is_controller
         kind = KINDS[roles]
-        process = self.process = kind(self.settings, self._runtime(life))
+        settings = replace(self.settings, is_lost_wal_accepted=self.is_loss_accepted)
+        process = self.process = kind(settings, self._runtime(life))
         process.failed.add_done_callback(lambda failed: self._on_end(life, failed.exception()))
         self._starting = self.world.loop.create_task(process.start(), context=own_context(life))
         try:
@@ -166,7 +173,9 @@ class Machine:
         """The process says that it cannot go on, or has ended."""
         if life.is_over or life is not self.life:
             return
-        if error is not None:
+        if self.is_log_lost and isinstance(error, BindingRefused):
+            self.refusals += 1
+        elif error is not None:
             self.ends.append(error)
         self._end(type(error).__name__ if error else "in order", "")
 
@@ -183,6 +192,39 @@ class Machine:
         """Of a machine that is down: its next life finds no log directory."""
         assert self.life is None
         self._has_lost_disk = True
+
+    # Its write-ahead log, one of blocks; the machine is down.
+
+    @property
+    def _log_disk(self) -> SimDisk:
+        return self.disk if self._shared is None else self._shared.below
+
+    @property
+    def is_log_shared(self) -> bool:
+        return self._shared is not None
+
+    @property
+    def _log_path(self) -> str:
+        return self.settings.wal.target
+
+    def has_log(self) -> bool:
+        return self._log_path in self._log_disk.files
+
+    def take_log(self) -> SimFile:
+        """It is not there any more. What was under way to it has come to its end."""
+        assert self.life is None
+        file = self._log_disk.files.pop(self._log_path)
+        fate = fate_of(self._fate or "keep", self._rand.split(f"fate of the log {self.life_count}"))
+        for pending in list(file.pending) if self._shared is None else ():
+            file.pending.remove(pending)
+            for position, data in fate(pending):
+                file.put(position, data)
+        return file
+
+    def put_log(self, file: SimFile) -> None:
+        """In the place of what is there now."""
+        assert self.life is None
+        self._log_disk.files[self._log_path] = file
 
     async def stop(self) -> None:
         """In order; returns when it is gone."""

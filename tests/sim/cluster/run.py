@@ -3,6 +3,7 @@
     start    all are up, a topic is there
     storm    clients write, read and commit, while trouble is made; who fails is started again
     quiet    all is healed and up; who waits for answers has them; everything is read
+    halves   of plans that fall in halves: nothing else is wrong, and the one that can go on does
     absence  one broker is killed and stays away: where another reaches its log, others come to lead what it
              led; where nobody does, nobody takes it
     again    all brokers are killed, and started; everything is read
@@ -18,17 +19,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from millrace.kraft import controller
 from millrace.kraft.image.image import MetadataImage
-from millrace.kraft.tables.features import MILLRACE_VERSION, MILLRACE_VERSION_LEVEL, OWED_RANGES_LEVEL
+from millrace.kraft.tables.features import MILLRACE_VERSION
 from millrace.kraft.tables.streams import StreamState
 from millrace.protocol.metadata_records import FeatureLevelRecord
 from millrace.runtime.errors import Fenced, Unavailable
-from millrace.runtime.rand import Rand
 from millrace.s3stream.ids import StreamRole
 from tests.sim import asking
 from tests.sim.bugs import in_place
@@ -36,16 +36,31 @@ from tests.sim.checkers import (
     AcknowledgedIsThere,
     Checker,
     CommitsHold,
+    EpochsEnd,
     OnceInOrder,
     ProducerIdsAreNew,
     ShownStays,
     TopicsHold,
 )
 from tests.sim.cluster.client import ClusterClient
+from tests.sim.cluster.halves import Halves
 from tests.sim.cluster.images import Images
+from tests.sim.cluster.lost_logs import LostLogs
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.owners import watched
+from tests.sim.cluster.plan import (
+    APART_MS,
+    CLAIMED,
+    DRIFT_PPM,
+    OWN_DISK,
+    RIGHT,
+    SET,
+    SHARED,
+    WALS,
+    Plan,
+)
 from tests.sim.cluster.shared_disk import SharedDisk
+from tests.sim.cluster.strikes import Strikes
 from tests.sim.cluster.trouble import Trouble
 from tests.sim.history import History, Place, TopicStory
 from tests.sim.look import judge, look
@@ -65,75 +80,7 @@ CALM = 6  # times as long are the pauses of clients
 SETTLE_S = 60.0  # for all to be up once nothing is wrong
 SIZE_FLOOR_BYTES = 1 << 10  # objects of some kilobytes have sizes, and are merged with their equals
 FOR_EVER = 1_000_000  # until all shall come to an end
-WALS = {
-    "block": "0@file:///data/wal?capacity=512KiB",
-    "object": "0@mem://wal?capacity=512KiB",
-    "quick object": "0@mem://wal?capacity=384KiB&batchInterval=0",
-    "shared block": "0@file:///shared/wal{node_id}?capacity=512KiB",
-    "claimed block": "0@file:///shared/wal{node_id}?capacity=512KiB&fencing=claim",
-}
-DRAWN = ("block", "object", "quick object", "shared block")
-SHARED, CLAIMED = "shared block", "claimed block"
-BEFORE_OWED_RANGES = OWED_RANGES_LEVEL - 1  # clusters of an earlier release that were not upgraded yet
-OWN_DISK = "block"  # the log that nobody but its node reaches
-RIGHT, APART, SET = CLOCKS = ("right", "apart", "set")
-APART_MS, DRIFT_PPM = 2 * 86_400_000, 1_000  # at most, ahead or behind; less than what retention keeps
 TAKEN_OVER_S, LEFT_S = 40.0, 12.0  # a broker is away until others lead what it led; or nobody does
-
-
-@dataclass(frozen=True)
-class Plan:
-    """`is_combined`: each broker is a controller too; `controllers` says nothing then. `is_balanced`: the
-    balancer looks all the time. `level`: of millrace.version; below OWED_RANGES_LEVEL streams that move are
-    uploaded first. `only_trouble`: kinds of trouble that stand in the place of the others. `is_calm`: clients
-    pause between requests, and brokers between uploads, so that a run takes a third of the CPU, and logs lie
-    idle now and then, or hold more. `clocks`: of
-    machines: right, up to two days apart, or, besides, set while they run. `loses_disks`: log directories."""
-
-    seed: int
-    controllers: int = 1
-    brokers: int = 3
-    wal: str = "object"
-    troubles: int = 8
-    batches: int = 6
-    is_combined: bool = False
-    is_balanced: bool = False
-    level: int = MILLRACE_VERSION_LEVEL
-    only_trouble: str = ""
-    is_calm: bool = False
-    clocks: str = RIGHT
-    loses_disks: bool = False
-
-    def __str__(self) -> str:
-        controllers = "combined" if self.is_combined else self.controllers
-        only = f" only={self.only_trouble}" if self.only_trouble else ""
-        return (
-            f"{self.seed} controllers={controllers} brokers={self.brokers} "
-            f"wal={self.wal.replace(' ', '-')} troubles={self.troubles} batches={self.batches}"
-            f"{' balanced' * self.is_balanced}{' calm' * self.is_calm}"
-            f"{f' clocks={self.clocks}' * (self.clocks != RIGHT)}{' lost-disks' * self.loses_disks}"
-            f"{only} level={self.level}"
-        )
-
-
-def drawn_plan(seed: int) -> Plan:
-    """The figures of a hunt's seed. What is drawn besides comes from a source of its own, so that all else
-    of the plan stays what it was."""
-    plan = Plan(seed, (1, 3)[seed % 2], 2 + seed // 2 % 3, DRAWN[seed // 6 % len(DRAWN)], 3 + seed % 9)
-    if plan.wal == SHARED and Rand(f"fencing of {seed}".encode()).below(2):
-        plan = replace(plan, wal=CLAIMED)
-    if plan.wal == SHARED and Rand(f"only trouble of {seed}".encode()).below(2):
-        plan = replace(plan, only_trouble="owed")
-    is_before = seed % 3 == 1 and not plan.only_trouble
-    level = BEFORE_OWED_RANGES if is_before else MILLRACE_VERSION_LEVEL
-    is_calm = Rand(f"calm of {seed}".encode()).below(4) > 0
-    plan = replace(plan, is_balanced=seed % 7 < 3, level=level, is_calm=is_calm)
-    clocks = CLOCKS[Rand(f"clocks of {seed}".encode()).below(len(CLOCKS))]
-    loses_disks = not plan.only_trouble and Rand(f"lost disks of {seed}".encode()).below(3) == 0
-    plan = replace(plan, clocks=clocks, loses_disks=loses_disks)
-    if plan.brokers == 4 and Rand(f"brokers of {seed}".encode()).below(4) == 0:
-        plan = replace(plan, brokers=5)
-    return replace(plan, brokers=3, is_combined=True) if seed % 5 == 0 else plan
 
 
 @dataclass
@@ -164,16 +111,19 @@ class Run:
         self.images = Images(self.history, self.world.hits)
         self.checkers: list[Checker] = [
             AcknowledgedIsThere(), ShownStays(), OnceInOrder(), ProducerIdsAreNew(), TopicsHold(),
-            CommitsHold(),
+            CommitsHold(), *([EpochsEnd()] if plan.lost_logs else []),
         ]  # fmt: skip
         self._shared: SharedDisk | None = None
         if plan.wal in (SHARED, CLAIMED):
             self._shared = SharedDisk(self.world.rand.split("shared"), DISK_LATENCY_S, self.world.hits)
+        self.trouble: Trouble | None = None
         self.brokers = self._combined(plan) if plan.is_combined else []
         self.controllers = list(self.brokers)
         if not plan.is_combined:
             self._apart(plan)
         self.addresses = {broker.node_id: (broker.host, PORT) for broker in self.brokers}
+        self.halves = Halves(self.world, self.controllers, self.brokers, self._is_fenced)
+        self.strikes = Strikes(self.world, self.machines, plan.strikes, self._is_spared)
         self._is_stormy = True
         self._ease = CALM if plan.is_calm else 1
 
@@ -246,12 +196,16 @@ class Run:
         if self.plan.only_trouble:
             trouble.keep_to(self.plan.only_trouble)
         troubled = asyncio.ensure_future(trouble.make(self.plan.troubles))
+        further = [asyncio.ensure_future(more) for more in self._further(trouble, admin)]
         working = [asyncio.ensure_future(work) for work in self._cast(places)]
-        await troubled
+        await asyncio.gather(troubled, *further)
+        await self.strikes.end()
         await self.all_up()
         self._is_stormy, self.history.is_ending = False, True
         await asyncio.gather(*working)
         await self._look("quiet")
+        if self.plan.splits:
+            await self._stay_split(places)
         await self._stay_away(self.brokers[self.plan.seed % len(self.brokers)])
         for broker in self.brokers:
             broker.kill()
@@ -260,6 +214,80 @@ class Run:
         await self._look("again")
         for task in keeping:
             task.cancel()
+
+    def _further(self, trouble: Trouble, admin: ClusterClient) -> Iterator[Coroutine[Any, Any, None]]:
+        """What a plan has beside the trouble."""
+        self.trouble = trouble
+        if self.plan.splits:
+            yield self.halves.make(self.plan.splits)
+        if self.plan.lost_logs:
+            about = self.images.given_up, self._newest_image
+            yield LostLogs(self.world, self.history, trouble, admin, *about).make(self.plan.lost_logs)
+
+    def _is_spared(self, machine: Machine) -> bool:
+        return self.trouble is not None and machine in self.trouble.spared
+
+    def _is_fenced(self, machine: Machine) -> bool:
+        image = self._newest_image()
+        broker = None if image is None else image.brokers.get(machine.node_id)
+        return broker is not None and broker.is_fenced
+
+    async def _stay_split(self, places: list[Place]) -> None:
+        """Nothing else is wrong meanwhile. What the greater half leads takes writes all the while; where it
+        reaches the logs of the brokers in the other half, it leads everything."""
+        greater, lesser = self.halves.of_majority()
+        self.history.is_ending = False
+        self.halves.split(lesser)
+        working = []
+        for side, machines in enumerate((greater, lesser)):
+            brokers = [one for one in machines if one in self.brokers]
+            addresses = {one.node_id: self.addresses[one.node_id] for one in brokers}
+            client = ClusterClient(self.world, addresses, f"client of half {side}")
+            self.halves.put(client.name, side)
+            plain = Plain(client, self.history, self.world.rand, self.world.true_clock)
+            plain.ease = self._ease
+            working.append(asyncio.ensure_future(plain.run(places, FOR_EVER)))
+        await self._until_led(lesser)
+        await self._write_in(greater, places)
+        self.halves.heal()
+        self.history.is_ending = True
+        await self.all_up()
+        await asyncio.gather(*working)
+
+    async def _until_led(self, lesser: Sequence[Machine]) -> None:
+        """By the other half, as far as it reaches the logs of this one's brokers, which run."""
+        await asyncio.sleep(LEFT_S)
+        deadline_s = self.world.loop.time() + TAKEN_OVER_S - LEFT_S
+        while self.plan.wal not in (OWN_DISK, SHARED):
+            held = [one.name for one in lesser if self._open_at(one) or self._led_by(one)]
+            if not held:
+                self.world.hits["halves: the greater one led all"] += 1
+                return
+            if self.world.loop.time() > deadline_s:
+                self.history.find("half-waits", f"for {held}, whose logs it reaches")
+                return
+            await asyncio.sleep(0.2)
+
+    async def _write_in(self, greater: Sequence[Machine], places: list[Place]) -> None:
+        image, ids = self._newest_image(), [one.node_id for one in greater]
+        assert image is not None
+        addresses = {node_id: self.addresses[node_id] for node_id in ids if node_id in self.addresses}
+        client = ClusterClient(self.world, addresses, "client of the greater half")
+        self.halves.put(client.name, 0)
+        writer = Plain(client, self.history, self.world.rand, self.world.true_clock)
+        for place in places:
+            data, state = image.streams.of_role(*place, StreamRole.DATA), image.topics.partition(*place)
+            is_held = data is not None and data.is_open and data.node_id not in ids
+            if state is None or state.leader not in ids or is_held:
+                continue
+            told = self.history.log(place).acknowledged
+            try:
+                async with asyncio.timeout(LEFT_S):
+                    while not any(value.startswith(client.name.encode()) for value in told.values()):
+                        await writer.run([place], 1)
+            except TimeoutError:
+                self.history.find("half-stalls", f"{place}, which {state.leader} leads in the greater half")
+            self.world.hits["halves: written in the greater one"] += 1
 
     async def _stay_away(self, broker: Machine) -> None:
         """Nothing else is wrong meanwhile. What it was giving to others as it was killed it may have closed
@@ -450,7 +478,7 @@ def _run_plan(plan: Plan) -> Outcome:
         made.append(run)
         limit = asyncio.timeout(LIMIT_S)
         try:
-            with in_place(watched(run.history)):
+            with in_place(watched(run.history), *run.strikes.watched()):
                 async with limit:
                     await run.main()
         except TimeoutError as error:

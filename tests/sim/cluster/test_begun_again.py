@@ -11,7 +11,8 @@ import pytest
 from millrace.broker.quorum.log_recovery import LogRecovery
 from millrace.s3stream.errors import StreamFenced
 from tests.sim import asking
-from tests.sim.cluster.run import CLAIMED, SHARED, Plan, Run
+from tests.sim.cluster.plan import CLAIMED, SHARED, Plan
+from tests.sim.cluster.run import Run
 from tests.sim.cluster.test_start_beside import PARTITIONS, TOPIC, give_back, write
 from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.workload import ANY_TIME

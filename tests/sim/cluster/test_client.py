@@ -10,7 +10,8 @@ import pytest
 from millrace.runtime.errors import Unavailable
 from tests.sim import asking
 from tests.sim.cluster.client import ClusterClient
-from tests.sim.cluster.run import Plan, Run
+from tests.sim.cluster.plan import Plan
+from tests.sim.cluster.run import Run
 from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.workload import ANY_TIME
 

@@ -14,7 +14,8 @@ from millrace.protocol.records import Record
 from tests.sim import asking
 from tests.sim.cluster.client import ClusterClient
 from tests.sim.cluster.machine import Machine
-from tests.sim.cluster.run import Plan, Run
+from tests.sim.cluster.plan import Plan
+from tests.sim.cluster.run import Run
 from tests.sim.cluster.trouble import AWAY
 from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.node import QUIET

@@ -17,7 +17,8 @@ from millrace.protocol.batch_build import build_batch
 from millrace.protocol.records import Record
 from millrace.runtime.errors import Fenced
 from tests.sim import asking
-from tests.sim.cluster.run import Plan, Run
+from tests.sim.cluster.plan import Plan
+from tests.sim.cluster.run import Run
 from tests.sim.cluster.test_cut_off import Cut, cut
 from tests.sim.cluster.trouble import AWAY
 from tests.sim.loop import SimLoop, own_context, run_simulation

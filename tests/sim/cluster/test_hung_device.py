@@ -10,7 +10,8 @@ import pytest
 from millrace.broker.quorum.log_recovery import STALLED_S
 from tests.sim import asking
 from tests.sim.cluster.machine import Machine
-from tests.sim.cluster.run import CLAIMED, SHARED, Plan, Run
+from tests.sim.cluster.plan import CLAIMED, SHARED, Plan
+from tests.sim.cluster.run import Run
 from tests.sim.cluster.shared_disk import MountedDisk
 from tests.sim.cluster.test_start_beside import write
 from tests.sim.loop import SimLoop, run_simulation

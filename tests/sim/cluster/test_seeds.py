@@ -12,7 +12,8 @@ from millrace.broker.background.unfinished_uploads import UploadSweep
 from millrace.protocol.batch_build import build_batch
 from millrace.protocol.records import Record
 from tests.sim import asking
-from tests.sim.cluster.run import Plan, Run, drawn_plan, run_plan
+from tests.sim.cluster.plan import Plan, drawn_plan
+from tests.sim.cluster.run import Run, run_plan
 from tests.sim.cluster.trouble import AWAY
 from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.node import QUIET
@@ -35,19 +36,21 @@ PLANS = {
 
 def test_fixed_seeds_are_the_plans_that_they_were() -> None:
     """Else they look at less than is believed; what is drawn besides has a source of its own."""
-    assert {seed: str(drawn_plan(seed)) for seed in PLANS} == {s: f"{s} {told}" for s, told in PLANS.items()}
+    assert {seed: str(drawn_plan(seed).without_further()) for seed in PLANS} == {
+        s: f"{s} {told}" for s, told in PLANS.items()
+    }
 
 
 @pytest.mark.parametrize("seed", PLANS)
 def test_nothing_is_found_at_fixed_seeds(seed: int) -> None:
     """Clusters under drawn trouble keep every promise, and every checker looked."""
-    outcome = run_plan(drawn_plan(seed))
+    outcome = run_plan(drawn_plan(seed).without_further())
     assert not outcome.findings, f"{outcome.plan}: {outcome.findings[:3]}"
     assert all(outcome.looked_at.values()), outcome.looked_at
 
 
 def test_a_run_repeats_itself() -> None:
-    plan = drawn_plan(2)
+    plan = drawn_plan(2).without_further()
     assert run_plan(plan).digest == run_plan(plan).digest
 
 
@@ -69,14 +72,14 @@ def test_no_broker_of_a_cluster_sweeps_uploads(monkeypatch: pytest.MonkeyPatch, 
 
 def test_failovers_and_compaction_are_met() -> None:
     """Else the seeds above show little."""
-    outcome = run_plan(drawn_plan(8))
+    outcome = run_plan(drawn_plan(8).without_further())
     assert outcome.hits["failover: done"] >= 1
     assert outcome.hits["sets of about one size were merged"] >= 1
 
 
 def test_a_node_of_both_roles_loses_its_log_directory() -> None:
     """Twice in this run; it comes back as the voter and the broker that it was."""
-    outcome = run_plan(drawn_plan(130045))
+    outcome = run_plan(drawn_plan(130045).without_further())
     assert outcome.hits["disk lost of a controller and broker"] == 2
     assert not outcome.findings, f"{outcome.plan}: {outcome.findings[:3]}"
 
@@ -84,7 +87,7 @@ def test_a_node_of_both_roles_loses_its_log_directory() -> None:
 def test_a_log_directory_is_lost_where_clocks_were_set_ahead() -> None:
     """A node of both roles is set ahead by 400 days, writes metadata as the leader, and loses its log
     directory: it does not learn its own clock's time from the others, and deletes nothing by it."""
-    outcome = run_plan(drawn_plan(210200))
+    outcome = run_plan(drawn_plan(210200).without_further())
     assert outcome.hits["disk lost of a controller and broker"] >= 1
     assert outcome.hits["clock set of a controller and broker"] >= 1
     assert not outcome.findings, f"{outcome.plan}: {outcome.findings[:3]}"
@@ -93,7 +96,7 @@ def test_a_log_directory_is_lost_where_clocks_were_set_ahead() -> None:
 def test_a_broker_ends_while_its_last_seal_is_under_way() -> None:
     """A node of both roles is killed right behind its own decision to seal a partition that moves. The next
     leader commits that, and the partition goes on elsewhere: it was not taken."""
-    outcome = run_plan(drawn_plan(307035))
+    outcome = run_plan(drawn_plan(307035).without_further())
     assert outcome.hits["absence: waited for"]
     assert not outcome.findings, f"{outcome.plan}: {outcome.findings[:3]}"
 
@@ -101,7 +104,7 @@ def test_a_broker_ends_while_its_last_seal_is_under_way() -> None:
 def test_a_broker_that_was_replaced_reads_no_history_to_its_clients() -> None:
     """It stood still, is fenced, and lives on; nobody can open the log that it has open. Whom it answered
     before had read to the end of that, and was told an end above it."""
-    outcome = run_plan(drawn_plan(309024))
+    outcome = run_plan(drawn_plan(309024).without_further())
     assert outcome.hits["absence: history read"]
     assert not outcome.findings, f"{outcome.plan}: {outcome.findings[:3]}"
 

@@ -18,7 +18,8 @@ from millrace.protocol.messages.alter_partition_reassignments import (
 )
 from millrace.protocol.records import Record
 from tests.sim import asking
-from tests.sim.cluster.run import CLAIMED, FIRST_BROKER, SHARED, Plan, Run
+from tests.sim.cluster.plan import CLAIMED, SHARED, Plan
+from tests.sim.cluster.run import FIRST_BROKER, Run
 from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.node import QUIET
 from tests.sim.objectstore import StoreFaults

@@ -9,7 +9,8 @@ import pytest
 
 from tests.sim import asking
 from tests.sim.cluster.machine import Machine
-from tests.sim.cluster.run import Plan, Run
+from tests.sim.cluster.plan import Plan
+from tests.sim.cluster.run import Run
 from tests.sim.cluster.trouble import do_know, watermark
 from tests.sim.loop import SimLoop, run_simulation
 from tests.sim.workload import ANY_TIME

@@ -28,7 +28,8 @@ One thing at a time and machine; machines are in trouble side by side. When it e
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from millrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -71,7 +72,7 @@ def do_know(voters: Sequence[Machine], committed: int) -> bool:
 
 
 class Trouble:
-    """`topic`: whose partitions are moved."""
+    """`topic`: whose `partitions` are moved."""
 
     def __init__(
         self,
@@ -84,12 +85,13 @@ class Trouble:
     ) -> None:
         self._world = world
         self._controllers = controllers
-        self._brokers = brokers
+        self.brokers = brokers
         self._admin = admin
         self._topic = topic
-        self._partitions = partitions
+        self.partitions = partitions
         self._rand: Rand = world.rand.split("trouble")
         self._busy: list[Machine] = []
+        self.spared: list[Machine] = []  # while a voter without its past catches up
         self._is_frozen = False
         self._further: Rand = world.rand.split("further moves")
         self._kinds: tuple[Callable[[Machine], Awaitable[None]], ...] = (
@@ -126,15 +128,16 @@ class Trouble:
 
     async def _one(self) -> None:
         rand = self._rand
-        free = [one for one in (*self._brokers, *self._brokers, *self._controllers) if one not in self._busy]
+        free = [one for one in (*self.brokers, *self.brokers, *self._controllers) if one not in self._busy]
         kind = self._kinds[rand.below(len(self._kinds))]
         if not free:
             return
         machine = free[rand.below(len(free))]
-        if kind in (self._cut, self._kill, self._stop, self._halt, self._cut_off, self._replaced, self._owe):
-            gone = [one for one in self._busy if one in self._controllers]
-            if machine in self._controllers and 2 * (len(gone) + 1) >= len(self._controllers):
-                return  # a majority stays
+        is_away = kind in (
+            self._cut, self._kill, self._stop, self._halt, self._cut_off, self._replaced, self._owe,
+        )  # fmt: skip
+        if is_away and not self._leaves_majority(machine):
+            return
         self._busy.append(machine)
         self._world.trace.note("trouble", kind.__name__, machine.name)
         try:
@@ -142,8 +145,25 @@ class Trouble:
         finally:
             self._busy.remove(machine)
 
+    def free_brokers(self) -> list[Machine]:
+        """That are in no trouble, and without whom a majority of the controllers stays."""
+        return [one for one in self.brokers if one not in self._busy and self._leaves_majority(one)]
+
+    @contextlib.contextmanager
+    def held(self, machine: Machine) -> Iterator[None]:
+        """It is in a trouble of another kind."""
+        self._busy.append(machine)
+        try:
+            yield
+        finally:
+            self._busy.remove(machine)
+
+    def _leaves_majority(self, machine: Machine) -> bool:
+        gone = [one for one in self._busy if one in self._controllers]
+        return machine not in self._controllers or 2 * (len(gone) + 1) < len(self._controllers)
+
     def _hit(self, what: str, machine: Machine) -> None:
-        roles = (("controller", self._controllers), ("broker", self._brokers))
+        roles = (("controller", self._controllers), ("broker", self.brokers))
         role = " and ".join(name for name, machines in roles if machine in machines)
         self._world.hits[f"{what} of a {role}"] += 1
 
@@ -176,7 +196,7 @@ class Trouble:
 
     async def _stop_all(self, machine: Machine) -> None:
         """Nobody is there who takes over from another."""
-        everybody = list(dict.fromkeys((*self._brokers, *self._controllers)))
+        everybody = list(dict.fromkeys((*self.brokers, *self._controllers)))
         others = [one for one in everybody if one is not machine]
         if any(one in self._busy for one in others):
             return
@@ -202,7 +222,7 @@ class Trouble:
 
     async def _cut_off(self, machine: Machine) -> None:
         self._hit("cut off", machine)
-        net, others = self._world.net, [*self._controllers, *self._brokers]
+        net, others = self._world.net, [*self._controllers, *self.brokers]
         if self._rand.below(2):
             others = list(self._controllers)
         ways = 1 + self._rand.below(3)
@@ -218,17 +238,17 @@ class Trouble:
 
     async def _move(self, machine: Machine) -> None:
         index, target = (
-            self._rand.below(self._partitions),
-            self._brokers[self._rand.below(len(self._brokers))],
+            self._rand.below(self.partitions),
+            self.brokers[self._rand.below(len(self.brokers))],
         )
-        await self._give(index, target)
-        if machine in self._brokers and self._further.below(2):
+        await self.give(index, target)
+        if machine in self.brokers and self._further.below(2):
             machine.set_faults(WEATHERS[-1])
-            await self._give(index, machine)
+            await self.give(index, machine)
             is_killed = machine not in self._controllers and self._further.below(2)
             for _ in range(1 if is_killed else 3):
                 await asyncio.sleep((200 + self._further.below(800)) / 1000)
-                await self._give(index, self._brokers[self._further.below(len(self._brokers))])
+                await self.give(index, self.brokers[self._further.below(len(self.brokers))])
             if is_killed:
                 await asyncio.sleep(self._further.below(150) / 1000)
                 await self._kill(machine)
@@ -237,22 +257,22 @@ class Trouble:
     async def _owe(self, machine: Machine) -> None:
         """It is given a partition while its store is away, leads it for a moment, and is killed soon after
         another has taken it."""
-        if machine not in self._brokers:
+        if machine not in self.brokers:
             return
         index, others = (
-            self._rand.below(self._partitions),
-            [one for one in self._brokers if one is not machine],
+            self._rand.below(self.partitions),
+            [one for one in self.brokers if one is not machine],
         )
-        await self._give(index, machine)
+        await self.give(index, machine)
         machine.set_faults(AWAY)
         await asyncio.sleep((500 + self._rand.below(1_500)) / 1000)
-        await self._give(index, others[self._rand.below(len(others))])
+        await self.give(index, others[self._rand.below(len(others))])
         await asyncio.sleep(self._rand.below(1_500) / 1000)
         if self._rand.below(2):
             await self._kill(machine)
         machine.set_faults(QUIET)
 
-    async def _give(self, index: int, target: Machine) -> None:
+    async def give(self, index: int, target: Machine) -> None:
         asked = [ReassignableTopic(self._topic, [ReassignablePartition(index, [target.node_id])])]
         try:
             answer = await self._admin.ask(45, AlterPartitionReassignmentsRequest(topics=asked), timeout_s=5)
@@ -284,6 +304,7 @@ class Trouble:
             return
         if is_voter:
             self._busy += others
+            self.spared += others
         committed = max(map(watermark, self._controllers))
         machine.is_wanted = False
         machine.kill()
@@ -294,6 +315,7 @@ class Trouble:
         if is_voter:
             await self._until(lambda: machine.is_ready and do_know([machine, *others], committed))
             self._busy = [one for one in self._busy if one not in others]
+            self.spared = []
 
     async def _until(self, is_so: Callable[[], bool]) -> bool:
         for _ in range(WAITS):
@@ -311,7 +333,7 @@ class Trouble:
     async def _replaced(self, machine: Machine) -> None:
         """Away for longer than a session, and perhaps for less than it takes it to notice."""
         life = machine.life
-        if life is None or machine not in self._brokers:
+        if life is None or machine not in self.brokers:
             return
         machine.set_slow(is_slow=bool(self._rand.below(2)))
         away_s = (3_500 + self._rand.below(4_000)) / 1000
