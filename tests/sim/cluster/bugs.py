@@ -16,16 +16,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace.broker.controller_client import ControllerClient
+from millrace.broker.identity import wal_binding
+from millrace.broker.identity.wal_binding import WalBinding
 from millrace.broker.identity.wall_watch import WallWatch
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.broker.partitions.reading_copies import ReadingCopies
 from millrace.broker.quorum import follower
 from millrace.broker.quorum.failovers import Failovers
-from millrace.broker.quorum.log_recovery import Found, LogRecovery
-from millrace.kraft.commands import streams
+from millrace.broker.quorum.log_recovery import Found, LogRecovery, LogUnreachable
+from millrace.kraft.commands import partitions, streams
 from millrace.kraft.commands.objects import RangePlan
 from millrace.kraft.peers.channel import QuorumChannel
+from millrace.kraft.raft import core
 from millrace.kraft.tables.features import OWED_RANGES_LEVEL
+from millrace.runtime.objectstore import ObjectMissing
+from millrace.runtime.rand import Rand
+from millrace.s3stream import storage
 from millrace.s3stream.owed_reads import OwedReads
 from millrace.s3stream.recovery import close_in_catalog
 from millrace.s3stream.storage import Storage
@@ -33,18 +39,12 @@ from millrace.wal.block import device
 from millrace.wal.block.claim import CLAIM_BYTES, decode_claim
 from millrace.wal.block.fence import SETTLE_S, ClaimFence
 from millrace.wal.block.layout import BLOCK_BYTES, CLAIM_PLACE
+from millrace.wal.identity import NO_WAL_ID
+from millrace.wal.object.fence import ConditionalFence
 from tests.sim.bugs import in_place
-from tests.sim.cluster.plan import (
-    BEFORE_OWED_RANGES,
-    CLAIMED,
-    OWN_DISK,
-    RIGHT,
-    SET,
-    SHARED,
-    Plan,
-    drawn_plan,
-)
+from tests.sim.cluster.plan import BEFORE_OWED_RANGES, CLAIMED, OWN_DISK, RIGHT, SET, SHARED, Plan, drawn_plan
 from tests.sim.cluster.run import Outcome, run_plan
+from tests.sim.cluster.strikes import Strike
 
 SEEDS_MAX = 40
 
@@ -91,6 +91,25 @@ def by_wrong_clocks(plan: Plan) -> Plan:
 def by_claims(plan: Plan) -> Plan:
     """Logs that claims alone fence."""
     return Plan(plan.seed, wal=CLAIMED, troubles=5, only_trouble="claims")
+
+
+def in_halves(plan: Plan) -> Plan:
+    """Logs that others reach, of brokers that run, and nothing is wrong but that the network falls in two."""
+    return Plan(plan.seed, controllers=3, wal="object", troubles=0, splits=2, is_calm=True)
+
+
+def struck(plan: Plan) -> Plan:
+    """Processes are killed as they open partitions, as they start, and as they recover logs."""
+    rand = Rand(f"strikes of a bug {plan.seed}".encode())
+    starts = [Strike("open", 2 + rand.below(12), rand.below(200))]
+    starts += [Strike("start", number, 40 + rand.below(400)) for number in range(5, 11)]
+    starts += [Strike("recovery", number, 40 + rand.below(400)) for number in range(1, 4)]
+    return Plan(plan.seed, wal="object", troubles=6, strikes=tuple(starts), is_calm=True)
+
+
+def losing_logs(plan: Plan) -> Plan:
+    """Nothing is wrong but that logs are lost; others would reach them."""
+    return Plan(plan.seed, wal=SHARED, troubles=0, lost_logs=2, is_calm=True)
 
 
 def out_of_reach(plan: Plan) -> Plan:
@@ -236,6 +255,78 @@ def believes_the_clock(old: Any) -> Any:
     return look
 
 
+def is_enough_alone(old: Any) -> Any:
+    def majority(voter_count: int) -> int:
+        return 1
+
+    return majority
+
+
+def counts_its_own(old: Any) -> Any:
+    def majority_end(ends: Iterable[int]) -> int:
+        return max(ends)
+
+    return majority_end
+
+
+def seals_nothing(old: Any) -> Any:
+    async def take(self: ConditionalFence) -> Any:
+        listing, first_epoch = await self._survey()
+        tip = None if first_epoch is None else await self._find_tip(listing, first_epoch)
+        if tip is None or isinstance(tip, ObjectMissing):
+            return await old(self)
+        return await self._take(listing, tip, self.check_replaced)
+
+    return take
+
+
+def empties_as_it_reads(old: Any) -> Any:
+    async def recover(wal: Any, records: Any, *args: Any, **keys: Any) -> Any:
+        async def read() -> Any:
+            async with contextlib.aclosing(records):
+                async for record in records:
+                    yield record
+            await wal.reset()
+
+        return await old(wal, None if records is None else read(), *args, **keys)
+
+    return recover
+
+
+def closes_before_the_end(old: Any) -> Any:
+    def record(stream: Any) -> Any:
+        return old(stream._replace(end=max(stream.start, stream.end - 8)))
+
+    return record
+
+
+def raises_nothing(old: Any) -> Any:
+    async def accept_wal_loss(self: ControllerClient) -> Any:
+        return ()
+
+    return accept_wal_loss
+
+
+def finds_an_empty_one(old: Any) -> Any:
+    async def find(self: LogRecovery) -> Any:
+        try:
+            return await old(self)
+        except LogUnreachable as error:
+            wal = self._image.wals.last_written(self._node_id)
+            if wal is None or "no write-ahead log is at" not in str(error):
+                raise
+            return Found(wal, self._place_of(wal), WalBinding())
+
+    return find
+
+
+def misses_nothing(old: Any) -> Any:
+    def fault(found: Any, *args: Any) -> Any:
+        return None if found is None or found.wal_id in (None, NO_WAL_ID) else old(found, *args)
+
+    return fault
+
+
 BUGS = {
     "recovers-nobody": Bug(
         "nobody recovers the log of a broker that is gone",
@@ -333,6 +424,48 @@ BUGS = {
         ((device, "_claim", reads_first),),
         "two-meanings",
         by_claims,
+    ),
+    "leads-alone": Bug(
+        "a leader of the quorum in the lesser half goes on, and commits what it alone has",
+        ((core, "majority", is_enough_alone), (core, "majority_end", counts_its_own)),
+        "unequal-image",
+        in_halves,
+    ),
+    "serves-in-both-halves": Bug(
+        "who recovers the log of a broker in the other half does not shut that one out",
+        ((ConditionalFence, "take", seals_nothing),),
+        "two-meanings",
+        in_halves,
+    ),
+    "empties-as-it-reads": Bug(
+        "a log is emptied once it is read, before what was in it is committed",
+        ((storage, "recover", empties_as_it_reads),),
+        "lost-write",
+        struck,
+    ),
+    "gives-up-more": Bug(
+        "an unclean election gives up some of what objects have",
+        ((partitions, "stream_record", closes_before_the_end),),
+        "stream-fell",
+        losing_logs,
+    ),
+    "accepts-unseen": Bug(
+        "a loss is accepted, and leader epochs stay",
+        ((ControllerClient, "accept_wal_loss", raises_nothing),),
+        "epoch-stays",
+        losing_logs,
+    ),
+    "recovers-an-empty-one": Bug(
+        "where no log is, who is to recover it makes one, and finds that nothing is in it",
+        ((LogRecovery, "find", finds_an_empty_one),),
+        "taken-unrecovered",
+        losing_logs,
+    ),
+    "starts-with-an-empty-one": Bug(
+        "a broker starts without the log that its open streams are in",
+        ((wal_binding, "_fault", misses_nothing),),
+        "served-without-log",
+        losing_logs,
     ),
 }
 

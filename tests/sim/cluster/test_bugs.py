@@ -12,10 +12,14 @@ SEEN_AT = {
     "acknowledged-unlooked": 5,
     "claim-not-raised": 11,
     "clock-believed": 2,
+    "empties-as-it-reads": 2,
     "passes-over": 2,
     "read-before-claimed": 4,
+    "recovers-an-empty-one": 4,
     "recovers-no-owed": 1,
     "recovers-nobody": 2,
+    "serves-in-both-halves": 0,
+    "starts-with-an-empty-one": 0,
     "steps-over": 5,
 }
 
