@@ -682,8 +682,12 @@ class Broker:
         if address is None:
             return
         render, queue, watch = self._registry.render_yielding, self._runtime.yield_queue, self._watch
-        reasons = (lambda: watch.reason, lambda: watch.blocked_reason(), lambda: watch.held_reason())
-        admin = AdminHttp(self._runtime.net, health_pages(render, queue, *reasons))
+        waits = (
+            lambda: watch.blocked_reason(),
+            lambda: watch.held_reason(),
+            lambda: watch.undecided_reason(),
+        )
+        admin = AdminHttp(self._runtime.net, health_pages(render, queue, lambda: watch.reason, *waits))
         self.admin_port = await admin.start(*address)
 
         async def stop_admin() -> None:

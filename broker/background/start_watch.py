@@ -20,13 +20,14 @@ RETRIES_EVERY_S = 10.0
 class StartWatch:
     """`stage` is "" once the node is started. `blocked_reason` is why uploads wait, once there are any,
     `wal_reason` why nothing can be acknowledged, `held_reason` why acknowledgements wait for a look at the
-    node's claims."""
+    node's claims, `undecided_reason` why no command is decided."""
 
     def __init__(self) -> None:
         self.stage = "starting"
         self.blocked_reason: Callable[[], str] = lambda: ""
         self.wal_reason: Callable[[], str] = lambda: ""
         self.held_reason: Callable[[], str] = lambda: ""
+        self.undecided_reason: Callable[[], str] = lambda: ""
         self._retry = ""
         self._timer: asyncio.TimerHandle | None = None
 

@@ -48,10 +48,12 @@ def health_pages(
     reason_unready: Callable[[], str],
     reason_blocked: Callable[[], str] = lambda: "",
     reason_held: Callable[[], str] = lambda: "",
+    reason_undecided: Callable[[], str] = lambda: "",
 ) -> Mapping[str, Page]:
     """The three pages. `reason_unready` gives "" when clients are served, `reason_blocked` when uploads go
-    on, `reason_held` when acknowledgements do: a broker whose uploads wait serves as long as the WAL has
-    room, one that holds acknowledgements serves readers, so it stays ready and says why."""
+    on, `reason_held` when acknowledgements do, `reason_undecided` while a controller leads: a broker whose
+    uploads wait serves as long as the WAL has room, one that holds acknowledgements serves readers, one
+    without controllers what it leads, so it stays ready and says why."""
 
     async def live() -> Answer:
         return Answer(200, b"live\n")
@@ -79,12 +81,14 @@ def health_pages(
 
     async def ready() -> Answer:
         reason, blocked, held = reason_unready(), reason_blocked(), reason_held()
+        undecided = reason_undecided()
         if reason:
             return Answer(503, f"not ready: {reason}\n".encode())
         lines = [
             "ready",
             *[f"acknowledgements wait: {held}"] * bool(held),
             *[f"uploads wait: {blocked}"] * bool(blocked),
+            *[f"nothing is decided: {undecided}"] * bool(undecided),
         ]
         return Answer(200, "".join(f"{line}\n" for line in lines).encode())
 

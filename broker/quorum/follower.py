@@ -32,7 +32,7 @@ from millrace.broker.quorum.common_bucket import CommonBucket
 from millrace.broker.quorum.failovers import start_failovers
 from millrace.broker.quorum.heartbeats import Heartbeats
 from millrace.broker.quorum.load_reports import LoadReports
-from millrace.broker.quorum.member import ask_time, catch_up, open_member, still_lacks
+from millrace.broker.quorum.member import ask_time, catch_up, open_member, still_lacks, why_nobody_leads
 from millrace.broker.quorum.remote_backup import RemoteBackup, await_backup, why_not_put
 from millrace.broker.stores import NodeStores
 from millrace.kraft.commands.failovers import is_at_work
@@ -90,6 +90,7 @@ class FollowingBroker(Broker):
         )
         await catch_up(node)
         self._watch.blocked_reason = lambda: self._wal_store.reason
+        self._watch.undecided_reason = lambda: why_nobody_leads(node)
         await self._until_recovered(node)
         bound_cluster = await self._until_bound(stores, bucket)
         log.info("cluster %s", node.cluster_id)

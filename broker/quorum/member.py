@@ -29,7 +29,7 @@ from millrace.kraft.bucket.reader import survey
 from millrace.kraft.errors import CommandLost, ProposalDropped
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.transport import QuorumTransport
-from millrace.kraft.raft.roles import has_caught_up
+from millrace.kraft.raft.roles import has_caught_up, heard_in
 from millrace.kraft.raft.voters import STATIC
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.protocol.messages.describe_quorum import DescribeQuorumRequest
@@ -39,7 +39,14 @@ from millrace.runtime.errors import MillraceError, in_words
 from millrace.runtime.objectstore import ObjectStore
 
 log = logging.getLogger(__name__)
+NOBODY_LEADS: Final = "no controller leads: a majority of the voters has to run and reach one another"
 LOOK_S: Final = 3.0  # a start with a log waits for the bucket's word so long
+
+
+def why_nobody_leads(node: ControllerNode) -> str:
+    """As far as this node hears; "" while one leads."""
+    raft = node.driver.raft
+    return "" if heard_in(raft.role, raft.node_id) >= 0 else NOBODY_LEADS
 
 
 async def open_member(

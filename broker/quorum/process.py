@@ -26,7 +26,13 @@ from millrace.broker.network.memory import RequestBudget
 from millrace.broker.network.server import BoundEndpoint, bind_all, unbind
 from millrace.broker.quorum.duties import LeaderDuties
 from millrace.broker.quorum.listener import DRAIN_MS, controller_server
-from millrace.broker.quorum.member import look_into_bucket, open_member, still_lacks, until_current
+from millrace.broker.quorum.member import (
+    look_into_bucket,
+    open_member,
+    still_lacks,
+    until_current,
+    why_nobody_leads,
+)
 from millrace.broker.quorum.others_end import until_others_end
 from millrace.broker.quorum.restored_member import compare_restored
 from millrace.broker.quorum.waiting_count import WaitingCount
@@ -37,7 +43,6 @@ from millrace.broker.stores import START_RETRIES
 from millrace.kraft.log.restored_from import forget_restored_from, read_restored_from
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.transport import QuorumTransport
-from millrace.kraft.raft.roles import heard_in
 from millrace.runtime.bundle import Runtime
 from millrace.runtime.metrics import Registry
 from millrace.runtime.objectstore import ObjectStore, StoreDate
@@ -45,7 +50,6 @@ from millrace.runtime.objectstore.retry import RetryingObjectStore
 from millrace.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
-NOBODY_LEADS = "no controller leads: a majority of the voters has to run and reach one another"
 
 
 class ControllerProcess:
@@ -101,10 +105,8 @@ class ControllerProcess:
     def _why_not_ready(self) -> str:
         if self._watch.reason or self.node is None:
             return self._watch.reason
-        raft = self.node.driver.raft
-        if heard_in(raft.role, raft.node_id) >= 0:
-            return ""
-        return self._empty_reason if still_lacks(self.node) else NOBODY_LEADS
+        silent = why_nobody_leads(self.node)
+        return self._empty_reason if silent and still_lacks(self.node) else silent
 
     async def _start_admin(self) -> None:
         """First, and it ends last: it says what the rest waits for."""

@@ -26,10 +26,13 @@ class Door:
     """A started admin listener with the health pages, a broken page, and a switch for readiness."""
 
     async def __aenter__(self) -> Door:
-        self.reason, self.blocked, self.held, self.render_turns = "recovering", "", "", 0
+        self.reason, self.blocked, self.held, self.undecided = "recovering", "", "", ""
+        self.render_turns = 0
         pages = dict(
             health_pages(
-                self.rendered, YieldQueue(), *(lambda: self.reason, lambda: self.blocked, lambda: self.held)
+                self.rendered,
+                YieldQueue(),
+                *(lambda: self.reason, lambda: self.blocked, lambda: self.held, lambda: self.undecided),
             )
         )
         pages["/broken"] = self.broken
@@ -75,10 +78,10 @@ def test_health_and_metrics_are_answered() -> None:
             assert (status, body) == (503, b"not ready: recovering\n")
             door.reason = ""
             assert (await door.get("/health/ready"))[::2] == (200, b"ready\n")
-            door.blocked, door.held = "away", "halted"
-            assert (await door.get("/health/ready"))[
-                2
-            ] == b"ready\nacknowledgements wait: halted\nuploads wait: away\n"
+            door.blocked, door.held, door.undecided = "away", "halted", "alone"
+            lines = (await door.get("/health/ready"))[2].decode().splitlines()
+            waits = ["acknowledgements wait: halted", "uploads wait: away", "nothing is decided: alone"]
+            assert lines == ["ready", *waits]
             status, headers, body = await door.get("/metrics?x=1")
             assert (status, body) == (200, b"millrace_up 1\n")
             assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
