@@ -124,7 +124,8 @@ class RemoveObjectsRecord:
 
 @dataclass(slots=True)
 class NextIdsRecord:
-    """In snapshots: the ids that come next, since the highest ever given may no longer be in any table."""
+    """In snapshots: the ids that come next, since the highest ever given may no longer be in any table. In
+    the log where a quorum of one goes on without a majority that may have given more."""
 
     KEY = 508
     VERSIONS = Versions(0, 0, flexible=0)

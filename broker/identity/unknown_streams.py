@@ -59,8 +59,8 @@ def refuse_unknown(lost: list[StreamRange], wal: str, node_id: int) -> None:
     named = ", ".join(range_text(one, node_id) for one in lost[:NAMED_MAX])
     more = f" and {len(lost) - NAMED_MAX} more" if len(lost) > NAMED_MAX else ""
     raise BindingRefused(
-        f"the WAL {wal} holds records of {len(lost)} streams that were opened after what the restored "
-        f"metadata knows: {named}{more}. Nothing was "
+        f"the WAL {wal} holds records of {len(lost)} streams that were opened after what the metadata "
+        f"here knows: {named}{more}. Nothing was "
         "discarded: put the lost log directory back (log.dirs) if it is found; where the WAL was not at hand "
         "when it was restored, empty "
         "log.dirs and run `millrace restore` again; or start once with wal.lost.accept=true, which gives "

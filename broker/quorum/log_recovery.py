@@ -256,8 +256,8 @@ class LogRecovery:
             failed.result()
 
     async def _check_unknown(self, found: Found, recovered: Recovered) -> None:
-        """Of a log that was written before metadata was restored: what it holds that metadata does not know
-        is not dropped without a word. What it knows is committed by now."""
+        """Of a log that was written before metadata was restored, or beside a majority that is gone: what it
+        holds that metadata does not know is not dropped without a word. What it knows is committed by now."""
         first = found.wal.unknown_from
         if first is None:
             return
@@ -266,7 +266,7 @@ class LogRecovery:
             named = ", ".join(range_text(one, self._node_id) for one in lost[:NAMED_MAX])
             more = f" and {len(lost) - NAMED_MAX} more" if len(lost) > NAMED_MAX else ""
             raise LogUnreachable(
-                f"it holds records of {len(lost)} streams that were opened after what the restored metadata "
+                f"it holds records of {len(lost)} streams that were opened after what the metadata here "
                 f"knows: {named}{more}; start broker {self._node_id} with wal.lost.accept=true, or say "
                 f"`millrace cluster give-up {self._node_id} --accept-loss`",
                 needs_word=True,

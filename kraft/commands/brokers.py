@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from millrace.kraft.commands.decision import Decision, check_broker
 from millrace.kraft.commands.failovers import is_at_work
+from millrace.kraft.commands.wals import unseen_records
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.brokers import Broker
 from millrace.protocol.error_codes import ErrorCode
@@ -54,10 +55,10 @@ def decide_register_broker(
 ) -> Decision:
     """`offset`: where the registration's record will lie. `is_fenced`: what a new incarnation is. The same
     incarnation asking again keeps its epoch. `is_alone`: the broker is its own controller, so that no other
-    can be at work: those of a larger cluster of before are fenced. Raises KafkaError INCONSISTENT_CLUSTER_ID
-    for a broker of another cluster, INVALID_REGISTRATION for what is no broker's id, which elsewhere means
-    nobody, DUPLICATE_BROKER_REGISTRATION while another broker recovers this one's log: that passes when it
-    has ended, or is gone itself."""
+    can be at work: those of a larger cluster of before are fenced, and their logs may be of later metadata.
+    Raises KafkaError INCONSISTENT_CLUSTER_ID for a broker of another cluster, INVALID_REGISTRATION for what
+    is no broker's id, which elsewhere means nobody, DUPLICATE_BROKER_REGISTRATION while another broker
+    recovers this one's log: that passes when it has ended, or is gone itself."""
     if request.cluster_id != cluster_id:
         text = f"expected cluster id {cluster_id}, but got {request.cluster_id}"
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, text)
@@ -87,7 +88,7 @@ def decide_register_broker(
         records.append(EndFailoverRecord(request.broker_id))  # it is back, and recovers its own log
     if is_alone:
         others = (one.broker_id for one in image.brokers if one.broker_id != request.broker_id)
-        records += decide_fence_brokers(image, others)
+        records += [*decide_fence_brokers(image, others), *unseen_records(image, request.broker_id)]
     return Decision(BrokerRegistrationResponse(broker_epoch=epoch), records)
 
 

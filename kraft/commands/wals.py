@@ -1,5 +1,5 @@
 """Decides what a node tells of its write-ahead log: which one it appends to, and that an operator accepts a
-loss. Pure.
+loss; and what a quorum of one believes of the logs of those that it goes on without. Pure.
 
 Kept true: a node has one active log in metadata; another one takes its place only when no stream of the node
 is open, so that nothing acknowledged is in the log that goes, or when its loss was accepted.
@@ -22,12 +22,15 @@ from millrace.protocol.messages.accept_wal_loss import (
     LostPartition,
 )
 from millrace.protocol.messages.register_node_wal import RegisterNodeWalRequest, RegisterNodeWalResponse
-from millrace.protocol.metadata_records import PartitionChangeRecord
-from millrace.protocol.stream_records import RemoveNodeWalRecord
+from millrace.protocol.metadata_records import PartitionChangeRecord, ProducerIdsRecord
+from millrace.protocol.stream_records import NextIdsRecord, RemoveNodeWalRecord
 from millrace.s3stream.ids import StreamRole
 
 NO_ID: Final = bytes(16)
 NO_END: Final = -1  # LostPartition.lost_end: as far as anything was acknowledged
+# Above what those that are gone may have given out unseen: a million a second for 19 hours. 2**53 of them, in
+# which some clients hold ids, are enough for a hundred thousand such starts.
+UNSEEN_IDS: Final = 1 << 36
 
 
 def decide_register_node_wal(image: MetadataImage, request: RegisterNodeWalRequest) -> Decision:
@@ -93,3 +96,21 @@ def decide_accept_wal_loss(image: MetadataImage, request: AcceptWalLossRequest) 
         place = topic.name, stream.topic_id, stream.partition
         decision.response.partitions.append(LostPartition(*place, start, state.leader_epoch + 1, end))
     return decision
+
+
+def unseen_records(image: MetadataImage, own: int) -> list[Any]:
+    """Of a quorum of one, beside which no other broker is at work: a majority that it was part of, and that
+    is gone, may have committed what this metadata lacks. So the others' logs are taken as a restore takes
+    them: each may be of later metadata, and streams from the next id on may be in it that nobody knows here;
+    what is not known is told, and not dropped. No id is given that they may have given. Again with the next
+    start, where a log was recovered meanwhile: it is known to the end then."""
+    logs = [wal for wal in image.wals if wal.node_id != own and wal.state is WalState.ACTIVE]
+    if not logs:
+        return []
+    first = image.streams.next_id
+    records: list[Any] = [
+        wal_record(replace(wal, state=WalState.RECOVERING, unknown_from=first)) for wal in logs
+    ]
+    records.append(NextIdsRecord(first + UNSEEN_IDS, image.objects.next_id + UNSEEN_IDS))
+    records.append(ProducerIdsRecord(-1, -1, image.producer_ids + UNSEEN_IDS))
+    return records

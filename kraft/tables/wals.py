@@ -39,8 +39,9 @@ class NodeWal:
     incarnation: bytes  # of the process that opened it last
     position: int  # everything that ends at or below it is committed as objects
     state: WalState
-    # Of a log that was written before metadata was restored: streams from this id on may have been made after
-    # what the restore read, and are in no metadata. None: all that it holds are known, or were deleted.
+    # Of a log that was written before metadata was restored, or beside a majority that is gone: streams from
+    # this id on may have been made after what is known, and are in no metadata. None: all that it holds are
+    # known, or were deleted.
     unknown_from: int | None = None
 
 

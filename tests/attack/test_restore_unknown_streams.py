@@ -42,7 +42,7 @@ def test_streams_that_were_opened_just_before_the_loss_are_recovered_or_named(tm
     assert "wal.lost.accept=true" in told.stdout
     for _ in range(2):
         said = refusal(broker)
-        assert "were opened after what the restored metadata knows: " in said
+        assert "were opened after what the metadata here knows: " in said
         assert all(line in said for line in named)
     with broker_on(tmp_path, settings, LATE, {"wal.lost.accept": "true"}) as broker:
         assert read(broker) == values(range(25))

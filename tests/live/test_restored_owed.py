@@ -297,9 +297,7 @@ def test_logs_that_were_not_at_hand_are_not_dropped(tmp_path: Path) -> None:
     for one in cluster.brokers.values():
         one.begin()
     assert node.wait_end() != 0
-    assert logged(
-        node, r"holds records of \d+ streams that were opened after what the restored metadata knows"
-    )
+    assert logged(node, r"holds records of \d+ streams that were opened after what the metadata here knows")
     lose(cluster)
     restore(node, tmp_path)
     with cluster:

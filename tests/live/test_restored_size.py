@@ -32,7 +32,7 @@ from tests.live.test_failover import send, values
 from tests.live.voters import LiveVoters
 from tests.patience import until
 
-OPENED_SINCE = "streams that were opened after what the restored metadata knows: stream "
+OPENED_SINCE = "streams that were opened after what the metadata here knows: stream "
 KINDS = pytest.mark.parametrize("kind", [OBJECTS, BLOCKS])
 
 

@@ -10,7 +10,9 @@ from millrace.broker.quorum.others_end import ending
 from millrace.kraft.commands.brokers import decide_fence_brokers, decide_register_broker
 from millrace.kraft.commands.failovers import REASON_CHARS_MAX, waiting_nodes
 from millrace.kraft.commands.leaders import Settled, decide_settle
+from millrace.kraft.commands.wals import UNSEEN_IDS
 from millrace.kraft.tables.failovers import NOBODY, Failover
+from millrace.kraft.tables.wals import WalState
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -24,6 +26,7 @@ from millrace.protocol.messages.close_streams import CloseStreamsRequest, Stream
 from millrace.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from millrace.protocol.messages.end_failover import EndFailoverRequest
 from millrace.protocol.messages.open_partition_streams import OpenPartitionStreamsRequest
+from millrace.protocol.messages.register_node_wal import RegisterNodeWalRequest
 from millrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from millrace.protocol.metadata_records import BrokerRegistrationChangeRecord, FeatureLevelRecord
 from millrace.s3stream.ids import StreamId, StreamRange
@@ -535,3 +538,30 @@ def test_a_broker_that_is_its_own_quorum_fences_all_others_as_it_registers() -> 
     assert failover is not None
     assert failover.by_node == 1
     assert cluster.failover(3) is None
+
+
+def test_a_broker_that_goes_on_without_others_takes_their_logs_for_later_ones() -> None:
+    """A majority that is gone may have committed what is not known here: streams from the next id on may be
+    in the others' logs, and ids above all that is known are given. Once, for a log that nobody was at."""
+    cluster = Cluster(level=3)
+    for node_id in (1, 2):
+        made = RegisterNodeWalRequest(
+            node_id, cluster.epochs[node_id], bytes([node_id]) * 16, "block", "x", 0
+        )
+        assert cluster.do(made).error_code == 0
+    image, request = cluster.image, BrokerRegistrationRequest(1, CLUSTER, b"\1" * 16)
+    decision = decide_register_broker(image, request, CLUSTER, image.offset, is_alone=True)
+    cluster.commit(decision.records)
+    check_image(cluster.image)
+    own, other = (cluster.image.wals.last_written(node_id) for node_id in (1, 2))
+    assert own is not None
+    assert other is not None
+    assert (own.state, other.state) == (WalState.ACTIVE, WalState.RECOVERING)
+    assert other.unknown_from == image.streams.next_id
+    now = cluster.image
+    lifted = (now.streams.next_id, now.objects.next_id, now.producer_ids)
+    assert lifted == tuple(
+        UNSEEN_IDS + first for first in (image.streams.next_id, image.objects.next_id, image.producer_ids)
+    )
+    again = decide_register_broker(now, request, CLUSTER, now.offset, is_alone=True)
+    assert len(again.records) == 1
