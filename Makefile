@@ -147,11 +147,14 @@ bench: $(DEV_READY) ## every figure the broker is held to, beside the device und
 bench-paired: $(DEV_READY) ## this version and another checkout's by turns, what a change costs (BASE, a folder with its own .venv; PAIRS, 10)
 	@$(BIN)/python -m tests.bench.paired --base $(BASE) --pairs $${PAIRS:-10}
 
-bench-cluster: $(DEV_READY) jars ## for how long nothing is written while a partition moves, a broker is stopped, or killed; what elections and three nodes cost; three of Apache Kafka (ONLY="moved stopped killed elections three_nodes kafka", ROUNDS, 3)
+bench-cluster: $(DEV_READY) jars ## for how long nothing is written while a partition moves, a broker is stopped, or killed; what real clients see of a move; what elections and three nodes cost; three of Apache Kafka (ONLY="moved clients stopped killed elections three_nodes kafka", ROUNDS, 3)
 	@$(BIN)/python -m tests.bench.cluster $(ONLY) --rounds $${ROUNDS:-3}
 
-bench-partitions: $(DEV_READY) ## what 1,000 to 100,000 partitions cost three nodes: commits, memory, starts, elections (SIZES)
-	@$(BIN)/python -m tests.bench.partitions $(if $(SIZES),--sizes $(SIZES))
+bench-partitions: $(DEV_READY) jars ## what 10 to 100,000 partitions cost three nodes: commits, memory, starts, elections; three of Apache Kafka (SIZES, KAFKA_SIZES)
+	@$(BIN)/python -m tests.bench.partitions $(if $(SIZES),--sizes $(SIZES)) $(if $(KAFKA_SIZES),--kafka-sizes $(KAFKA_SIZES))
+
+bench-claims: $(DEV_READY) ## what claims cost a log of blocks, beside the same log with a lock and the device alone (ROUNDS, 5)
+	@$(BIN)/python -m tests.bench.claims --rounds $${ROUNDS:-5}
 
 bench-growing: $(DEV_READY) ## for how long nothing is written while one node becomes three, and three one; a restart and a move beside it
 	@$(BIN)/python -m tests.bench.growing
@@ -215,4 +218,4 @@ lock: $(BIN)/python ## pin requirements/*.in anew, with hashes and without index
 clean: ## remove what make built, never data
 	@rm -rf $(VENV) build *.egg-info protocol/*.so tests/compat/java/libs tests/s3server/.build tests/spark_jobs/.build spark_jobs/jars tests/spark_jobs/s3/jars .mypy_cache .ruff_cache
 
-.PHONY: setup-dev docker-test test-wheel bench-testing attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat compat-cluster roll help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs sim-quorum sim-cluster sim-cluster-bugs chaos rolling-upgrade cluster bench-cluster bench-growing bench-partitions
+.PHONY: setup-dev docker-test test-wheel bench-testing attack slow-store bench compare bench-cold bench-paired bench-stalls bench-storage outage s3-server soak client-suites compat compat-cluster roll help setup setup-spark run lint types test quick tools-system jars lock clean demo crash crash-sim sim sim-bugs sim-quorum sim-cluster sim-cluster-bugs chaos rolling-upgrade cluster bench-cluster bench-claims bench-growing bench-partitions

@@ -1,12 +1,15 @@
 """For how long nothing is written while a partition moves, a broker is stopped, or one is killed.
 
-    python -m tests.bench.cluster [moved moved_slow stopped killed elections three_nodes kafka]
-                                  [--moves 40] [--partitions 1000] [--rounds 3] [--pairs 10]
+    python -m tests.bench.cluster [moved moved_slow clients stopped killed elections three_nodes kafka]
+                                  [--moves 40] [--client-moves 10] [--partitions 1000] [--rounds 3]
+                                  [--pairs 10]
 
 Three nodes of one cluster on this machine, each broker and controller, with the settings that they have by
 default but for what fills their logs. What is seen is write_gaps.py's. Of a stop and a kill the broker is one
-that does not lead the quorum, so that what is seen is the partitions' way and no election's; WATCHED of its
-partitions, spread over all, are written to. All of them hold a record, and are open.
+that does not lead the quorum, so that what is seen is the partitions' way and no election's; all of its
+partitions hold a record, are open and are written to: where they are many by wide_gaps.py, whose own cost
+is told. `clients` is what applications of four clients see of a move, with their own back-offs, ours and
+beside Apache Kafka (client_moves.py).
 
 After a kill a session runs out first (`broker.session.timeout.ms`, 3 s): what comes then is counted from the
 controller's word that the broker is fenced. A row a figure, the worst of the rounds; exit code 1 when a
@@ -28,10 +31,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.bench import cluster_kafka, elections, three_nodes
+from tests.bench import client_moves, cluster_kafka, elections, three_nodes
 from tests.bench.kept import KEPT
 from tests.bench.report import Row, exit_code, table
+from tests.bench.wide_gaps import watching_all
 from tests.bench.write_gaps import QUIET_S, probing, quantile_ms
+from tests.compat.rolled.nodes import MillraceNodes
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.cluster import LiveCombined
@@ -43,7 +48,6 @@ from tests.patience import until
 TOPIC = "spread"
 VALUE = b"x" * 100
 FILLING = [b"x" * 100_000] * 9
-WATCHED = 24  # partitions of the broker that goes
 MIB = 1 << 20
 MOVED_MS, MOVED_P99_MS, STOPPED_MS = 100.0, 300.0, 500.0
 FENCED_S, KILLED_S = 2.0, 5.0
@@ -76,6 +80,7 @@ class End:
     longest_s: float
     fenced_s: float | None
     held_bytes: float
+    cost: str = ""  # of the probe
 
 
 def moved(folder: Path, moves: int, settings: dict[str, str] | None = None) -> list[float]:
@@ -109,8 +114,7 @@ def ended(folder: Path, partitions: int, log: Log, end: Callable[[LiveBroker], o
         victim = next(node_id for node_id in cluster.brokers if node_id != controller)
         led = [index for index, leader in leaders(cluster.brokers[1]).items() if leader == victim]
         fill(cluster.brokers[victim], led, log)
-        watched = led[:: max(1, len(led) // WATCHED)]
-        with probing(addresses_of(cluster), TOPIC, watched) as gaps:
+        with watching_all(addresses_of(cluster), TOPIC, led) as gaps:
             held_bytes = cluster.brokers[victim].metrics()["millrace_wal_used_bytes"]
             began_s = time.time()
             end(cluster.brokers[victim])
@@ -118,7 +122,7 @@ def ended(folder: Path, partitions: int, log: Log, end: Callable[[LiveBroker], o
         fenced_at_s = fenced_at(cluster.brokers[controller], victim)
     shutil.rmtree(folder)
     after_s = None if fenced_at_s is None else longest_s - (fenced_at_s - began_s)
-    return End(longest_s, after_s, held_bytes)
+    return End(longest_s, after_s, held_bytes, gaps.cost())
 
 
 def addresses_of(cluster: LiveCombined) -> dict[int, str]:
@@ -165,9 +169,9 @@ def row_of_stops(ends: Sequence[End], partitions: int, load: str) -> Row:
     worst_ms = 1000 * max(one.longest_s for one in ends)
     middle_ms = 1000 * statistics.median(one.longest_s for one in ends)
     return Row(
-        f"stopped, with {partitions} partitions: the longest of {WATCHED}",
+        f"stopped, with {partitions} partitions: the longest of all",
         f"{worst_ms:.0f} ms",
-        f"median of {len(ends)} rounds {middle_ms:.0f} ms, {load}",
+        f"median of {len(ends)} rounds {middle_ms:.0f} ms, {load}; {ends[-1].cost}",
         f"{STOPPED_MS:.0f} ms",
         worst_ms <= STOPPED_MS,
     )
@@ -190,6 +194,21 @@ def rows_of_kills(ends: Sequence[End], name: str, load: str) -> list[Row]:
     return rows
 
 
+def clients_of_both(folder: Path, moves: int) -> list[Row]:
+    """What applications see of a move, ours and Apache Kafka's."""
+    (folder / "clients").mkdir()
+    with MillraceNodes(folder / "clients" / "ours") as nodes, Client(nodes.addresses[0]) as client:
+
+        def lead(topic: str, target: int) -> None:
+            client.move(topic, [client_moves.MOVED], target)
+            witness = nodes.cluster.brokers[1]
+            until(lambda: leaders(witness, topic)[client_moves.MOVED] == target, "it does not move")
+
+        found = client_moves.moved(nodes, lead, folder / "clients", moves)
+    rows = client_moves.rows("Millrace", found, load())
+    return rows + cluster_kafka.rows_of_clients(folder / "kafka-clients", moves, load())
+
+
 def load() -> str:
     """What else the machine did in the last minute, this benchmark included."""
     return f"load {Path('/proc/loadavg').read_text().split()[0]}"
@@ -210,7 +229,9 @@ def measure(part: str, folder: Path, given: argparse.Namespace) -> list[Row]:
     if part == "three_nodes":
         return three_nodes.measure(folder / part, given.pairs, three_nodes.WINDOW_S)
     if part == "kafka":
-        return cluster_kafka.rows(folder, given.moves, given.partitions, given.rounds, WATCHED)
+        return cluster_kafka.rows(folder, given.moves, given.partitions, given.rounds)
+    if part == "clients":
+        return clients_of_both(folder, given.client_moves)
     rows = []
     for log in KILLED:
         kills = [ended(folder / f"{part}{n}", 10, log, LiveBroker.kill) for n in rounds]
@@ -218,7 +239,7 @@ def measure(part: str, folder: Path, given: argparse.Namespace) -> list[Row]:
     return rows
 
 
-PARTS = ("moved", "moved_slow", "stopped", "killed", "elections", "three_nodes", "kafka")
+PARTS = ("moved", "moved_slow", "clients", "stopped", "killed", "elections", "three_nodes", "kafka")
 
 
 def main() -> int:
@@ -227,6 +248,7 @@ def main() -> int:
     )
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all, where none is named")
     parser.add_argument("--moves", type=int, default=40)
+    parser.add_argument("--client-moves", type=int, default=10, help="for each of four clients")
     parser.add_argument("--rounds", type=int, default=3, help="of each stop and kill")
     parser.add_argument(
         "--partitions", type=int, default=1_000, help="that the broker leads which is stopped"

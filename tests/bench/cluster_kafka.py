@@ -26,7 +26,9 @@ from millrace.protocol.messages.describe_quorum import (
 )
 from millrace.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from millrace.protocol.messages.metadata import MetadataRequest
+from tests.bench import client_moves
 from tests.bench.report import Row
+from tests.bench.wide_gaps import watching_all
 from tests.bench.write_gaps import QUIET_S, probing, quantile_ms
 from tests.compat.rolled.nodes import COUNT, KafkaNodes
 from tests.live.client import Client
@@ -38,10 +40,10 @@ PREFERRED = 0
 NAME = "Apache Kafka"
 
 
-def leaders_of(client: Client) -> dict[int, int]:
+def leaders_of(client: Client, topic: str = TOPIC) -> dict[int, int]:
     """By partition."""
-    (topic,) = [one for one in client.ask("Metadata", MetadataRequest(None), 12).topics if one.name == TOPIC]
-    return {one.partition_index: one.leader_id for one in topic.partitions}
+    (told,) = [one for one in client.ask("Metadata", MetadataRequest(None), 12).topics if one.name == topic]
+    return {one.partition_index: one.leader_id for one in told.partitions}
 
 
 def moved(folder: Path, moves: int) -> list[float]:
@@ -56,24 +58,24 @@ def moved(folder: Path, moves: int) -> list[float]:
         return sorted(gaps.gaps_s(0), reverse=True)[:moves]
 
 
-def lead(client: Client, target: int) -> None:
-    """On return it leads."""
+def lead(client: Client, target: int, topic: str = TOPIC) -> None:
+    """On return it leads partition 0."""
     order = [target, *(one for one in range(1, COUNT + 1) if one != target)]
-    asked = [ReassignableTopic(TOPIC, [ReassignablePartition(0, order)])]
+    asked = [ReassignableTopic(topic, [ReassignablePartition(0, order)])]
     timeout_ms = int(PATIENCE_S * 1000)
     client.ask("AlterPartitionReassignments", AlterPartitionReassignmentsRequest(timeout_ms, topics=asked))
 
     def is_led() -> bool:
-        wanted = [TopicPartitions(TOPIC, [0])]
+        wanted = [TopicPartitions(topic, [0])]
         client.ask("ElectLeaders", ElectLeadersRequest(PREFERRED, wanted, timeout_ms))
-        return leaders_of(client)[0] == target
+        return leaders_of(client, topic)[0] == target
 
     until(is_led, f"node {target} does not lead")
 
 
-def ended(folder: Path, partitions: int, watched: int, end: Callable[[KafkaNodes, int], None]) -> float:
-    """Seconds without writes, the longest of the `watched` partitions of a broker that leads a third, and not
-    the quorum."""
+def ended(folder: Path, partitions: int, end: Callable[[KafkaNodes, int], None]) -> float:
+    """Seconds without writes, the longest of the partitions of a broker that leads a third, and not the
+    quorum."""
     folder.mkdir()
     with KafkaNodes(folder) as nodes, Client(nodes.addresses[0]) as client:
         nodes.create(TOPIC, COUNT * partitions)
@@ -84,7 +86,7 @@ def ended(folder: Path, partitions: int, watched: int, end: Callable[[KafkaNodes
         with Client(nodes.by_id[victim]) as writing:
             for index in led:
                 until(lambda index=index: not writing.send(TOPIC, [VALUE], index).error_code, "no leader yet")  # type: ignore[misc]
-        with probing(nodes.by_id, TOPIC, led[:: max(1, len(led) // watched)]) as gaps:
+        with watching_all(nodes.by_id, TOPIC, led) as gaps:
             end(nodes, victim)
         return max(gaps.longest_s())
 
@@ -95,10 +97,17 @@ def quorum_leader(client: Client) -> int:
     return int(answer.topics[0].partitions[0].leader_id)
 
 
-def rows(folder: Path, moves: int, partitions: int, rounds: int, watched: int) -> list[Row]:
+def rows_of_clients(folder: Path, moves: int, load: str) -> list[Row]:
+    folder.mkdir()
+    with KafkaNodes(folder) as nodes, Client(nodes.addresses[0]) as client:
+        found = client_moves.moved(nodes, lambda topic, node: lead(client, node, topic), folder, moves)
+    return client_moves.rows(NAME, found, load)
+
+
+def rows(folder: Path, moves: int, partitions: int, rounds: int) -> list[Row]:
     gaps_s = moved(folder / "kafka-moved", moves)
-    stops = [ended(folder / f"kafka-stopped{n}", partitions, watched, KafkaNodes.stop) for n in range(rounds)]
-    kills = [ended(folder / f"kafka-killed{n}", 10, watched, KafkaNodes.kill) for n in range(rounds)]
+    stops = [ended(folder / f"kafka-stopped{n}", partitions, KafkaNodes.stop) for n in range(rounds)]
+    kills = [ended(folder / f"kafka-killed{n}", 10, KafkaNodes.kill) for n in range(rounds)]
     found = [
         Row(f"{NAME}: moved, median", f"{quantile_ms(gaps_s, 0.5):.0f} ms", f"{len(gaps_s)} moves"),
         Row(f"{NAME}: moved, p99", f"{quantile_ms(gaps_s, 0.99):.0f} ms"),

@@ -1,8 +1,9 @@
 """What a hundred thousand partitions cost a cluster: its metadata's commits, memory, starts, elections.
 
-    python -m tests.bench.partitions [--sizes 1000,10000,30000,100000] [--per-topic 1000]
+    python -m tests.bench.partitions [--sizes 10,100,1000,10000,30000,100000] [--per-topic 1000]
 
-Three nodes on this machine, each broker and controller, that grow from size to size. Every partition has
+Three nodes on this machine, each broker and controller, that grow from size to size. `--kafka-sizes` are
+those that three nodes of Apache Kafka are brought to beside them (partitions_kafka.py). Every partition has
 taken a record, so each has its three streams, and is open. At each size:
 
     commits     CreateTopics and DeleteTopics of one partition, eight at a time: how many a second, and CPU of
@@ -22,7 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from pathlib import Path
 from millrace.protocol.apis import NAMED
 from millrace.protocol.codec import encode_request
 from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.bench import partitions_kafka
 from tests.bench.report import Row, exit_code, table
 from tests.live import LiveBroker
 from tests.live.client import VERSION_BY_NAME, Client, batch_of
@@ -37,7 +39,7 @@ from tests.live.cluster import LiveCombined, offset_of
 from tests.live.test_brokers import leaders
 from tests.patience import PATIENCE_S, until
 
-SIZES = (1_000, 10_000, 30_000, 100_000)
+SIZES = (10, 100, 1_000, 10_000, 30_000, 100_000)
 PER_TOPIC = 1_000
 COMMITS, AT_ONCE = 400, 8
 STEADY_MAX = 1.5  # what a commit costs at the largest size, beside the smallest
@@ -65,16 +67,18 @@ class ManyPartitions:
     def __init__(self, cluster: LiveCombined, per_topic: int) -> None:
         self._cluster = cluster
         self._per_topic = per_topic
-        self._topics = 0
+        self._count = 0  # of partitions
+        self._topics: dict[str, int] = {}  # and how many each has
 
     @property
     def _nodes(self) -> list[LiveBroker]:
         return list(self._cluster.brokers.values())
 
     def grow(self, partitions: int) -> Size:
-        added = partitions // self._per_topic - self._topics
-        open_us = self._open([f"many-{self._topics + n}" for n in range(added)])
-        self._topics += added
+        added = self._added(partitions - self._count)
+        open_us = self._open(added)
+        self._topics |= added
+        self._count = partitions
         self._settle()
         commits_a_second, commit_us = self._commit(partitions)
         memory_bytes = statistics.mean(node.memory_bytes() for node in self._nodes)
@@ -92,6 +96,12 @@ class ManyPartitions:
             partitions, commits_a_second, commit_us, open_us, memory_bytes, stopped_s, killed_s, election_s
         )
 
+    def _added(self, partitions: int) -> dict[str, int]:
+        """Topics of `per_topic` at most, so many partitions together."""
+        wholes, rest = divmod(partitions, self._per_topic)
+        sizes = [self._per_topic] * wholes + [rest] * bool(rest)
+        return {f"many-{len(self._topics) + number}": size for number, size in enumerate(sizes)}
+
     def _settle(self) -> None:
         """Returns when the nodes have applied the same, and write nothing of their own accord."""
         until(lambda: len({offset_of(node) for node in self._nodes}) == 1, "they do not agree")
@@ -99,11 +109,11 @@ class ManyPartitions:
     def _cpu_s(self) -> float:
         return sum(node.cpu_seconds() for node in self._nodes)
 
-    def _open(self, topics: Sequence[str]) -> float:
+    def _open(self, topics: Mapping[str, int]) -> float:
         """Makes topics, and gives each partition its first record: CPU of that, in us a partition."""
         with Client(self._nodes[0].address, ALL_S) as client:
-            for topic in topics:
-                client.create(topic, self._per_topic)
+            for topic, partitions in topics.items():
+                client.create(topic, partitions)
         self._settle()
         before_s = self._cpu_s()
         for topic in topics:
@@ -114,7 +124,7 @@ class ManyPartitions:
                     for node_id in self._cluster.brokers
                 ]
                 list(pool.map(write_first, self._nodes, [topic] * len(by_node), by_node))
-        return 1e6 * (self._cpu_s() - before_s) / (len(topics) * self._per_topic)
+        return 1e6 * (self._cpu_s() - before_s) / sum(topics.values())
 
     def _commit(self, round_number: int) -> tuple[float, float]:
         """How many a second, and CPU of all nodes for one, in us."""
@@ -143,7 +153,7 @@ class ManyPartitions:
             elected_s = time.monotonic() - began_s
             assert client.delete(f"elected-{round_number}") == 0
         # One that starts while another node recovers its log would find itself replaced, and end.
-        last = f"many-{self._topics - 1}"
+        last = [*self._topics][-1]
         until(lambda: controller not in leaders(other, last).values(), "its partitions are nobody's")
         self._cluster.brokers[controller].start()
         return elected_s
@@ -209,16 +219,25 @@ def measure(folder: Path, sizes: Sequence[int], per_topic: int) -> list[Size]:
     return found
 
 
+def read_sizes(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         "python -m tests.bench.partitions", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    parser.add_argument(
+        "--kafka-sizes", default=",".join(map(str, partitions_kafka.SIZES)), help="none where it is empty"
+    )
     parser.add_argument("--per-topic", type=int, default=PER_TOPIC)
     given = parser.parse_args()
-    sizes = [int(word) for word in given.sizes.split(",")]
+    sizes = read_sizes(given.sizes)
     with tempfile.TemporaryDirectory(prefix="millrace-partitions-", dir="/var/tmp") as name:
-        rows = rows_of(measure(Path(name), sizes, given.per_topic))
+        rows = rows_of(measure(Path(name) / "ours", sizes, given.per_topic))
+        if given.kafka_sizes:
+            rows += partitions_kafka.measure(Path(name) / "kafka", read_sizes(given.kafka_sizes))
     print(table(rows))
     return exit_code(rows)
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Protocol
 
 import uvloop
 
@@ -147,6 +148,21 @@ class WriteGaps(threading.Thread):
     def longest_s(self) -> list[float]:
         """By partition."""
         return [max(self.gaps_s(index)) for index in self._probes]
+
+    def cost(self) -> str:
+        return ""
+
+
+class Watch(Protocol):
+    """What a probe has found, behind its block."""
+
+    def longest_s(self) -> list[float]:
+        """By partition, the longest time without writes."""
+        ...
+
+    def cost(self) -> str:
+        """What the probe itself costs, in words; "" where that is next to nothing."""
+        ...
 
 
 @contextmanager

@@ -8,6 +8,7 @@ that it is ready.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from typing import Protocol, Self
 from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millrace.protocol.messages.metadata import MetadataRequest
 from tests.compat.jvm import java_command
+from tests.cpu import cpu_seconds
 from tests.live import free_port
 from tests.live.client import Client
 from tests.live.cluster import LiveCombined
@@ -116,7 +118,7 @@ class KafkaNodes:
                 settings.write_text("".join(lines))
                 words = ["format", "-t", made.stdout.strip(), "-c", str(settings)]
                 subprocess.run([*tool, *words], capture_output=True, check=True)
-                self._begin(node_id)
+                self.begin(node_id)
             until(self.is_whole, "Kafka's nodes do not come up", pause_s=0.2)
         except BaseException:
             self._kill()
@@ -126,7 +128,16 @@ class KafkaNodes:
     def _path(self, node_id: int) -> Path:
         return self._folder / f"kafka{node_id}.properties"
 
-    def _begin(self, node_id: int) -> None:
+    def cpu_seconds(self) -> float:
+        """Of all nodes that run, since each began."""
+        return sum(cpu_seconds(one.pid) for one in self._processes.values() if one.poll() is None)
+
+    def memory_bytes(self) -> list[int]:
+        """Resident, of each node."""
+        pages = [Path(f"/proc/{one.pid}/statm").read_text().split()[1] for one in self._processes.values()]
+        return [int(count) * os.sysconf("SC_PAGE_SIZE") for count in pages]
+
+    def begin(self, node_id: int) -> None:
         with (self._folder / f"kafka{node_id}.log").open("ab") as log:
             command = java_command("kafka.Kafka", str(self._path(node_id)))
             self._processes[node_id] = subprocess.Popen(command, stdout=log, stderr=log)
@@ -160,7 +171,7 @@ class KafkaNodes:
 
     def roll(self, node_id: int) -> None:
         self.stop(node_id)
-        self._begin(node_id)
+        self.begin(node_id)
         until(self.is_whole, f"Kafka's node {node_id} does not come back", pause_s=0.2)
 
     def _kill(self) -> None:

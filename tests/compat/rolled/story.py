@@ -93,7 +93,7 @@ class Applications:
         for process in self._processes.values():
             process.end_sending()
         for client, heard in self.heard.items():
-            self._wait(client, lambda heard=heard: heard.is_sent, "its producer does not end")
+            self._wait(client, lambda heard=heard: heard.is_sent, "its producer does not end")  # type: ignore[misc]
             self._wait(client, heard.has_read_all, "its group misses records")
         for process in self._processes.values():
             process.end()
