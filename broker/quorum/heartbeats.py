@@ -88,15 +88,15 @@ class Heartbeats:
         self._streams: Streams | None = None  # as they are now, of all brokers
 
     async def begin(self, image: MetadataImage) -> None:
-        """`image`: as it is here now. An answer runs ahead of the images; on return one of them has it, where
-        the controller takes the broker for one that serves. Raises Fenced where a newer incarnation of the
-        broker has registered."""
+        """`image`: as it is here now. On return an image came in which the controller takes the broker for
+        one that serves: topics can be made on it. Where that is refused at first, as long as the controller
+        does not know that the broker has caught up, the words of `run` ask again. Raises Fenced where a newer
+        incarnation of the broker has registered."""
         self._word = Word.SERVES
         self._look(image)
-        is_fenced = (await self._say()).is_fenced
+        await self._say()
         self._has_begun = True
-        if not is_fenced:
-            await self._is_seen.wait()
+        await self._is_seen.wait()
 
     async def run(self) -> None:
         """Raises Fenced where another process has registered as this broker, or recovers its log."""

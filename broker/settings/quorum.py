@@ -17,6 +17,7 @@ from millrace.kraft.config import QuorumSettings, Ticks
 
 ROLES_KEY, VOTERS_KEY = "process.roles", "controller.quorum.voters"
 EXCLUDED_BROKERS_KEY: Final = "autobalancer.controller.exclude.broker.ids"
+ACCEPT_KEY: Final = "controller.quorum.voters.change.accept"
 BOOTSTRAP_KEY: Final = "controller.quorum.bootstrap.servers"
 CONTROLLER_LISTENER, PORT = "CONTROLLER", 9093  # of a controller that names none
 
@@ -75,8 +76,9 @@ def read_quorum(
 
 def has_place_for_others(values: Values) -> bool:
     """Of a whole quorum: whether `listeners`, as it is given, holds one that others join it by
-    (controller.listener.names), and others could tell clients where to reach this broker. What cannot be
-    parsed is a mistake elsewhere."""
+    (controller.listener.names), and others could tell clients where to reach this broker. Not in the start
+    in which it is told that the others of a former list are gone: who is alone fences them and marks their
+    logs as it registers. What cannot be parsed is a mistake elsewhere."""
     if not values.is_given("listeners"):
         return False
     try:
@@ -87,6 +89,10 @@ def has_place_for_others(values: Values) -> bool:
     names = {name.upper() for name in values["controller.listener.names"] or (CONTROLLER_LISTENER,)}
     clients = [one for one in every if one.listener not in names]
     if len(clients) == len(every):
+        return False
+    values.fill("controller.listener.names", CONTROLLER_LISTENER)
+    if values[ACCEPT_KEY]:
+        values.warnings.append(f"nobody is served at the controller listener while {ACCEPT_KEY} is set")
         return False
     untold = [one.listener for one in clients if one.host in WILDCARDS and one.listener not in advertised]
     if untold:

@@ -361,6 +361,9 @@ def test_a_whole_quorum_that_others_cannot_tell_of_is_alone() -> None:
     loaded = make("listeners=PLAINTEXT://:1,CONTROLLER://c:2", "controller.listener.names=CONTROLLER")
     assert loaded.settings.is_alone
     assert any("advertised.listeners does not say" in warning for warning in loaded.warnings)
+    accepts = make(OF_ONE, "controller.quorum.voters.change.accept=true")
+    assert accepts.settings.is_alone
+    assert any("nobody is served at the controller listener" in warning for warning in accepts.warnings)
     told = make(
         "listeners=PLAINTEXT://:1,CONTROLLER://c:2",
         "controller.listener.names=CONTROLLER",

@@ -230,6 +230,28 @@ class Answers:
             await asyncio.gather(task, return_exceptions=True)
 
 
+def test_a_start_waits_until_the_broker_is_taken_for_one_that_serves() -> None:
+    """Who makes a topic as soon as the node is ready would be told that no broker is there."""
+
+    async def main(loop: SimLoop) -> None:
+        answers = Answers()
+        task = asyncio.ensure_future(answers.heartbeats.run())
+        begun = asyncio.ensure_future(answers.heartbeats.begin(EMPTY_IMAGE))
+        await asyncio.sleep(0.01)
+        answers.answer(0, is_fenced=True)
+        await asyncio.sleep(1.5 * INTERVAL_S)
+        assert len(answers.asked) == 2
+        answers.answer(1, is_fenced=False)
+        await asyncio.sleep(0.01)
+        assert not begun.done()
+        answers.heartbeats._is_seen.set()  # an image came
+        await begun
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_simulation(main)
+
+
 def test_few_are_under_way() -> None:
     """Each interval one, until so many are not answered; none beside one while nobody leads. Cancelled, none
     goes on."""
