@@ -67,7 +67,6 @@ MUST_HIT = (
     "log lost: the start was refused",
     "log lost: in reach again, and recovered by another",
     "log lost: in reach again, and its broker came back",
-    "give-up: refused for now",
     "given up: given up",
     "given up: accepted",
     "given up: what was owed",
