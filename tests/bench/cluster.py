@@ -13,8 +13,8 @@ beside Apache Kafka (client_moves.py).
 
 After a kill a session runs out first (`broker.session.timeout.ms`, 3 s): what comes then is counted from the
 controller's word that the broker is fenced. A row a figure, the worst of the rounds; exit code 1 when a
-target is MISSED. The last parts are elections.py, three_nodes.py and cluster_kafka.py: what is seen of three
-nodes of Apache Kafka.
+target is MISSED. The last parts are elections.py, three_nodes.py (each with kafka_load.py beside it) and
+cluster_kafka.py: what is seen of three nodes of Apache Kafka.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.bench import client_moves, cluster_kafka, elections, three_nodes
+from tests.bench import client_moves, cluster_kafka, elections, kafka_load, three_nodes
 from tests.bench.kept import KEPT
 from tests.bench.report import Row, exit_code, table
 from tests.bench.wide_gaps import watching_all
@@ -225,9 +225,15 @@ def measure(part: str, folder: Path, given: argparse.Namespace) -> list[Row]:
         stops = [ended(folder / f"{part}{n}", given.partitions, Log(""), LiveBroker.stop) for n in rounds]
         return [row_of_stops(stops, given.partitions, load())]
     if part == "elections":
-        return elections.measure(folder / part, given.pairs, elections.WINDOW_S)
+        pairs = given.pairs, elections.WINDOW_S
+        return elections.measure(folder / part, *pairs) + kafka_load.elected(
+            folder / "kafka-elections", *pairs
+        )
     if part == "three_nodes":
-        return three_nodes.measure(folder / part, given.pairs, three_nodes.WINDOW_S)
+        pairs = given.pairs, three_nodes.WINDOW_S
+        return three_nodes.measure(folder / part, *pairs) + kafka_load.through_three(
+            folder / "kafka3", *pairs
+        )
     if part == "kafka":
         return cluster_kafka.rows(folder, given.moves, given.partitions, given.rounds)
     if part == "clients":

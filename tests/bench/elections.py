@@ -21,15 +21,16 @@ import statistics
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Protocol
 
 import uvloop
 
 from tests.bench.kept import KEPT
 from tests.bench.paired import Pair
 from tests.bench.pairs import run_pairs
-from tests.bench.produce_load import ProduceLoad, batch_of, make_topic, produce_frame
+from tests.bench.produce_load import ProduceLoad, batch_of, make_topic, produce_frame, until_written
 from tests.bench.report import Row
-from tests.live.cluster import LiveCluster
+from tests.live.cluster import LiveCluster, LiveControllers
 
 TOPIC = "elections"
 PARTITIONS = 8
@@ -40,17 +41,52 @@ WARM_S = 2.0
 SETTLE_S = 1.0
 
 
+class Voters(Protocol):
+    """Three controllers apart, nodes 1 to 3."""
+
+    def leader(self, is_other_than: int = -1) -> int:
+        """Who leads, once somebody does."""
+
+    def kill(self, node_id: int) -> None: ...
+
+    def start(self, node_id: int) -> None: ...
+
+    def pid(self, node_id: int) -> int: ...
+
+
+class OwnVoters:
+    def __init__(self, quorum: LiveControllers) -> None:
+        self._quorum = quorum
+
+    def leader(self, is_other_than: int = -1) -> int:
+        return self._quorum.leader(is_other_than)
+
+    def kill(self, node_id: int) -> None:
+        self._quorum.nodes[node_id].kill()
+
+    def start(self, node_id: int) -> None:
+        self._quorum.nodes[node_id].start()
+
+    def pid(self, node_id: int) -> int:
+        return self._quorum.nodes[node_id].pid
+
+
 class Elections:
-    def __init__(self, cluster: LiveCluster, pairs: int, window_s: float) -> None:
-        self._cluster = cluster
+    """`port`: of the one broker. `name`: of whose nodes they are, where that is not this project; then
+    nothing is aimed at."""
+
+    def __init__(self, voters: Voters, port: int, pairs: int, window_s: float, name: str = "") -> None:
+        self._voters = voters
+        self._port = port
         self._pairs = pairs
         self._window_s = window_s
-        (self._broker,) = cluster.brokers.values()
+        self._name = name
 
     async def rows(self) -> list[Row]:
-        await make_topic(self._broker.port, TOPIC, PARTITIONS)
+        await make_topic(self._port, TOPIC, PARTITIONS)
+        await asyncio.to_thread(until_written, self._port, TOPIC, range(PARTITIONS))
         frames = [produce_frame(TOPIC, n % PARTITIONS, batch_of(1, 1000)) for n in range(CONNECTIONS)]
-        load = await ProduceLoad(self._broker.port, frames, 1, PACE_S).start()
+        load = await ProduceLoad(self._port, frames, 1, PACE_S).start()
         await asyncio.sleep(WARM_S)
         rows = [
             await self._row(load, "an election", self._elected),
@@ -73,23 +109,23 @@ class Elections:
             statistics.median(each) for each in zip(*((p.ours, p.base) for p in pairs), strict=True)
         )
         beside = f"{ours:.2f} and {base:.2f} ms; {ratios[0]:.2f} to {ratios[-1]:.2f} in {len(pairs)} pairs"
+        if self._name:
+            return Row(f"{self._name}: produce p99, {what}", f"{ratio:.2f} x", beside)
         target = f"at most {RATIO_MAX} x"
         return Row(f"produce p99, {what}", f"{ratio:.2f} x", beside, target, ratio <= RATIO_MAX)
 
     async def _elected(self, load: ProduceLoad) -> float:
         """The 99th percentile, in ms, of a stretch in which the controller that leads dies."""
-        quorum = self._cluster.quorum
-        leader = await asyncio.to_thread(quorum.leader)
-        await asyncio.to_thread(quorum.nodes[leader].kill)  # which waits for it: the load's loop does not
+        leader = await asyncio.to_thread(self._voters.leader)
+        await asyncio.to_thread(self._voters.kill, leader)  # which waits for it: the load's loop does not
         during = await load.measure(self._window_s)
-        await asyncio.to_thread(quorum.leader, leader)
-        await asyncio.to_thread(quorum.nodes[leader].start)
+        await asyncio.to_thread(self._voters.leader, leader)
+        await asyncio.to_thread(self._voters.start, leader)
         return during.quantile_ms(0.99)
 
     async def _away(self, load: ProduceLoad) -> float:
         """The same while a majority of the controllers stands still."""
-        quorum = self._cluster.quorum
-        halted = [node.pid for node in list(quorum.nodes.values())[:2]]
+        halted = [self._voters.pid(node_id) for node_id in (1, 2)]
         for pid in halted:
             os.kill(pid, signal.SIGSTOP)
         try:
@@ -97,13 +133,14 @@ class Elections:
         finally:
             for pid in halted:
                 os.kill(pid, signal.SIGCONT)
-        await asyncio.to_thread(quorum.leader)
+        await asyncio.to_thread(self._voters.leader)
         return during.quantile_ms(0.99)
 
 
 def measure(folder: Path, pairs: int, window_s: float) -> list[Row]:
     with LiveCluster(folder, controllers=3, brokers=1, overrides=KEPT, wal="1GiB") as cluster:
-        return uvloop.run(Elections(cluster, pairs, window_s).rows())
+        (broker,) = cluster.brokers.values()
+        return uvloop.run(Elections(OwnVoters(cluster.quorum), broker.port, pairs, window_s).rows())
 
 
 if __name__ == "__main__":

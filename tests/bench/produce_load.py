@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
@@ -21,6 +21,8 @@ from millrace.protocol.codec import decode_response, encode_request, encode_resp
 from millrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millrace.protocol.records import Record
+from tests.live.client import Client
+from tests.patience import until
 
 PRODUCE_VERSION = 9
 
@@ -222,6 +224,14 @@ async def ask(port: int, key: int, version: int, request: Any) -> Any:
     frame = await reader.readexactly(size)
     writer.close()
     return decode_response(API[key], version, frame)[1]
+
+
+def until_written(port: int, topic: str, partitions: Iterable[int]) -> None:
+    """Returns when each partition that the node leads takes records: a broker may learn later than who made
+    the topic that it leads it."""
+    with Client(f"127.0.0.1:{port}") as client:
+        for index in partitions:
+            until(lambda index=index: not client.send(topic, [b"first"], index).error_code, "not written")  # type: ignore[misc]
 
 
 async def make_topic(port: int, topic: str, partitions: int = -1) -> None:

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import uvloop
 
@@ -42,10 +43,20 @@ REST_S = 2.0
 LOADS = (("one record", 1, 100), ("16 KiB", 16, 1000))
 
 
+class Node(Protocol):
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    def cpu_seconds(self) -> float: ...
+
+
 class Side:
     """Nodes that are loaded alike, and which partitions each leads."""
 
-    def __init__(self, nodes: Sequence[LiveBroker], led: Sequence[Sequence[int]]) -> None:
+    def __init__(self, nodes: Sequence[Node], led: Sequence[Sequence[int]]) -> None:
         self.nodes = nodes
         self.led = led
 
@@ -79,10 +90,13 @@ async def side_of(nodes: Sequence[LiveBroker], node_ids: Sequence[int]) -> Side:
     return Side(nodes, [[index for index, leader in led.items() if leader == one] for one in node_ids])
 
 
-async def compared(one: Side, three: Side, apart: Side, pairs_count: int, window_s: float) -> list[Row]:
+async def compared(
+    one: Side, three: Side, apart: Side | None, pairs_count: int, window_s: float, name: str = ""
+) -> list[Row]:
+    """`name`: of whose nodes they are, where that is not this project; then nothing is aimed at."""
     rows = []
-    sides = (one, three, apart)
-    for name, records, value_bytes in LOADS:
+    sides = (one, three) if apart is None else (one, three, apart)
+    for what, records, value_bytes in LOADS:
         batch = batch_of(records, value_bytes)
         found: dict[Side, list[float]] = {side: [] for side in sides}
         for side in sides:
@@ -91,9 +105,11 @@ async def compared(one: Side, three: Side, apart: Side, pairs_count: int, window
             first = number % len(sides)
             for side in (*sides[first:], *sides[:first]):
                 found[side].append(await side.request_us(batch, window_s))
-        rows.append(_row(f"CPU a request, {name}", found[three], found[one]))
-        beside = _row("  the same, nodes that know nothing of each other", found[apart], found[one])
-        rows.append(replace(beside, target="", is_met=None))
+        row = _row(f"{name}CPU a request, {what}", found[three], found[one])
+        rows.append(replace(row, target="", is_met=None) if name else row)
+        if apart is not None:
+            beside = _row("  the same, nodes that know nothing of each other", found[apart], found[one])
+            rows.append(replace(beside, target="", is_met=None))
     return rows
 
 

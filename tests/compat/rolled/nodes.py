@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -26,6 +26,7 @@ from tests.live.cluster import LiveCombined
 from tests.patience import PATIENCE_S, until
 
 COUNT = 3
+OF_BOTH = dict.fromkeys(range(1, COUNT + 1), "broker,controller")
 
 
 class Nodes(Protocol):
@@ -72,14 +73,17 @@ class MillraceNodes:
 
 
 class KafkaNodes:
-    """`with KafkaNodes(folder) as nodes`: broker and controller each, three replicas of which two have to be
-    in sync, and otherwise as they come."""
+    """`with KafkaNodes(folder) as nodes`: nodes 1 to 3, broker and controller each, three replicas of which
+    two have to be in sync, and otherwise as they come. `roles`: of other nodes than these; `replicas`: of
+    each partition."""
 
     name = "Apache Kafka"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, roles: Mapping[int, str] = OF_BOTH, replicas: int = COUNT) -> None:
         self._folder = folder
-        self._ports = {node_id: (free_port(), free_port()) for node_id in range(1, COUNT + 1)}
+        self._roles = roles
+        self._replicas = replicas
+        self._ports = {node_id: (free_port(), free_port()) for node_id in roles}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
@@ -88,23 +92,36 @@ class KafkaNodes:
 
     @property
     def by_id(self) -> dict[int, str]:
-        return {node_id: f"127.0.0.1:{clients}" for node_id, (clients, _) in self._ports.items()}
+        """Of those that are brokers."""
+        brokers = [node_id for node_id, roles in self._roles.items() if "broker" in roles]
+        return {node_id: f"127.0.0.1:{self._ports[node_id][0]}" for node_id in brokers}
+
+    def pid(self, node_id: int) -> int:
+        return self._processes[node_id].pid
 
     def _settings(self, node_id: int) -> dict[str, object]:
-        clients, controller = self._ports[node_id]
-        voters = [f"{one}@127.0.0.1:{port}" for one, (_, port) in self._ports.items()]
+        roles, (clients, controller) = self._roles[node_id], self._ports[node_id]
+        voters = [
+            f"{one}@127.0.0.1:{self._ports[one][1]}"
+            for one, has in self._roles.items()
+            if "controller" in has
+        ]
+        listeners = {
+            "broker": f"PLAINTEXT://127.0.0.1:{clients}",
+            "controller": f"CONTROLLER://127.0.0.1:{controller}",
+        }
         return {
-            "process.roles": "broker,controller",
+            "process.roles": roles,
             "node.id": node_id,
             "controller.quorum.voters": ",".join(voters),
-            "listeners": f"PLAINTEXT://127.0.0.1:{clients},CONTROLLER://127.0.0.1:{controller}",
+            "listeners": ",".join(listeners[role] for role in roles.split(",")),
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             "log.dirs": self._folder / f"kafka{node_id}",
-            "default.replication.factor": COUNT,
-            "min.insync.replicas": 2,
-            "offsets.topic.replication.factor": COUNT,
-            "transaction.state.log.replication.factor": COUNT,
+            "default.replication.factor": self._replicas,
+            "min.insync.replicas": min(2, self._replicas),
+            "offsets.topic.replication.factor": self._replicas,
+            "transaction.state.log.replication.factor": self._replicas,
             "group.initial.rebalance.delay.ms": 0,
         }
 
@@ -144,7 +161,7 @@ class KafkaNodes:
 
     def create(self, topic: str, partitions: int) -> None:
         with Client(self.addresses[0]) as client:
-            made = CreatableTopic(topic, partitions, COUNT)
+            made = CreatableTopic(topic, partitions, self._replicas)
             answer = client.ask("CreateTopics", CreateTopicsRequest([made], int(PATIENCE_S * 1000)))
         assert answer.topics[0].error_code == 0, answer
 
@@ -155,7 +172,9 @@ class KafkaNodes:
                 with Client(address) as client:
                     answer = client.ask("Metadata", MetadataRequest(topics=None), 12)
                 parts = [one for topic in answer.topics for one in topic.partitions]
-                if len(answer.brokers) < COUNT or any(len(one.isr_nodes) < COUNT for one in parts):
+                if len(answer.brokers) < len(self.by_id):
+                    return False
+                if any(len(one.isr_nodes) < self._replicas for one in parts):
                     return False
         except OSError:
             return False
