@@ -2,11 +2,11 @@
 
 A bucket that was restored from a snapshot lacks objects that metadata names, and its claims would be made a
 second time under numbers that other incarnations had. Two things tell, and both were in the bucket before
-metadata had what follows from them: the claims of the incarnation that the broker registered with, and the
-newest objects that are committed. Not seen: a copy of the running life's own time in which one of the newest
-objects is there; readers of what is missing are refused, and `fsck` names it. A metadata log that `restore`
-has just built comes from its bucket, and is not asked. Not here: a bucket that is newer (metadata_check.py),
-claims of others (claims.py), another cluster's (binding.py).
+metadata had what follows from them: the claims of the incarnation that opened the node's write-ahead log
+last, and the newest objects that are committed. Not seen: a copy of the running life's own time in which one
+of the newest objects is there; readers of what is missing are refused, and `fsck` names it. A metadata log
+that `restore` has just built comes from its bucket, and is not asked. Not here: a bucket that is newer
+(metadata_check.py), claims of others (claims.py), another cluster's (binding.py).
 """
 
 from __future__ import annotations
@@ -33,12 +33,10 @@ REMEDY: Final = (
 
 
 def claimed_number(image: MetadataImage, series: int, node_id: int) -> int:
-    """The highest number of the series whose claim is certainly in the bucket: the broker registers behind
-    it. 0: none is known to be."""
-    broker = image.brokers.get(node_id)
-    if broker is None:
-        return 0
-    known = (claim.number for claim in image.claims.of(series) if claim.incarnation == broker.incarnation_id)
+    """The highest number of the series whose claim is certainly in the bucket: a log is opened, and named in
+    metadata, behind it. A broker of a cluster registers before that. 0: none is known to be."""
+    opened = {wal.incarnation for wal in image.wals.of_node(node_id)}
+    known = (claim.number for claim in image.claims.of(series) if claim.incarnation in opened)
     return max(known, default=0)
 
 

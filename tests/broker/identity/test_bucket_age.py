@@ -21,7 +21,7 @@ from tests.kraft.build import NODE, Broker, HandClock, open_node, run, sim_disk
 
 WAL = NodeWal(NODE, b"w" * 16, "block", "file:///wal", 40, b"i" * 16, 7, WalState.ACTIVE)
 CLUSTER_ID = "hGTiLit3SO-4Px19ZkbPNA"
-CLAIMED, MEANT = 5, 6  # the registered incarnation's number, and one of a start that ended before its claim
+CLAIMED, MEANT = 5, 6  # the number of who opened the log last, and one of a start that ended before its claim
 
 
 async def metadata(object_count: int) -> MetadataImage:
@@ -34,13 +34,11 @@ async def metadata(object_count: int) -> MetadataImage:
         assert await broker.commit(first + number, [(data, 10 * number, 10 * number + 10)]) == 0
     image = node.publisher.image
     await node.close()
-    registered = image.brokers.get(NODE)
-    assert registered is not None
     delta = MetadataDelta(image)
     delta.apply(wal_record(WAL))
     for series in (METADATA_SERIES, NODE):
         delta.apply(NodeClaimRecord(series, CLAIMED - 1, b"before".ljust(16)))
-        delta.apply(NodeClaimRecord(series, CLAIMED, registered.incarnation_id))
+        delta.apply(NodeClaimRecord(series, CLAIMED, WAL.incarnation))
         delta.apply(NodeClaimRecord(series, MEANT, b"killed".ljust(16)))
     return delta.done(image.offset, image.epoch)
 
@@ -81,6 +79,26 @@ def test_a_claim_that_was_put_has_to_be_there(claims_end: int) -> None:
             BindingRefused, match=f"older than the metadata log: claim {CLAIMED} of .* put the current bucket"
         ):
             await check(store, image)
+
+    run(main())
+
+
+@pytest.mark.parametrize("claims_end", [CLAIMED, MEANT])
+def test_a_broker_of_a_cluster_registers_before_it_claims(claims_end: int) -> None:
+    """One that was killed in between is no sign of an older bucket."""
+
+    async def main() -> None:
+        image = await metadata(1)
+        registered = image.brokers.get(NODE)
+        assert registered is not None
+        delta = MetadataDelta(image)
+        delta.apply(NodeClaimRecord(NODE, MEANT, registered.incarnation_id))
+        store = await bucket_of(image, claims_end)
+        if claims_end > CLAIMED:
+            await check(store, delta.done(image.offset, image.epoch))
+            return
+        with pytest.raises(BindingRefused, match=f"claim {CLAIMED} of .* was put"):
+            await check(store, delta.done(image.offset, image.epoch))
 
     run(main())
 
