@@ -252,15 +252,7 @@ class Broker:
     async def _start_controller(self, stores: NodeStores) -> ControllerNode:
         settings, disk, bucket = self._settings, self._runtime.disk, str(self._settings.data)
         bound_cluster = await self._reach_store(stores.plain, bucket)
-        self._watch.enter("opening the metadata log")
-        self._watch.blocked_reason = lambda: self._wal_store.reason
-        is_new = await read_meta_properties(disk, settings.controller.log_dir) is None
-        self._first.is_kept = not is_new
-        if is_new:
-            place = self._wal_place(stores)
-            found = await self._asked_of_wal(identify_wal(place, settings.node_id))
-            check_first_start(found is not None, str(settings.wal), bucket, bound_cluster)
-            await check_first_room(disk, settings, place)
+        is_new = await self._look_first(stores, bound_cluster)
         check_broker_config, check_other_config = config_checks(settings)
         node = await ControllerNode.open(
             disk,
@@ -282,13 +274,10 @@ class Broker:
         self._watch.enter("looking at the WAL")
         found_wal = await self._asked_of_wal(identify_wal(self._wal_place(stores), settings.node_id))
         self._wal_binding = await self._judge_wal(node, found_wal)
-        is_remote = settings.data.scheme == "s3"
         self._first.is_kept = True
+        asked = stores.plain, bucket, bound_cluster, node.cluster_id, node.publisher.image
         try:
-            image = node.publisher.image
-            await bind_bucket(
-                stores.plain, bucket, bound_cluster, node.cluster_id, image, is_remote=is_remote
-            )
+            await bind_bucket(*asked, is_remote=settings.data.scheme == "s3")
         except (StoreDenied, StoreFull):
             self._first.is_kept = (
                 not node.is_new or await read_bound_cluster(stores.plain, bucket) is not None
@@ -297,6 +286,20 @@ class Broker:
         await self._known.open(newest_of(node))  # the store was asked, and nothing is refused from here on
         await node.start()
         return node
+
+    async def _look_first(self, stores: NodeStores, bound_cluster: str | None) -> bool:
+        """Whether the metadata log is yet to be made: raises BindingRefused where bucket or WAL are used."""
+        settings, disk = self._settings, self._runtime.disk
+        self._watch.enter("opening the metadata log")
+        self._watch.blocked_reason = lambda: self._wal_store.reason
+        is_new = await read_meta_properties(disk, settings.controller.log_dir) is None
+        self._first.is_kept = not is_new
+        if is_new:
+            place = self._wal_place(stores)
+            found = await self._asked_of_wal(identify_wal(place, settings.node_id))
+            check_first_start(found is not None, str(settings.wal), str(settings.data), bound_cluster)
+            await check_first_room(disk, settings, place)
+        return is_new
 
     async def _judge_wal(self, node: ControllerNode, found: WalIdentity | None) -> WalBinding:
         settings = self._settings

@@ -72,6 +72,11 @@ class QuorumSettings:
     bootstrap: tuple[tuple[str, int], ...] = ()
     is_alone: bool = False
 
+    @property
+    def is_list_of_one(self) -> bool:
+        """Of a controller: it is its own whole quorum, for as long as the log names no voters."""
+        return len(self.voters) <= 1 and not self.is_dynamic
+
 
 NO_STATIC: Mapping[str, str] = MappingProxyType({})
 

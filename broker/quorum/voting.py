@@ -32,6 +32,7 @@ from millrace.runtime.tasks import Tasks
 
 class VotingBroker(FollowingBroker):
     _member_places: Sequence[BoundEndpoint] = ()  # bound, and not yet served
+    _bound_cluster: str | None = None  # of a quorum of one: whose the bucket was
     _levels: LogLevels  # once it is a member: both listeners change them
 
     async def _bind(self) -> None:
@@ -44,6 +45,15 @@ class VotingBroker(FollowingBroker):
         self._member_places = places
         await super()._bind()
 
+    async def _start_controller(self, stores: NodeStores) -> ControllerNode:
+        """Of a quorum of one no other voter has what this log directory lacks: an empty one beside a bucket
+        or a WAL that are used is refused, with nothing changed."""
+        settings = self._settings
+        if settings.quorum.is_list_of_one:
+            self._bound_cluster = await self._reach_store(stores.plain, str(settings.data))
+            await self._look_first(stores, self._bound_cluster)
+        return await super()._start_controller(stores)
+
     async def _join(self, node: ControllerNode, transport: QuorumTransport, stores: NodeStores) -> None:
         """Others need this voter while its broker still waits for what it is to be told."""
         settings, runtime = self._settings, self._runtime
@@ -54,6 +64,8 @@ class VotingBroker(FollowingBroker):
         levels = self._levels = super()._follow_levels(node, cache)
         server = controller_server(node, transport, budget, settings, levels, runtime)
         patient = self._patient(stores.plain, "metadata at start")
+        if settings.quorum.is_list_of_one:
+            await self._check_bucket(node, stores, self._bound_cluster)  # before it leads
         self._empty_reason = await look_into_bucket(node, nullcontext(patient))
         await compare_restored(node, settings, runtime, patient, self._watch.on_retry)
         await self._known.open(newest_of(node))

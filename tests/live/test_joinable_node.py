@@ -1,0 +1,73 @@
+"""A node that is its own whole quorum and has a listener for others is refused what a lone node is refused,
+before it leads, and with nothing changed: no other voter has what it lacks."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.live import LiveBroker, free_port
+from tests.live.client import Client
+from tests.live.test_first_start import tree
+
+QUICK = {"s3.metadata.upload.interval.ms": "200"}
+
+
+def joinable(folder: Path) -> LiveBroker:
+    """Its bucket is `folder`/bucket, its metadata log `folder`/data/metadata."""
+    node = LiveBroker(folder, {**QUICK, "s3.data.buckets": f"0@file://{folder}/bucket"}, wal="64MiB")
+    at = f"PLAINTEXT://{node.address},CONTROLLER://127.0.0.1:{free_port()}"
+    node.override({"listeners": at})
+    return node
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Of what a start may change; the lock's file names who looked last."""
+    kept = [name for name in tree(folder) if not name.endswith((".lock", ".log.old", "broker.log"))]
+    return {name: (folder / name).read_bytes() for name in kept if (folder / name).is_file()}
+
+
+def with_older_log(folder: Path) -> None:
+    shutil.rmtree(folder / "data" / "metadata")
+    shutil.copytree(folder / "kept" / "metadata", folder / "data" / "metadata")
+
+
+def with_lost_log(folder: Path) -> None:
+    shutil.rmtree(folder / "data" / "metadata")
+
+
+def with_older_bucket(folder: Path) -> None:
+    shutil.rmtree(folder / "bucket")
+    shutil.copytree(folder / "kept" / "bucket", folder / "bucket")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (with_older_log, "the metadata log is older than"),
+        (with_lost_log, "the metadata log directory is empty, but"),
+        (with_older_bucket, "is older than the metadata log: claim"),
+    ],
+)
+def test_what_is_older_or_lost_is_refused(tmp_path: Path, change: Callable[[Path], None], said: str) -> None:
+    with joinable(tmp_path) as node:
+        with Client(node.address) as client:
+            client.create("early")
+            client.produce("early", [b"1"])
+        assert node.stop() == 0
+        for part in (tmp_path / "data" / "metadata", tmp_path / "bucket"):
+            shutil.copytree(part, tmp_path / "kept" / part.name)
+        node.start()
+        with Client(node.address) as client:
+            client.create("late")
+            client.produce("early", [b"2"])
+        assert node.stop() == 0
+        change(tmp_path)
+        before = contents(tmp_path)
+        node.begin()
+        assert node.wait_end() == 1
+        assert said in node.run_log()
+        assert contents(tmp_path) == before
