@@ -7,11 +7,12 @@ open.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 import select
 import signal
-import time
 from pathlib import Path
 from typing import Final
 
@@ -20,16 +21,17 @@ from millrace.runtime.errors import MillraceError
 
 log = logging.getLogger(__name__)
 SAY_EVERY_S: Final = 5.0
+LOOK_S: Final = 0.01
 
 
 class NotReplaced(MillraceError):
     """The process cannot be told to end; it runs as before, or does not run."""
 
 
-def end_former(pid: int, log_dir: str) -> None:
+async def end_former(pid: int, log_dir: str) -> None:
     """Tells the process to end (SIGTERM), and returns when it has, however long its orderly end takes. Raises
     NotReplaced, and has told nobody, where the process is not there, is not ours, or has another log
-    directory."""
+    directory. Cancelled, the former process ends all the same."""
     try:
         handle = os.pidfd_open(pid)
     except AttributeError:
@@ -43,20 +45,30 @@ def end_former(pid: int, log_dir: str) -> None:
                 "here: nothing was ended; say the number of the one that serves this --data-dir"
             )
         log.info("process %d is told to end, and this one goes on in its place", pid)
-        signal.pidfd_send_signal(handle, signal.SIGTERM)
-        _wait(handle, pid)
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            signal.pidfd_send_signal(handle, signal.SIGTERM)
+        await _wait(handle, pid)
+        log.info("process %d has ended: nobody serves until this one is ready", pid)
     finally:
         os.close(handle)
 
 
-def _wait(handle: int, pid: int) -> None:
-    began_s = time.monotonic()
-    while not select.select([handle], [], [], SAY_EVERY_S)[0]:
-        log.info(
-            "process %d has not ended after %.0f s: it uploads and hands over first; waiting for it",
-            pid,
-            time.monotonic() - began_s,
-        )
+async def _wait(handle: int, pid: int) -> None:
+    loop = asyncio.get_running_loop()
+    began_s = said_s = loop.time()
+    try:
+        while not select.select([handle], [], [], 0)[0]:
+            await asyncio.sleep(LOOK_S)  # a signal is heeded meanwhile
+            if loop.time() - said_s >= SAY_EVERY_S:
+                said_s = loop.time()
+                log.info(
+                    "process %d has not ended after %.0f s: it uploads and hands over first; waiting for it",
+                    pid,
+                    said_s - began_s,
+                )
+    except asyncio.CancelledError:
+        log.warning("process %d was told to end, and this one does not go on in its place", pid)
+        raise
 
 
 def _has_open(pid: int, path: str) -> bool:

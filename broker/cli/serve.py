@@ -250,7 +250,7 @@ async def serve(settings: BrokerSettings, replaced_pid: int | None = None) -> in
         from millrace.broker.cli.replacing import NotReplaced, end_former
 
         try:
-            end_former(replaced_pid, settings.controller.log_dir)
+            await end_former(replaced_pid, settings.controller.log_dir)
         except NotReplaced as error:
             print(f"millrace: cannot start: {error}", file=sys.stderr)
             return 1

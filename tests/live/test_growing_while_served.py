@@ -4,6 +4,8 @@ stopped but the process that takes no others, and that one is replaced by one th
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 from tests.live import LiveBroker, warm
@@ -12,7 +14,7 @@ from tests.live.growing import Growing
 from tests.live.test_brokers import PARTITIONS, TOPIC, leaders
 from tests.live.test_failover import values
 from tests.live.traffic import Traffic
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 
 
 def test_one_becomes_three_and_one_again_while_clients_work(tmp_path: Path) -> None:
@@ -75,3 +77,22 @@ def test_a_process_that_serves_another_folder_is_not_replaced(tmp_path: Path) ->
         refused = warm.run([*one.command()[1:], "--replace", str(gone)])
         assert refused.returncode == 1
         assert f"there is no process {gone} to replace" in refused.stderr
+
+
+def test_who_waits_for_a_former_process_can_be_ended(tmp_path: Path) -> None:
+    """That one stands still, and ends in order once it goes on; the node can be started then."""
+    with LiveBroker(tmp_path) as node:
+        former = node._process
+        assert former is not None
+        os.kill(former.pid, signal.SIGSTOP)
+        try:
+            node.begin("--replace", str(former.pid))
+            until(lambda: f"process {former.pid} is told to end" in node.run_log(), "nobody is told to end")
+            assert node.stop() == 128 + signal.SIGTERM
+            assert "this one does not go on in its place" in node.run_log()
+        finally:
+            os.kill(former.pid, signal.SIGCONT)
+        assert former.wait(PATIENCE_S) == 0
+        assert former.stdout is not None
+        former.stdout.close()
+        node.start()
