@@ -367,7 +367,7 @@ class Driver:
             self.raft.drop_unstable()
             self._machine_or_fail().on_dropped(self.raft.log.end, LogFull(self.reserve.path))
             return False
-        if self.before_commit is not None:
+        if self.before_commit is not None and self.raft.is_alone:
             await self.before_commit()
         self.raft.on_persisted(group)
         return True

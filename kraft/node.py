@@ -205,11 +205,11 @@ class ControllerNode:
         if is_alone:
             await self.controller.active
 
-    def commit_after(self, before_commit: Callable[[], Awaitable[None]]) -> None:
-        """Of a quorum of one: what is durable is committed, applied and answered when `before_commit` has
-        returned, awaited a group at a time. What it raises ends the log, as a failure does; what was durable
-        by then, the next start commits."""
-        assert self.driver.raft.is_alone, "of several voters the others say what is committed"
+    def commit_after(self, before_commit: Callable[[], Awaitable[None]] | None) -> None:
+        """While it is a quorum of one: what is durable is committed, applied and answered when
+        `before_commit` has returned, awaited a group at a time; of several voters the others say what is
+        committed. What it raises ends the log, as a failure does; what was durable by then, the next start
+        commits. None: from now on nothing is waited for."""
         self.driver.before_commit = before_commit
 
     async def close(self, *, is_discarded: bool = False) -> None:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import nullcontext
 
+from millrace.broker.controller_client import ControllerClient
 from millrace.broker.identity.known_time import newest_of
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.meters.quorum import show_duties, show_quorum
@@ -82,6 +83,20 @@ class VotingBroker(FollowingBroker):
         )
         self._endings.add("duties of the leader", tasks.stop)
         self._endings.add("wait for brokers that end", lambda: until_others_end(node))
+
+    async def _claim(
+        self, node: ControllerNode, client: ControllerClient, stores: NodeStores, incarnation: bytes
+    ) -> None:
+        """As the log of a lone broker, that of a quorum of one commits nothing behind a halt before a look
+        for a newer owner; until the looks end with the broker."""
+        await super()._claim(node, client, stores, incarnation)
+        node.commit_after(self._gate.wait_to_acknowledge)
+
+        async def end() -> None:
+            if not self.failed.done():
+                node.commit_after(None)
+
+        self._endings.add("looks before commits", end)
 
     async def _do_duties(self, node: ControllerNode, transport: QuorumTransport, stores: NodeStores) -> None:
         await until_current(node)

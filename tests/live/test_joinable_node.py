@@ -3,12 +3,17 @@ before it leads, and with nothing changed: no other voter has what it lacks."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from millrace.broker.identity.ownership import HALT_MS
 from tests.live import LiveBroker, free_port
 from tests.live.client import Client
 from tests.live.test_first_start import tree
@@ -22,6 +27,37 @@ def joinable(folder: Path) -> LiveBroker:
     at = f"PLAINTEXT://{node.address},CONTROLLER://127.0.0.1:{free_port()}"
     node.override({"listeners": at})
     return node
+
+
+def test_one_that_stood_still_acknowledges_no_metadata_beside_its_copy(tmp_path: Path) -> None:
+    """A process on a copy of its folder took the node over meanwhile, and knows of nothing that came later:
+    so nothing that was asked of the one that stood still is told to be done."""
+    answers: list[object] = []
+
+    def ask(client: Client) -> None:
+        try:
+            client.create("late")
+            answers.append("made")
+        except (AssertionError, OSError) as error:
+            answers.append(error)
+
+    with joinable(tmp_path) as node, Client(node.address) as client:
+        client.create("early")
+        os.kill(node.pid, signal.SIGSTOP)
+        began_s = time.monotonic()
+        shutil.copytree(tmp_path / "data", tmp_path / "copy" / "data")
+        copy = joinable(tmp_path / "copy")
+        copy.override({"s3.data.buckets": f"0@file://{tmp_path}/bucket"})
+        with copy:
+            asking = threading.Thread(target=ask, args=[client])
+            asking.start()
+            time.sleep(max(0.0, began_s + HALT_MS / 1000 + 1.0 - time.monotonic()))  # it has to notice
+            os.kill(node.pid, signal.SIGCONT)
+            assert node.wait_end() == 1
+            asking.join()
+            assert answers != ["made"]
+            with Client(copy.address) as other:
+                assert sorted(other.topic_ids()) == ["early"]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
