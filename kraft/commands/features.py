@@ -23,7 +23,7 @@ from millrace.protocol.metadata_records import FeatureLevelRecord
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 NO_OTHERS: Final = (
     "This process is broker and whole quorum in one, without a listener for other controllers: start it once "
-    "with CONTROLLER in its listeners."
+    "with CONTROLLER in its listeners; where it has that, its log says why nobody is served there."
 )
 UPGRADE_TYPES: Final = (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE)
 
