@@ -44,6 +44,7 @@ class ClusterClient:
         self._ways: Ways[Address] = self._peers.ways("cluster", lambda address: address, CLIENT_ID)
         self._bootstrap = tuple(bootstrap)
         self._known: dict[int, Address] = {}  # brokers, as the cluster told last
+        self._answering: tuple[Address, ...] = ()  # who did last: the dead are not waited for again
 
     async def __aenter__(self) -> Self:
         return self
@@ -65,11 +66,13 @@ class ClusterClient:
 
     async def _ask_any(self, request: Any, answer_s: float, *, is_change: bool) -> Any:
         reasons = []
-        for address in dict.fromkeys((*self._bootstrap, *self._known.values())):
+        for address in dict.fromkeys((*self._answering, *self._bootstrap, *self._known.values())):
             connection = None
             try:
                 connection = await self._ways.connected(address, is_patient=True)
-                return await connection.ask(request, answer_s)
+                response = await connection.ask(request, answer_s)
+                self._answering = (address,)
+                return response
             except Unavailable as error:
                 if is_change and connection is not None and not isinstance(error, NotSent):
                     raise AnswerLost(in_words(error)) from None

@@ -28,8 +28,11 @@ from millrace.protocol.messages.incremental_alter_configs import IncrementalAlte
 from millrace.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from millrace.runtime.errors import Unavailable
 from millrace.runtime.net import LoopNet
+from millrace.runtime.rand import Rand
 from tests.kraft.build import run
 from tests.kraft.peers.listener import MemberConnection
+from tests.sim.loop import SimLoop, run_simulation
+from tests.sim.net import SimNet
 
 HOST, SOON_S = "127.0.0.1", 0.2
 
@@ -152,3 +155,32 @@ def test_a_change_goes_to_whoever_can_be_reached() -> None:
                     await client.change(UnregisterBrokerRequest(3), SOON_S)
 
     run(main())
+
+
+def test_a_broker_that_is_dead_is_not_waited_for_before_each_question() -> None:
+    """Where another answers: that one is asked first from then on, and again the others once it is gone."""
+
+    async def main(loop: SimLoop) -> None:
+        net, dead, alive = SimNet(loop, Rand(b"net"), lambda *words: None), ("dead", 1), ("alive", 1)
+        asked: list[str] = []
+
+        def answering(name: str) -> MemberConnection:
+            async def answer(request: Any) -> Any:
+                asked.append(name)
+                return DescribeClusterResponse()
+
+            return MemberConnection(answer)
+
+        listener = await net.host("alive").listen(lambda: answering("alive"), "", 1)
+        async with ClusterClient(net.host("a"), [dead, alive]) as client:
+            began_s = loop.time()
+            for _ in range(20):
+                await client.ask(DescribeClusterRequest())
+            assert loop.time() - began_s < 1.0
+            await net.host("dead").listen(lambda: answering("dead"), "", 1)
+            listener.close()
+            net.sever("a", "alive")
+            await client.ask(DescribeClusterRequest(), 1.0)
+            assert asked == ["alive"] * 20 + ["dead"]
+
+    run_simulation(main)
