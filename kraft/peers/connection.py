@@ -194,16 +194,14 @@ class PeerConnection(asyncio.Protocol):
 
     async def _turn(self, api: Api, timeout_s: float) -> None:
         """Returns when a request may be sent, before anything else is. Raises NotSent."""
-        loop = asyncio.get_running_loop()
-        if self._renewed_at_s is not None and loop.time() >= self._renewed_at_s:
-            self._begin_renewal()
+        self._begin_renewal()
         if not self._line and self._has_room:
             return
         if self._lost is not None:
             raise NotSent(self._peer, self._lost)
         if len(self._line) >= LINE_MAX:
             raise NotSent(self._peer, f"{LINE_MAX} requests wait to be sent")
-        turn: asyncio.Future[None] = loop.create_future()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._line.append(turn)
         try:
             async with asyncio.timeout(timeout_s):
@@ -225,6 +223,11 @@ class PeerConnection(asyncio.Protocol):
 
     def _call_next(self) -> None:
         """One at a time: it sends before it calls the next."""
+        if self._line:
+            self._begin_renewal()
+        self._call_first()
+
+    def _call_first(self) -> None:
         if self._line and self._has_room and not self._is_called:
             self._line[0].set_result(None)
 
@@ -258,8 +261,9 @@ class PeerConnection(asyncio.Protocol):
         self._renewed_at_s = None if holds_s is None else loop.time() + RENEWED_AT * holds_s
 
     def _begin_renewal(self) -> None:
-        """What is asked from now on waits."""
-        if self._renewing is None and not self._is_called and self._lost is None:
+        """Where it is time: what is asked from now on, and what stands in line, waits."""
+        is_due = self._renewed_at_s is not None and asyncio.get_running_loop().time() >= self._renewed_at_s
+        if is_due and self._renewing is None and not self._is_called and self._lost is None:
             name = f"authentication at {self._peer}"
             self._renewing = asyncio.get_running_loop().create_task(self._renew(), name=name)
             self._renewing.add_done_callback(self._renewed)
@@ -277,7 +281,7 @@ class PeerConnection(asyncio.Protocol):
         error = done.exception()
         if error is not None:
             self._end(error.why if isinstance(error, PeerLost) else in_words(error))
-        self._call_next()
+        self._call_first()  # however short the time is for which that holds
 
     # Called by the loop.
 

@@ -51,6 +51,7 @@ class Peer:
         self.holds_ms = 0
         self.refusal = ""
         self.is_hung = False
+        self.answer_s = 0.0
 
     async def listen(self, host: str = "b") -> Any:
         return await self._scene.net.host(host).listen(self._accept, "", PORT)
@@ -71,6 +72,7 @@ class Peer:
             code = ErrorCode.SASL_AUTHENTICATION_FAILED if self.refusal else ErrorCode.NONE
             return SaslAuthenticateResponse(code, self.refusal, session_lifetime_ms=self.holds_ms)
         await self.answers.wait()
+        await asyncio.sleep(self.answer_s)
         return VoteResponse() if isinstance(request, VoteRequest) else ForwardCommandResponse()
 
     def names(self) -> list[str]:
@@ -335,6 +337,33 @@ def test_an_authentication_is_renewed_before_it_expires() -> None:
         renewed = ["SaslHandshake", "SaslAuthenticate", "ForwardCommand", "ForwardCommand", "ForwardCommand"]
         assert scene.peer.names()[-5:] == renewed
         assert len(scene.peer.connections) == 1
+        table.close()
+
+    in_scene(work)
+
+
+def test_an_authentication_is_renewed_between_requests_that_stand_in_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody asks anything new while it expires; what stood in line is sent behind it, in order, also where
+    it holds for no time at all."""
+    monkeypatch.setattr(of_connection, "IN_FLIGHT_MAX", 1)
+
+    async def work(scene: Scene) -> None:
+        table, ways = scene.authenticated()
+        await scene.peer.listen()
+        scene.peer.holds_ms, scene.peer.answer_s = 10_000, 3.0
+        connection = await ways.connected(2)
+        asked = [connection.ask(ForwardCommandRequest(bytes([number])), LONG_S) for number in range(6)]
+        await asyncio.gather(*asked)
+        sasl = ["SaslHandshake", "SaslAuthenticate"]
+        assert scene.peer.names() == [*sasl, *["ForwardCommand"] * 3, *sasl, *["ForwardCommand"] * 3]
+        commands = [one.command[0] for one in scene.peer.asked if isinstance(one, ForwardCommandRequest)]
+        assert commands == [*range(6)]
+        scene.peer.holds_ms = 1
+        asked = [connection.ask(VoteRequest(), LONG_S) for _ in range(6)]
+        await asyncio.gather(*asked)
+        assert scene.peer.names().count("Vote") == 6
         table.close()
 
     in_scene(work)
