@@ -121,8 +121,12 @@ class Ways(Generic[K]):
                 await asyncio.sleep(left_s)
                 return await self.connected(node, is_patient=True)
             self._begin(node, way, place)
-        assert way.opening is not None
-        return await asyncio.shield(way.opening)
+        opening = way.opening
+        assert opening is not None
+        await asyncio.wait([opening])
+        if opening.cancelled():
+            raise NotSent(self.purpose, "the connection is not wanted any more")
+        return opening.result()
 
     def retire(self, node: K, within_s: float = RETIRED_S) -> None:
         """What it was asked may be answered still, within that time; the next that is asked goes over another
