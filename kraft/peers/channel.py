@@ -84,6 +84,9 @@ class QuorumChannel:
         self._failure = ""  # the last one that was logged; "" while commands are answered
         self._lane = lane
         self._beside: dict[str, QuorumChannel] = {}  # by lane, once something was sent in it
+        self._change_count = 0  # of what is known of the quorum
+        self._waiting: dict[asyncio.Future[None], None] = {}  # for the next, each with its own
+        self._is_closed = False
         news.on_change.append(self._on_change)
 
     async def send(self, request: Any) -> Any:
@@ -96,7 +99,7 @@ class QuorumChannel:
             return await self._beside_in(lane).send(request)
         backoff_s = BACKOFF_MIN_S
         while True:
-            news, change = self._news, self._news.changed()
+            news, seen = self._news, self._change_count
             if news.is_active:
                 try:
                     return await self._decide(request)
@@ -105,6 +108,8 @@ class QuorumChannel:
                 except ProposalDropped:
                     if not is_question(request):
                         raise
+            elif self._is_closed:
+                raise CommandLost(news.leader, "this node closes its connections")
             elif news.leader >= 0 and news.leader != self._node_id:
                 try:
                     found = await self._forward(news.leader, request)
@@ -114,16 +119,39 @@ class QuorumChannel:
                     if not is_question(request):
                         raise
             else:
-                await asyncio.wait([change])
+                await self._next_change(seen)
                 continue
-            await asyncio.wait([change], timeout=backoff_s)
+            await self._next_change(seen, backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 
     def close(self) -> None:
-        """Commands that are not answered are lost. Idempotent."""
+        """Commands that are not answered are lost, also those that wait to be sent. Idempotent."""
+        self._is_closed = True
         self._ways.close()
+        self._wake()
         for beside in self._beside.values():
             beside.close()
+
+    async def _next_change(self, seen: int, within_s: float | None = None) -> None:
+        """Returns at the first change behind those that were `seen`, when this closes, or when the time is
+        over. Thousands may wait: of a future that they share each would be taken by a look at all others."""
+        if seen != self._change_count or self._is_closed:
+            return
+        change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[change] = None
+        try:
+            async with asyncio.timeout(within_s):
+                await change
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting.pop(change, None)
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for change in waiting:
+            if not change.done():
+                change.set_result(None)
 
     def _beside_in(self, lane: str) -> QuorumChannel:
         """Over another connection."""
@@ -131,6 +159,8 @@ class QuorumChannel:
         if beside is None:
             own = self._node_id, self._decide, self._news, self._new_ways
             beside = self._beside[lane] = QuorumChannel(*own, self._answer_s, self._heartbeat_s, lane)
+            if self._is_closed:
+                beside.close()
         return beside
 
     async def _forward(self, leader: int, request: Any) -> tuple[int, int, ForwardCommandResponse] | None:
@@ -193,6 +223,8 @@ class QuorumChannel:
         is_other = self._news.leader not in (-1, self._leader)
         if is_other or self._news.is_active:
             self._ways.retire(self._leader, FORMER_ANSWER_S)
+        self._change_count += 1
+        self._wake()
 
     def _on_failure(self, leader: int, failure: str) -> None:
         """Logged once for as long as it stays the same."""

@@ -409,6 +409,41 @@ def test_a_closed_channel_waits_for_nobody() -> None:
     run_simulation(main)
 
 
+@pytest.mark.parametrize("leader", [-1, 1, 2])
+def test_what_waits_to_be_sent_is_over_when_the_channel_is_closed(leader: int) -> None:
+    """For somebody to lead, for a connection that is being made (to node 1), or for the pause behind one that
+    failed (to node 2); and so is what is asked later. It was sent nowhere, and nobody who waits is
+    cancelled."""
+
+    async def main(loop: SimLoop) -> None:
+        news = QuorumNews()
+
+        async def decide(request: object) -> object:
+            raise AssertionError("it does not lead")
+
+        async def connect(place: tuple[str, int]) -> PeerConnection:
+            if place[1] == 1:
+                await asyncio.Event().wait()
+            raise PeerLost("node:9093", "nobody is there")
+
+        def ways(lane: str) -> Ways[int]:
+            return Ways(lane, lambda node_id: ("node", node_id), connect)
+
+        channel = QuorumChannel(OBSERVER, decide, news, ways)
+        if leader >= 0:
+            news.tell(1, leader, 0, is_active=False)
+        asked = [topics("t"), DescribeQuorumRequest(), registration()]
+        sending = [asyncio.create_task(channel.send(one)) for one in asked]
+        await asyncio.sleep(1)
+        channel.close()
+        sending += [asyncio.create_task(channel.send(one)) for one in asked]
+        _, waiting = await asyncio.wait(sending, timeout=60)
+        assert not waiting
+        assert [type(one.exception()) for one in sending] == [CommandLost] * 6
+
+    run_simulation(main)
+
+
 @pytest.mark.parametrize(
     "asked",
     [
