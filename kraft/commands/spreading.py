@@ -4,7 +4,8 @@
     of what is not known to move any            to who leads fewest; ties by bytes
 
 Bytes are those in and out of record batches, a second, as brokers reported them last. Where one of the takers
-has not reported, nothing is known of it, and all go by number. Cost: a sort, and a step of a heap each.
+has not reported, nothing is known of it, and all go by number. Cost: a step of a heap each, and a sort of
+those that move bytes.
 """
 
 from __future__ import annotations
@@ -37,8 +38,15 @@ def plan_spread(keys: Sequence[Key], led: Mapping[int, int], loads: KnownLoads) 
     bytes_of = loads.by_partition if is_known else {}
     moved = {broker_id: loads.by_broker[broker_id] if is_known else 0 for broker_id in led}
     counts = dict(led)
-    found: dict[Key, int] = dict.fromkeys(keys, -1)
-    busy = sorted((key for key in keys if bytes_of.get(key, 0)), key=lambda key: (-bytes_of[key], key))
+    found: dict[Key, int] = {}
+    busy: list[Key] = []
+    for number, key in enumerate(keys, 1):
+        found[key] = -1
+        if bytes_of.get(key, 0):
+            busy.append(key)
+        if number % TAKEN_PER_CHUNK == 0:
+            yield
+    busy.sort(key=lambda key: (-bytes_of[key], key))  # at once: reports name a thousand of a broker
     by_bytes = [(moved[broker_id], counts[broker_id], broker_id) for broker_id in counts]
     heapify(by_bytes)
     for number, key in enumerate(busy, 1):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from millrace.kraft.broker_watch import SETTLE, BrokerWatch, Seen
 from millrace.kraft.commands.leaders import decide_settle
-from millrace.kraft.commands.spreading import NOT_KNOWN, Key, KnownLoads, plan_spread
+from millrace.kraft.commands.spreading import NOT_KNOWN, TAKEN_PER_CHUNK, Key, KnownLoads, plan_spread
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.last_loads import FRESH_S, REST, LastLoads
 from millrace.protocol.messages.report_load import LoadedPartition, LoadedTopic, ReportLoadRequest
@@ -93,6 +94,26 @@ def test_a_hundred_thousand_are_planned_in_pieces() -> None:
     known = KnownLoads({key: number % 977 for number, key in enumerate(asked)}, {1: 0, 2: 0, 3: 0})
     steps = plan_spread(asked, {1: 0, 2: 0, 3: 0}, known)
     assert sum(1 for _ in steps) > 150
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_moves_nothing_is_looked_at_in_pieces_too(is_known: bool) -> None:
+    """Reports name a thousand of a broker: all others are looked through before the first is given away."""
+
+    class Counted(list[Key]):
+        looked_count = 0
+
+        def __iter__(self) -> Iterator[Key]:
+            for key in super().__iter__():
+                self.looked_count += 1
+                yield key
+
+    asked = Counted(keys(10_000))
+    rates = dict.fromkeys(keys(100), 5)
+    most, before = 0, 0
+    for _ in plan_spread(asked, {1: 0, 2: 0}, KnownLoads(rates, {1: 0, 2: 0} if is_known else {1: 0})):
+        most, before = max(most, asked.looked_count - before), asked.looked_count
+    assert asked.looked_count - before <= most == TAKEN_PER_CHUNK
 
 
 def report(cluster: Cluster, broker_id: int, rates: dict[int, int], rest: int = 0) -> ReportLoadRequest:
