@@ -30,6 +30,7 @@ _SO_MEMINFO = 55  # Linux: memory of a socket, by use
 _MEMINFO = struct.Struct("=2I")  # that received bytes lie in, and how much it may be
 ACCEPTED_AT_ONCE: Final = 16  # in an iteration: each costs some tenth of a millisecond
 SILENT_S: Final = 5.0
+PORT_MAX: Final = 65_535
 _PROBE_AFTER_S, _PROBE_EVERY_S = 2, 1  # of a connection on which nothing comes
 _CLOSED_BY_PEER = (7, 8)  # tcpi_state: TCP_CLOSE, behind a reset, and TCP_CLOSE_WAIT
 _TCP_INFO_RECEIVED_SEGMENT = struct.Struct("=20xI")  # tcpi_rcv_mss
@@ -279,8 +280,10 @@ class LoopNet:
     async def connect(
         self, factory: ProtocolFactory, host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Raises ConnectFailed where nobody answers, or `host` cannot be a name. Of several addresses that it
-        has each is tried. Who is cancelled leaves the lookup of the name to others."""
+        """Raises ConnectFailed where nobody answers, or `host` cannot be a name, or `port` none. Of several
+        addresses that it has each is tried. Who is cancelled leaves the lookup of the name to others."""
+        if not 0 < port <= PORT_MAX:
+            raise ConnectFailed(host, port, "this is not the port of a host")
         try:
             addresses = [host] if _is_address(host) else await self._look_up(host)
         except UnicodeError as error:

@@ -79,6 +79,18 @@ def test_what_cannot_be_a_host_is_refused_as_others_are(host: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("port", [-1, 0, 65_536, 70_000, (1 << 31) - 1])
+def test_what_cannot_be_a_port_is_refused_as_others_are(port: int) -> None:
+    """A peer says where another is in 32 bits; uvloop would connect to what is left of them in 16."""
+
+    async def main() -> None:
+        for host in ("127.0.0.1", "localhost"):
+            with pytest.raises(ConnectFailed, match="not the port of a host"):
+                await LoopNet().connect(asyncio.Protocol, host, port)
+
+    asyncio.run(main())
+
+
 class NamesLoop(asyncio.SelectorEventLoop):
     """`lost` is the name of a host that no server of names answers for, until `answered` is set; then it is
     on this machine, as all others are."""
