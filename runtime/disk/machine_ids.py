@@ -20,7 +20,14 @@ from millrace.runtime.disk.lock_keeper import ID_BYTES, NO_MACHINE, LockKeeper
 _BOOT: Final = "proc/sys/kernel/random/boot_id"
 _BOARD: Final = "sys/class/dmi/id/product_uuid"
 _MACHINE: Final = "etc/machine-id"
-_CONTAINER_MARKS: Final = (".dockerenv", "run/.containerenv")
+# Of Docker, Podman, systemd within any container, systemd-nspawn and others, and a pod of Kubernetes.
+_CONTAINER_MARKS: Final = (
+    ".dockerenv",
+    "run/.containerenv",
+    "run/systemd/container",
+    "run/host/container-manager",
+    "var/run/secrets/kubernetes.io",
+)
 _MOUNTS: Final = "proc/self/mountinfo"
 # Boards whose maker left the id as the firmware's maker had it.
 _DEFAULT_BOARD: Final = "03000200040005000006000700080009"

@@ -95,7 +95,17 @@ def test_no_id_of_the_machine_is_told(root: Root) -> None:
     assert root.machine not in (NO_MACHINE, bytes.fromhex(MACHINE))
 
 
-@pytest.mark.parametrize("mark", [".dockerenv", "run/.containerenv", "overlay"])
+@pytest.mark.parametrize(
+    "mark",
+    [
+        ".dockerenv",
+        "run/.containerenv",
+        "run/systemd/container",
+        "run/host/container-manager",
+        "var/run/secrets/kubernetes.io",
+        "overlay",
+    ],
+)
 def test_what_an_image_brings_names_no_machine(root: Root, mark: str) -> None:
     """Containers of one image on two hosts have one /etc/machine-id; their boards tell them apart, where they
     may be read."""
