@@ -30,3 +30,7 @@ class LockKeeper:
         if self.boot == holder.boot:
             return self.file == holder.file
         return self.machine == holder.machine != NO_MACHINE
+
+
+# Somebody who was named, and of whom no more can be told: no lock tells of that one.
+UNTOLD: Final = LockKeeper(NO_MACHINE, bytes(ID_BYTES), bytes(ID_BYTES))

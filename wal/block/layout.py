@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from millrace.protocol.crc32c import crc32c
 from millrace.protocol.dataclass import dataclass
-from millrace.runtime.disk.lock_keeper import ID_BYTES, LockKeeper
+from millrace.runtime.disk.lock_keeper import ID_BYTES, UNTOLD, LockKeeper
 from millrace.wal.errors import WalMismatch
 from millrace.wal.identity import NO_MARK, NO_WAL_ID, WAL_ID_BYTES, MetadataMark
 
@@ -191,11 +191,14 @@ def decode_device_header(copy: bytes) -> DeviceHeader | None:
 
 
 def _holder_of(copy: bytes) -> LockKeeper | None:
-    """None in a copy that names none, as those of builds that know of no holders: zeros stand there. Its sum
-    begins with the copy's first byte, so that it is this header's."""
+    """None in a copy that names none, as those of builds that know of no holders: zeros stand there. UNTOLD
+    where something else does that is damaged, or is not this header's: its sum begins with the copy's first
+    byte."""
     body_bytes = _HELD_BYTES + _HOLDER.size
-    if _CRC.unpack_from(copy, body_bytes)[0] != crc32c(copy[:body_bytes]):
+    if not any(copy[_HELD_BYTES : body_bytes + _CRC.size]):
         return None
+    if _CRC.unpack_from(copy, body_bytes)[0] != crc32c(copy[:body_bytes]):
+        return UNTOLD
     return LockKeeper(*_HOLDER.unpack_from(copy, _HELD_BYTES))
 
 

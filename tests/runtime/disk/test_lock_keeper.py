@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.runtime.disk.lock_keeper import NO_MACHINE, LockKeeper
+from millrace.runtime.disk.lock_keeper import NO_MACHINE, UNTOLD, LockKeeper
 from millrace.runtime.disk.machine_ids import read_keeper
 
 HERE = LockKeeper(b"m" * 16, b"b" * 16, b"f" * 16)
@@ -58,8 +58,16 @@ def root(tmp_path: Path) -> Root:
         (replace(HERE, boot=b"before".ljust(16)), True),
         (replace(HERE, boot=b"before".ljust(16), file=b"numbered anew".ljust(16)), True),
         (LockKeeper(b"other".ljust(16), b"its".ljust(16), HERE.file), False),
+        (UNTOLD, False),
     ],
-    ids=["here", "another mount", "a boot before", "a boot before, other numbers", "another machine"],
+    ids=[
+        "here",
+        "another mount",
+        "a boot before",
+        "a boot before, other numbers",
+        "another machine",
+        "untold",
+    ],
 )
 def test_of_whom_a_lock_tells(holder: LockKeeper, is_told: bool) -> None:
     assert HERE.tells_of(holder) is is_told

@@ -12,6 +12,7 @@ import pytest
 from millrace.runtime.disk import DiskLocked
 from millrace.runtime.disk.lock_keeper import LockKeeper
 from millrace.wal.block.device import identify, read_header
+from millrace.wal.block.layout import BLOCK_BYTES
 from millrace.wal.block.log import BlockWal
 from millrace.wal.errors import WalHeldElsewhere
 from tests.sim.disk import SimDisk
@@ -19,6 +20,7 @@ from tests.wal.block.test_takeover import Machine, two
 from tests.wal.build import PATH, owner, payload, small_settings, start_wal
 
 WAL_ID = bytes(range(16))
+HOLDER_AT = 336
 FIRST = LockKeeper(b"first".ljust(16), b"boot 1".ljust(16), b"file".ljust(16))
 SECOND = LockKeeper(b"second".ljust(16), b"boot 2".ljust(16), b"file".ljust(16))
 
@@ -131,6 +133,24 @@ def test_a_lock_that_cannot_be_compared_tells_nothing(keeper: LockKeeper | None)
         await written(first)
         with pytest.raises(WalHeldElsewhere):
             await take(beside(first, keeper), 2)
+
+    asyncio.run(run())
+
+
+def test_a_holder_that_rotted_is_not_nobody() -> None:
+    """In both copies, which hold otherwise: only the log's own node takes it, which names itself anew."""
+
+    async def run() -> None:
+        first = machine()
+        await written(first)
+        second = beside(first, SECOND)
+        for copy in (0, BLOCK_BYTES):
+            first.flip(PATH, copy + HOLDER_AT)
+        for taker in (second, beside(first, FIRST)):
+            with pytest.raises(WalHeldElsewhere):
+                await take(taker, 2)
+        assert await take(second, 2, is_heir=False) == [payload(1)]
+        assert await take(second, 3) == []
 
     asyncio.run(run())
 
