@@ -28,7 +28,8 @@ from millrace.broker.settings.source import gather
 from millrace.kraft import errors as kraft
 from millrace.kraft.bucket.layout import BackupCorrupt
 from millrace.kraft.bucket.writer import BackupForked
-from millrace.kraft.peers.connection import PeerLost
+from millrace.kraft.peers.authentication import AuthenticationRefused
+from millrace.kraft.peers.connection import NotAuthenticated, NotSent, PeerLost
 from millrace.protocol.errors import KafkaError, WireError
 from millrace.runtime import disk, objectstore
 from millrace.runtime.disk.opening import DirectRefused
@@ -125,6 +126,7 @@ NO_SAMPLE = {
     s3stream.CompactionRefused, s3stream.RangeOwed, s3stream.RangeLost,
     ConnectFailed, PeerLost, kraft.OffsetWithinBatch, MetaCorrupt, StateCorrupt,
     LogUnreachable, LogDamaged, AnswerLost, NobodyAnswers, NotServed,
+    NotSent, NotAuthenticated, AuthenticationRefused, wal.WalHeldElsewhere,
 }  # fmt: skip
 
 
@@ -199,7 +201,10 @@ def test_every_error_has_words() -> None:
             CLAIM if kind is Replaced and one.name == "own" else SAMPLE_OF.get(one.annotation, 7)
             for one in asked
         ]
-        told = in_words(kind(*(given or ["what it was", 7])))
+        named = {
+            one.name: False for one in wanted if one.kind is one.KEYWORD_ONLY and one.default is one.empty
+        }
+        told = in_words(kind(*(given or ["what it was", 7]), **named))
         assert re.search("[a-z]{3}", told), (kind, told)
         assert not re.search(r"\('|^\(|', |\(7, |'\)", told), told
         assert "\n" not in told
