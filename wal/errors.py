@@ -11,11 +11,13 @@ Corrupt    <- WalMismatch the device is sound, but not this owner's: another clu
 Corrupt    <- WalOutdated the log is an older copy: metadata knows that it went further
 Closed     <- WalClosed   append after close or after a failed write
 Unavailable <- WalHeldElsewhere  a lock alone fences the log, and is none that can be seen from here
+              WalClaimsWantDirect  a log that has claims lies where no direct I/O is to be had
 WalStoreUnfit             the store lacks what the log's fence stands on; says what to do instead
 """
 
 from __future__ import annotations
 
+from millrace.runtime.disk.opening import DirectRefused
 from millrace.runtime.errors import Closed, Corrupt, Exhausted, Fenced, MillraceError, Unavailable
 
 NO_POSITION = -1
@@ -137,6 +139,13 @@ class WalHeldElsewhere(Unavailable):
             f"{self.path} was opened last on another machine, or by another mount, and a lock alone holds "
             "it, which is not seen from here"
         )
+
+
+class WalClaimsWantDirect(DirectRefused):
+    """As its header says, whatever its address does."""
+
+    def __str__(self) -> str:
+        return f"the WAL {self.path} is fenced by claims, and it keeps them, which needs direct I/O"
 
 
 class WalClosed(Closed):

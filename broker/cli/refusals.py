@@ -39,6 +39,7 @@ from millrace.runtime.objectstore.watched import WAL_STORE
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap, StreamFenced
 from millrace.wal.errors import (
     WalClaimLost,
+    WalClaimsWantDirect,
     WalCorrupt,
     WalFenced,
     WalForeign,
@@ -142,6 +143,11 @@ def _of_wal(error: BaseException, settings: BrokerSettings) -> str | None:
             "leaves a hole in a stream, or "
             "=truncate, which gives up all from the damage on; or start once with wal.lost.accept=true, "
             "which gives up what lies behind a hole, or, with the WAL moved away, all that only it held"
+        )
+    if isinstance(error, WalClaimsWantDirect):
+        return (
+            f"{error}: put it where the file system has that, and start without wal.direct.io=never; stopped "
+            "in order there, it can be moved away for a new one"
         )
     if isinstance(error, DirectRefused):
         return (

@@ -45,7 +45,14 @@ from millrace.wal.block.layout import (
     choose_device_header,
 )
 from millrace.wal.config import BlockWalSettings
-from millrace.wal.errors import WalCorrupt, WalFenced, WalHeaderLost, WalHeldElsewhere, WalMismatch
+from millrace.wal.errors import (
+    WalClaimsWantDirect,
+    WalCorrupt,
+    WalFenced,
+    WalHeaderLost,
+    WalHeldElsewhere,
+    WalMismatch,
+)
 from millrace.wal.identity import NO_WAL_ID, WalIdentity
 from millrace.wal.log import WalOwner
 
@@ -279,8 +286,8 @@ async def _check_blank(disk: Disk, path: str, file: BlockFile, *, may_be_claimed
 
 def check_claims(file: BlockFile, path: str, header: DeviceHeader | None, owner: WalOwner) -> None:
     """Raises DirectRefused, and WalMismatch for a log without an identity: claims are none of its format."""
-    if not file.is_direct:
-        raise DirectRefused(path)  # the page cache does not see what another machine wrote
+    if not file.is_direct:  # the page cache does not see what another machine wrote
+        raise DirectRefused(path) if header is None or not header.is_claimed else WalClaimsWantDirect(path)
     if owner.new_wal_id == NO_WAL_ID and (header is None or header.wal_id == NO_WAL_ID):
         raise WalMismatch("fencing", "an identity of millrace.version 1", "a log without one")
 

@@ -59,6 +59,7 @@ SAMPLES: tuple[tuple[BaseException, str], ...] = (
     (disk.DiskTaken("/d/wal"), "let one process run with this node.id"),
     (disk.DiskFailed("/d/wal", "Input/output error"), "/d/wal: Input/output error"),
     (DirectRefused("/d/wal"), "wal.direct.io=prefer"),
+    (wal.WalClaimsWantDirect("/d/wal"), "stopped in order there, it can be moved away for a new one"),
     (
         ClaimCorrupt("c/owners/1/00000000000000000007", "its checksum differs"),
         "c/owners/1/00000000000000000007",

@@ -18,7 +18,14 @@ from millrace.wal.block.device import identify
 from millrace.wal.block.fence import FRESH_S, LOOK_S, SETTLE_S, UNKNOWN_S
 from millrace.wal.block.layout import BLOCK_BYTES, CLAIM_PLACE, choose_device_header
 from millrace.wal.block.log import BlockWal
-from millrace.wal.errors import WalClaimLost, WalFenced, WalForeign, WalMismatch, WalOutdated
+from millrace.wal.errors import (
+    WalClaimLost,
+    WalClaimsWantDirect,
+    WalFenced,
+    WalForeign,
+    WalMismatch,
+    WalOutdated,
+)
 from millrace.wal.log import WalRecord
 from tests.sim.disk import SimBlockFile, SimDisk
 from tests.sim.loop import SimLoop, run_simulation
@@ -366,6 +373,24 @@ def test_what_claims_cannot_be_had_on_is_refused() -> None:
             await open_wal(SimDisk(is_direct=False), 1)
         with pytest.raises(WalMismatch, match="fencing"):
             await BlockWal.open(SimDisk(), PATH, small_settings(fencing="claim"), owner(1))
+
+    virtually(scene)
+
+
+def test_a_log_that_has_claims_is_opened_nowhere_without_direct_io() -> None:
+    """Whatever its address says, so that to say no claims does not help; it is left as it was."""
+
+    async def scene(loop: SimLoop) -> None:
+        disk = SimDisk()
+        wal, _ = await open_wal(disk, 1)
+        await wal.close()
+        image = bytes(disk.files[PATH].durable)
+        other = SimDisk(is_direct=False)
+        other.files = disk.files
+        for fencing in ("auto", "lock", "claim"):
+            with pytest.raises(WalClaimsWantDirect, match="it keeps them"):
+                await BlockWal.open(other, PATH, small_settings(fencing=fencing), owner(2))
+        assert bytes(disk.files[PATH].durable) == image
 
     virtually(scene)
 
