@@ -307,6 +307,19 @@ def raises_nothing(old: Any) -> Any:
     return accept_wal_loss
 
 
+def discards_what_is_there(old: Any) -> Any:
+    async def recover(wal: Any, records: Any, *args: Any, **keys: Any) -> Any:
+        async def read() -> Any:
+            async with contextlib.aclosing(records):
+                async for record in records:
+                    if not keys.get("is_loss_accepted"):
+                        yield record
+
+        return await old(wal, None if records is None else read(), *args, **keys)
+
+    return recover
+
+
 def finds_an_empty_one(old: Any) -> Any:
     async def find(self: LogRecovery) -> Any:
         try:
@@ -453,6 +466,12 @@ BUGS = {
         "a loss is accepted, and leader epochs stay",
         ((ControllerClient, "accept_wal_loss", raises_nothing),),
         "epoch-stays",
+        losing_logs,
+    ),
+    "accepts-too-much": Bug(
+        "a broker that starts with wal.lost.accept gives up what its log has, too",
+        ((storage, "recover", discards_what_is_there),),
+        "lost-write",
         losing_logs,
     ),
     "recovers-an-empty-one": Bug(

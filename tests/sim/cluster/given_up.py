@@ -53,7 +53,7 @@ class GivenUp:
         self._acts[node_id] = Act(how, epochs, own_epochs)
 
     def end(self, node_id: int) -> None:
-        del self._acts[node_id]
+        self._acts.pop(node_id, None)
 
     def miss(self, node_id: int, image: MetadataImage) -> None:
         """From here on nobody can close its streams, unless an operator says so; until it is `found`."""

@@ -65,6 +65,7 @@ MUST_HIT = (
     *(f"struck: {operation}" for operation in OPERATIONS),
     *(f"log lost: {way}" for way in WAYS),
     "log lost: the start was refused",
+    "log lost: accepted, and it was there",
     "log lost: in reach again, and recovered by another",
     "log lost: in reach again, and its broker came back",
     "given up: given up",

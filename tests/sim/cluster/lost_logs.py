@@ -4,7 +4,8 @@
     given up        an operator gives up what only it held: an unclean election of each partition that waits
                     for the broker (`millrace cluster give-up`); that one comes back later, with an empty log,
                     or with the one that was lost
-    accepted        its broker is started with `wal.lost.accept`
+    accepted        its broker is started with `wal.lost.accept`; now and then the log is there by then, and
+                    nothing may be missing for all that word
 
 Before that the broker may be started without its log, which has to be refused where it has streams open, and
 to change nothing. What may be missing afterwards is worked out in given_up.py. Not here: logs of objects,
@@ -58,6 +59,7 @@ class LostLogs:
         self._given_up = given_up
         self._newest = newest
         self._rand = world.rand.split("lost logs")
+        self._rand_of_words = world.rand.split("words too many")
 
     async def make(self, count: int) -> None:
         for _ in range(count):
@@ -101,7 +103,7 @@ class LostLogs:
         elif way == GIVE_UP:
             await self._give_up(machine, log)
         else:
-            await self._accept(machine)
+            await self._accept(machine, log)
 
     async def _let_owe(self, machine: Machine) -> None:
         """It leads some partitions while its store is away, and gives one of them on: what only its log
@@ -180,16 +182,20 @@ class LostLogs:
         ]
         self._world.hits["give-up: refused for now"] += any(codes)
 
-    async def _accept(self, machine: Machine) -> None:
+    async def _accept(self, machine: Machine, log: SimFile) -> None:
         image = self._newest()
-        if image is not None:
+        if self._rand_of_words.below(3) == 2 and not machine.has_log():
+            self._given_up.found(machine.node_id)
+            machine.put_log(log)
+            machine.is_loss_accepted = True
+            self._world.hits[f"log lost: {ACCEPT}, and it was there"] += 1
+        elif image is not None:
             self._given_up.begin(machine.node_id, ACCEPT, image)
             machine.is_loss_accepted = True
         self._back(machine)
         await self._until(lambda: machine.is_ready, DONE_S)
-        if machine.is_loss_accepted:
-            self._given_up.end(machine.node_id)
-            machine.is_loss_accepted = False
+        machine.is_loss_accepted = False
+        self._given_up.end(machine.node_id)
         self._given_up.found(machine.node_id)
 
     def _back(self, machine: Machine) -> None:

@@ -94,7 +94,7 @@ def drawn_plan(seed: int) -> Plan:
 
 
 def with_further(plan: Plan) -> Plan:
-    """Half of the plans fall in halves, two thirds are struck, and of those whose logs are of blocks half
+    """Half of the plans fall in halves, five of six are struck, and of those whose logs are of blocks half
     lose some."""
     rand = Rand(f"further faults of {plan.seed}".encode())
     splits = (0, 0, 1, 2)[rand.below(4)]

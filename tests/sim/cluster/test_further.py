@@ -39,6 +39,16 @@ def test_a_plan_without_further_faults_is_the_one_that_it_was() -> None:
     assert str(plan).startswith(str(plan.without_further()))
 
 
+def test_a_run_with_all_of_them_repeats_itself() -> None:
+    plan = Plan(2, wal=SHARED, troubles=1, splits=1, lost_logs=1, strikes=(Strike("start", 5, 100, "any"),))
+    first, second = run_plan(plan), run_plan(plan)
+    assert not first.findings, first.findings[:3]
+    assert first.hits["struck: start"] == 1
+    assert first.hits["split in halves"] >= 1
+    assert sum(count for name, count in first.hits.items() if name.startswith("log lost: ")) >= 1
+    assert first.digest == second.digest
+
+
 def test_a_seal_that_is_decided_behind_its_brokers_end_gives_nothing_up() -> None:
     """The log is gone by then, and what was sealed is owed; that is what is lost with it."""
     outcome = run_plan(drawn_plan(320_138))
