@@ -268,7 +268,8 @@ class LogRecovery:
             raise LogUnreachable(
                 f"it holds records of {len(lost)} streams that were opened after what the metadata here "
                 f"knows: {named}{more}; start broker {self._node_id} with wal.lost.accept=true, or say "
-                f"`millrace cluster give-up {self._node_id} --accept-loss`",
+                f"`millrace cluster give-up {self._node_id} --accept-loss` where partitions wait for it, and "
+                f"`millrace cluster unregister {self._node_id}`",
                 needs_word=True,
             )
 

@@ -4,7 +4,9 @@
     is gone                        none is open          go to others
     is gone                        some are open         wait: another broker recovers its write-ahead log
                                                          first (a failover)
-    is gone                        some are owed         go to others, beside the failover
+    is gone                        some are owed, or     go to others, beside the failover
+                                   its log may hold
+                                   what is not known
     shuts down                     any                   go to others, some at a time (kraft/hand_over.py): it
                                                          closes them, as it sees that
     is there, or starts                                  stay
@@ -102,8 +104,11 @@ def assigned_failovers(
 
 
 def is_to_recover(image: MetadataImage, broker: Broker) -> bool:
-    """Its write-ahead log may hold what was acknowledged."""
-    return image.features.has_failovers and image.streams.are_in_log_of(broker.broker_id)
+    """Its write-ahead log may hold what was acknowledged. One that only may hold what is in no metadata is
+    looked at, so that somebody is told of it; nothing waits for that, since it can be given to no stream."""
+    broker_id = broker.broker_id
+    may_hold = image.streams.are_in_log_of(broker_id) or image.wals.may_hold_unknown(broker_id)
+    return image.features.has_failovers and may_hold
 
 
 def moves_from_absent(

@@ -61,6 +61,12 @@ class NodeWals:
         newest = max(recovering, key=lambda wal: wal.owner_epoch, default=None)
         return self.active(node_id) or newest
 
+    def may_hold_unknown(self, node_id: int) -> bool:
+        """The log that the node wrote last was written beside metadata that is lost, and nobody has looked at
+        it since."""
+        last = self.last_written(node_id)
+        return last is not None and last.state is WalState.RECOVERING and last.unknown_from is not None
+
     def get(self, node_id: int, wal_id: bytes) -> NodeWal | None:
         return self.by_id.get((node_id, wal_id))
 

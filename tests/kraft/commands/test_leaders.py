@@ -3,6 +3,8 @@ reassignments."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from millrace.broker.identity.unknown_streams import NAMED_MAX, range_text
@@ -12,7 +14,7 @@ from millrace.kraft.commands.failovers import REASON_CHARS_MAX, waiting_nodes
 from millrace.kraft.commands.leaders import Settled, decide_settle
 from millrace.kraft.commands.wals import UNSEEN_IDS
 from millrace.kraft.tables.failovers import NOBODY, Failover
-from millrace.kraft.tables.wals import WalState
+from millrace.kraft.tables.wals import NodeWal, WalState, wal_record
 from millrace.protocol.error_codes import ErrorCode
 from millrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -565,3 +567,32 @@ def test_a_broker_that_goes_on_without_others_takes_their_logs_for_later_ones() 
     )
     again = decide_register_broker(now, request, CLUSTER, now.offset, is_alone=True)
     assert len(again.records) == 1
+
+
+def test_a_log_that_may_hold_what_nobody_knows_is_looked_at() -> None:
+    """Though its broker left nothing open that is known. Its partitions go at once: what is not known can be
+    given to none of them. Nobody is asked any more once it was looked at, or its broker is forgotten."""
+    cluster = Cluster(level=3)
+    wals = [
+        NodeWal(3, bytes([number]) * 16, "block", "x", 1, b"i" * 16, 0, state, unknown)
+        for number, state, unknown in ((1, WalState.RECOVERING, 9), (2, WalState.GIVEN_UP, 9))
+    ]
+    cluster.commit([wal_record(wal) for wal in wals])
+    cluster.close(3)
+    cluster.fence(3)
+    assert cluster.settle() == 2
+    assert cluster.failover(3) == Failover(3, 1, (), "")
+    cluster.begin(1, 3)
+    assert cluster.end(1, 3, "it holds what nobody knows") is NONE
+    cluster.settle()
+    assert cluster.image.failovers.get(3) is not None
+    for now in (  # it was looked at; another one is written since
+        replace(wals[0], state=WalState.ACTIVE, unknown_from=None),
+        replace(wals[0], wal_id=bytes([3]) * 16, state=WalState.ACTIVE, unknown_from=None),
+    ):
+        looked = Cluster(level=3)
+        looked.commit([wal_record(wal) for wal in (*wals, now)])
+        looked.close(3)
+        looked.fence(3)
+        looked.settle()
+        assert looked.failover(3) is None
