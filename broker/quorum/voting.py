@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from millrace.broker.controller_client import ControllerClient
+from millrace.broker.identity.bucket_age import check_bucket_age
 from millrace.broker.identity.known_time import newest_of
 from millrace.broker.metadata_cache import MetadataCache
 from millrace.broker.meters.quorum import show_duties, show_quorum
@@ -26,6 +27,7 @@ from millrace.broker.quorum.restored_member import compare_restored
 from millrace.broker.quorum.waiting_count import WaitingCount
 from millrace.broker.settings.log_levels import LogLevels
 from millrace.broker.stores import NodeStores
+from millrace.kraft.log.restored_from import read_restored_from
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.peers.transport import QuorumTransport
 from millrace.runtime.tasks import Tasks
@@ -100,12 +102,24 @@ class VotingBroker(FollowingBroker):
 
     async def _do_duties(self, node: ControllerNode, transport: QuorumTransport, stores: NodeStores) -> None:
         await until_current(node)
+        if node.driver.raft.is_alone and not self._settings.quorum.is_list_of_one:
+            await self._check_age(node, stores)
         await self._known.settle(newest_of(node))
         duties = LeaderDuties(node, stores, self._known, self._settings, self._runtime, self._on_failed)
         transport.commands.backup = lambda: duties.backup
         transport.commands.on_load = duties.take_load
         show_duties(self._registry, duties)
         await duties.run()
+
+    async def _check_age(self, node: ControllerNode, stores: NodeStores) -> None:
+        """Of the only voter that the log names, before it puts anything: what of its log is committed it
+        knows once it leads. Raises BindingRefused."""
+        settings, bucket = self._settings, str(self._settings.data)
+        bound_cluster = await self._reach_store(stores.plain, bucket)
+        is_restored = await read_restored_from(self._runtime.disk, settings.controller.log_dir) is not None
+        asked = bucket, bound_cluster, node.cluster_id, node.publisher.image, settings.node_id
+        store = self._patient(stores.plain, "age of the bucket")
+        await check_bucket_age(store, *asked, is_restored=is_restored)
 
     def _follow_levels(self, node: ControllerNode, cache: MetadataCache) -> LogLevels:
         return self._levels

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from millrace.broker.identity.ownership import HALT_MS
-from tests.live import LiveBroker, free_port
+from tests.live import LiveBroker, free_port, warm
 from tests.live.client import Client
 from tests.live.test_first_start import tree
 
@@ -66,6 +66,11 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in kept if (folder / name).is_file()}
 
 
+def raise_level(node: LiveBroker) -> None:
+    words = ["cluster", "upgrade", "kraft.version=1", "--bootstrap-server", node.address]
+    assert warm.run(["-m", node.module, *words]).returncode == 0
+
+
 def with_older_log(folder: Path) -> None:
     shutil.rmtree(folder / "data" / "metadata")
     shutil.copytree(folder / "kept" / "metadata", folder / "data" / "metadata")
@@ -81,15 +86,22 @@ def with_older_bucket(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "said", "where"),
     [
-        (with_older_log, "the metadata log is older than"),
-        (with_lost_log, "the metadata log directory is empty, but"),
-        (with_older_bucket, "is older than the metadata log: claim"),
+        (with_older_log, "the metadata log is older than", "list"),
+        (with_lost_log, "the metadata log directory is empty, but", "list"),
+        (with_lost_log, "the metadata log directory is empty, but", "log"),
+        (with_older_bucket, "is older than the metadata log: claim", "list"),
+        (with_older_bucket, "is older than the metadata log: claim", "log"),
     ],
 )
-def test_what_is_older_or_lost_is_refused(tmp_path: Path, change: Callable[[Path], None], said: str) -> None:
+def test_what_is_older_or_lost_is_refused(
+    tmp_path: Path, change: Callable[[Path], None], said: str, where: str
+) -> None:
+    """`where`: what names the only voter. Where its log does, it may have led before it is told."""
     with joinable(tmp_path) as node:
+        if where == "log":
+            raise_level(node)
         with Client(node.address) as client:
             client.create("early")
             client.produce("early", [b"1"])
@@ -102,8 +114,9 @@ def test_what_is_older_or_lost_is_refused(tmp_path: Path, change: Callable[[Path
             client.produce("early", [b"2"])
         assert node.stop() == 0
         change(tmp_path)
-        before = contents(tmp_path)
+        kept = tmp_path / "bucket" if where == "log" else tmp_path
+        before = contents(kept)
         node.begin()
         assert node.wait_end() == 1
         assert said in node.run_log()
-        assert contents(tmp_path) == before
+        assert contents(kept) == before
