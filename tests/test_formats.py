@@ -27,6 +27,7 @@ from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.protocol.declare import WireField, WireType, wire_fields
 from millrace.protocol.metadata_records import METADATA_RECORDS
 from millrace.protocol.stream_records import STREAM_RECORDS, CommittedObjectRecord, MadeObject
+from millrace.runtime.disk.lock_keeper import ID_BYTES
 from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects import composite, keys
 from millrace.s3stream.objects import format as object_format
@@ -149,6 +150,7 @@ SIZED = {
     "block_wal.md": [
         300,
         32,
+        3 * ID_BYTES,
         16,
         CLAIM_BYTES,
         block_layout.BLOCK_HEADER_BYTES,

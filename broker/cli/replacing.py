@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Final
 
 from millrace.kraft.node import LOCK_FILE
-from millrace.runtime.errors import MillraceError
 
 log = logging.getLogger(__name__)
 SAY_EVERY_S: Final = 5.0
 LOOK_S: Final = 0.01
 
 
-class NotReplaced(MillraceError):
+class NotReplaced(Exception):
     """The process cannot be told to end; it runs as before, or does not run."""
 
 

@@ -388,9 +388,11 @@ def test_what_other_nodes_logs_hold_is_opened_again_or_named() -> None:
         await up.node.channel.send(
             CloseStreamsRequest(NODE, broker.epoch, [StreamClose(data[0].stream_id, data[0].epoch)])
         )
+        epochs = {}  # all register before there are logs, as a cluster's brokers: none goes on without others
         for node_id in (2, 3, 4):
             other = BrokerRegistrationRequest(node_id, up.node.cluster_id, bytes([node_id]) * 16)
-            epoch = (await up.node.channel.send(other)).broker_epoch
+            epochs[node_id] = (await up.node.channel.send(other)).broker_epoch
+        for node_id, epoch in epochs.items():
             wal = RegisterNodeWalRequest(
                 node_id, epoch, bytes([node_id]) * 16, "block", f"file:///{node_id}", 0
             )

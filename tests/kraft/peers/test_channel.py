@@ -27,6 +27,7 @@ from millrace.protocol.messages.list_partition_reassignments import ListPartitio
 from millrace.protocol.messages.update_features import UpdateFeaturesRequest
 from millrace.runtime.rand import Rand
 from tests.kraft.peers.members import CLUSTER, Member, Members, name
+from tests.patience import PATIENCE_S
 from tests.sim.loop import SimLoop, run_simulation
 
 OBSERVER = 9
@@ -437,7 +438,7 @@ def test_what_waits_to_be_sent_is_over_when_the_channel_is_closed(leader: int) -
         await asyncio.sleep(1)
         channel.close()
         sending += [asyncio.create_task(channel.send(one)) for one in asked]
-        _, waiting = await asyncio.wait(sending, timeout=60)
+        _, waiting = await asyncio.wait(sending, timeout=PATIENCE_S)
         assert not waiting
         assert [type(one.exception()) for one in sending] == [CommandLost] * 6
 
