@@ -5,6 +5,7 @@ For the command line's edge only (broker/cli): nothing that runs in a simulation
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import resource
@@ -103,6 +104,20 @@ def keep_start_out_of_collections(*, is_searched: bool = True) -> None:
         gc.collect()
     gc.freeze()
     gc.set_threshold(*_STRIDES)
+
+
+async def has_ended(handle: int, within_s: float) -> bool:
+    """Whether the process of that handle (pidfd_open) ends within the time."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(handle, ended.set)  # it can be read from once the process has ended
+    try:
+        async with asyncio.timeout(within_s):
+            await ended.wait()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(handle)
+    return True
 
 
 def exit_now(code: int) -> NoReturn:

@@ -11,16 +11,15 @@ import asyncio
 import contextlib
 import logging
 import os
-import select
 import signal
 from pathlib import Path
 from typing import Final
 
 from millrace.kraft.node import LOCK_FILE
+from millrace.runtime import process
 
 log = logging.getLogger(__name__)
 SAY_EVERY_S: Final = 5.0
-LOOK_S: Final = 0.01
 
 
 class NotReplaced(Exception):
@@ -54,17 +53,14 @@ async def end_former(pid: int, log_dir: str) -> None:
 
 async def _wait(handle: int, pid: int) -> None:
     loop = asyncio.get_running_loop()
-    began_s = said_s = loop.time()
+    began_s = loop.time()
     try:
-        while not select.select([handle], [], [], 0)[0]:
-            await asyncio.sleep(LOOK_S)  # a signal is heeded meanwhile
-            if loop.time() - said_s >= SAY_EVERY_S:
-                said_s = loop.time()
-                log.info(
-                    "process %d has not ended after %.0f s: it uploads and hands over first; waiting for it",
-                    pid,
-                    said_s - began_s,
-                )
+        while not await process.has_ended(handle, SAY_EVERY_S):
+            log.info(
+                "process %d has not ended after %.0f s: it uploads and hands over first; waiting for it",
+                pid,
+                loop.time() - began_s,
+            )
     except asyncio.CancelledError:
         log.warning("process %d was told to end, and this one does not go on in its place", pid)
         raise
