@@ -39,8 +39,8 @@ MOVES_PER_CHUNK: Final = 300
 LOOKED_PER_CHUNK: Final = 1_000
 # Of a broker that ends: how many of its partitions are between two leaders at a time. Few, for each waits for
 # those that go with it; of very many a part, since each turn has its commits and its upload.
-TURN_MIN: Final = 100
-TURNS_MAX: Final = 20
+TURN_MIN: Final = 30
+TURNS_MAX: Final = 40
 NOTHING: Final[Mapping[int, int]] = {}
 
 
@@ -153,8 +153,8 @@ def in_turns(
             yield
     turns = {}
     for broker_id, keys in ending.items():
-        room = max(TURN_MIN, len(keys) // TURNS_MAX) - between.get(broker_id, 0)
-        turns[broker_id] = Turn(keys[: max(0, room)], has_more=len(keys) > room)
+        room = max(0, max(TURN_MIN, len(keys) // TURNS_MAX) - between.get(broker_id, 0))
+        turns[broker_id] = Turn(keys[:room], has_more=len(keys) > room)
         found += turns[broker_id].moved
     return found, turns
 

@@ -141,7 +141,7 @@ def test_a_turn_that_is_not_closed_holds_up_the_next_for_a_moment_alone() -> Non
         (30, 0, (30, False)),
         (TURN_MIN, 0, (TURN_MIN, False)),
         (TURN_MIN + 1, 0, (TURN_MIN, True)),
-        (500, 60, (TURN_MIN - 60, True)),
+        (500, 20, (TURN_MIN - 20, True)),
         (500, TURN_MIN + 7, (0, True)),
         (TURNS_MAX * 200, 0, (200, True)),
         (0, 50, (0, False)),
@@ -150,7 +150,7 @@ def test_a_turn_that_is_not_closed_holds_up_the_next_for_a_moment_alone() -> Non
 def test_how_many_go(
     ended: tuple[MetadataImage, bytes], led_count: int, between_count: int, expected: tuple[int, bool]
 ) -> None:
-    """A hundred at a time, with those before them that are not closed; of thousands a twentieth."""
+    """A few at a time, with those before them that are not closed; of thousands a fortieth."""
     image, topic_id = ended
     leaving = [(topic_id, index) for index in range(led_count)]
     found, turns = run_to_end(in_turns(image, leaving, {ENDS: between_count}))
