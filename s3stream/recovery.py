@@ -43,6 +43,8 @@ CLOSED_AT_START_MAX = 600  # streams that a start waits for: three requests
 # What is read until its upload begins. Larger: the device waits for the store, and the store for the device,
 # for longer; smaller: more objects.
 BLOCK_BYTES_MAX = 64 << 20
+# Of the first one, that the store has work from early on.
+FIRST_BLOCK_BYTES = 16 << 20
 # Blocks: of one the last bytes become durable, and are committed, while the next one's are sent.
 PUT_AT_ONCE = 2
 
@@ -253,7 +255,8 @@ async def _read(
             Entry(header.base_offset, header.count, payload, header.epoch, header.crc),
             record.end,
         )
-        if bounds.are_reached(cache.active):
+        is_first_full = not flush.has_begun and cache.active.payload_bytes >= FIRST_BLOCK_BYTES
+        if is_first_full or bounds.are_reached(cache.active):
             cache.seal()
         for block in cache.take_sealed():
             await flush.begin(block)
@@ -276,11 +279,13 @@ class Flush:
         self.cache = cache
         self._uploader = uploader
         self._under_way: deque[asyncio.Task[None]] = deque()
+        self.has_begun = False
 
     async def begin(self, block: CacheBlock) -> None:
         """Begins the block's upload; where PUT_AT_ONCE are under way, once the first of them is committed."""
         while len(self._under_way) >= PUT_AT_ONCE:
             await self._finish_first()
+        self.has_begun = True
         before = self._under_way[-1] if self._under_way else None
         task = asyncio.create_task(self._upload(block, before), name=f"recovery-{block.number}")
         self._under_way.append(task)

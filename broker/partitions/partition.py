@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 UNKNOWN_END = (1 << 63) - 1  # above every offset
 NO_EPOCH = -1  # whoever asks does not say which leader epoch he believes in
-CHECKPOINT_BYTES = 16 << 20
+CHECKPOINT_BYTES = 8 << 20
 CHECKPOINT_RATIO = 32  # a checkpoint is not written before this many times its own size was appended
 
 assert CRC_START == SUMMED_FROM, "the engine carries a batch's checksum on"

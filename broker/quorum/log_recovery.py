@@ -39,7 +39,7 @@ from millrace.runtime.objectstore import StoreFull
 from millrace.runtime.objectstore.retry import RetryingObjectStore, RetryPolicy
 from millrace.runtime.objectstore.watched import WAL_STORE, StoreWatch
 from millrace.s3stream.errors import ObjectCorrupt, OffsetGap
-from millrace.s3stream.recovery import Recovered
+from millrace.s3stream.recovery import BLOCK_BYTES_MAX, PUT_AT_ONCE, Recovered
 from millrace.s3stream.storage import Storage
 from millrace.wal.errors import WalClaimLost, WalCorrupt, WalHeldElsewhere
 from millrace.wal.identity import NO_MARK, MetadataMark, WalIdentity
@@ -48,7 +48,9 @@ from millrace.wal.log import WalOwner, WriteAheadLog
 from millrace.wal.opening import identify_wal, open_wal
 
 log = logging.getLogger(__name__)
-CACHE_PART: Final = 4  # of the log cache's size: what one recovery may hold beside it
+# What one recovery may hold beside the log cache: a part of its size, and no more than blocks under way take.
+CACHE_PART: Final = 4
+CACHE_BYTES_MAX: Final = (PUT_AT_ONCE + 2) * BLOCK_BYTES_MAX
 CLOSE_MS: Final = 5_000
 REACH_S: Final = 10.0  # for log and bucket to be seen from here
 STALLED_S: Final = 15.0  # that a store or a device may not answer, before another broker is asked
@@ -222,7 +224,7 @@ class LogRecovery:
             self._open(found, client), lambda: self._wal_store.reason, lambda wal: wal.close()
         )
         settings = self._settings.streams
-        cache_bytes = settings.log_cache_bytes // CACHE_PART
+        cache_bytes = min(settings.log_cache_bytes // CACHE_PART, CACHE_BYTES_MAX)
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def on_failed(error: BaseException) -> None:

@@ -239,6 +239,23 @@ def test_blocks_are_put_while_the_log_is_read_and_committed_in_order() -> None:
     run(scenario())
 
 
+def test_the_first_block_is_put_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the store does not wait for a whole one to be read; the others are as large as they may be."""
+
+    async def scenario() -> None:
+        world, _ = await large_world()
+        engine = await world.started(log_cache_bytes=40_000)
+        spans = [span.end - span.start for commit in world.catalog.commits for span in commit.ranges]
+        assert spans[0] == 3
+        assert min(spans[1:-1]) > 6
+        stream = open_stream(world, engine, 1)
+        assert (await stream.fetch(0, 3, 1 << 20))[-1].end == 3
+        await engine.close(1000)
+
+    monkeypatch.setattr("millrace.s3stream.recovery.FIRST_BLOCK_BYTES", 2_400)
+    run(scenario())
+
+
 def test_what_comes_after_a_block_that_fails_is_not_committed() -> None:
     """The first block's commit is refused for good: the start fails, nothing is reset, and the second block,
     whose object is there, is nobody's."""
