@@ -32,6 +32,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.bench import client_moves, cluster_kafka, elections, kafka_load, three_nodes
+from tests.bench.device import both_ways_s
 from tests.bench.kept import KEPT
 from tests.bench.report import Row, exit_code, table
 from tests.bench.wide_gaps import watching_all
@@ -177,7 +178,8 @@ def row_of_stops(ends: Sequence[End], partitions: int, load: str) -> Row:
     )
 
 
-def rows_of_kills(ends: Sequence[End], name: str, load: str) -> list[Row]:
+def rows_of_kills(ends: Sequence[End], name: str, load: str, device_s: float) -> list[Row]:
+    """`device_s`: what the device alone takes to read and write as much."""
     held_mb = max(one.held_bytes for one in ends) / 1e6
     rows = []
     # Of a session that is not over nothing can be said.
@@ -186,7 +188,8 @@ def rows_of_kills(ends: Sequence[End], name: str, load: str) -> list[Row]:
     for what, found, bound_s in (("from fenced", fenced, FENCED_S), ("in all", whole, KILLED_S)):
         worst_s = max(found)
         beside = (
-            f"{held_mb:.0f} MB held, median of {len(found)} rounds {statistics.median(found):.2f} s, {load}"
+            f"{held_mb:.0f} MB held, which the device reads and writes at once in {device_s:.2f} s; "
+            f"median of {len(found)} rounds {statistics.median(found):.2f} s, {load}"
         )
         rows.append(
             Row(f"killed, {name}: {what}", f"{worst_s:.2f} s", beside, f"{bound_s:.0f} s", worst_s <= bound_s)
@@ -241,7 +244,8 @@ def measure(part: str, folder: Path, given: argparse.Namespace) -> list[Row]:
     rows = []
     for log in KILLED:
         kills = [ended(folder / f"{part}{n}", 10, log, LiveBroker.kill) for n in rounds]
-        rows += rows_of_kills(kills, log.name, load())
+        device_s = statistics.median(both_ways_s(folder, log.filled_mib * MIB) for _ in rounds)
+        rows += rows_of_kills(kills, log.name, load(), device_s)
     return rows
 
 

@@ -8,6 +8,7 @@ benchmarks alone.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,32 @@ from millrace.runtime.disk.opening import open_block_descriptor
 
 FILE_BYTES = 256 << 20
 MIB = 1 << 20
+STEP_BYTES = 4 * MIB
+
+
+def both_ways_s(folder: Path, size_bytes: int) -> float:
+    """How long it takes to read as much as that from one file while as much is written to another, which is
+    what the recovery of a log does at the least."""
+    steps = range(0, size_bytes // STEP_BYTES * STEP_BYTES, STEP_BYTES)
+    source, target = (
+        open_block_descriptor(str(folder / name), len(steps) * STEP_BYTES, "prefer").fd
+        for name in ("both-ways-source", "both-ways-target")
+    )
+    read, written = Arena(STEP_BYTES).view, Arena(STEP_BYTES).view
+    for start in steps:
+        os.pwrite(source, written, start)
+    reader = threading.Thread(target=lambda: [os.preadv(source, [read], start) for start in steps])
+    began_s = time.perf_counter()
+    reader.start()
+    for start in steps:
+        os.pwrite(target, written, start)
+    reader.join()
+    seconds = time.perf_counter() - began_s
+    for fd in (source, target):
+        os.close(fd)
+    for name in ("both-ways-source", "both-ways-target"):
+        (folder / name).unlink()
+    return seconds
 
 
 @dataclass

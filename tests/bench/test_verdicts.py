@@ -104,8 +104,8 @@ def test_every_figure_of_a_cluster_has_a_verdict() -> None:
     stops = [End(0.3, None, 0.0), End(0.6, None, 0.0)]
     assert [row_of_stops(some, 1_000, "").is_met for some in (stops, stops[:1])] == [False, True]
     kills = [End(4.0, 1.0, 5e8), End(4.9, 2.1, 5e8)]
-    assert [row.is_met for row in rows_of_kills(kills, "500 MB", "")] == [False, True]
-    assert [row.is_met for row in rows_of_kills(kills[:1], "500 MB", "")] == [True, True]
+    assert [row.is_met for row in rows_of_kills(kills, "500 MB", "", 0.5)] == [False, True]
+    assert [row.is_met for row in rows_of_kills(kills[:1], "500 MB", "", 0.5)] == [True, True]
 
 
 def test_every_bound_of_many_partitions_has_a_verdict() -> None:
