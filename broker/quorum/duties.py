@@ -8,7 +8,8 @@
 A term begins with the leadership and ends with it. Who leads no more and has not noticed finds the next
 leader's claim before each put and each deletion; what it still deletes was marked in metadata that is
 committed. Not here: what the parts do. Kept true: nothing is put or deleted where the bucket knows newer
-metadata than the leader's log: the process ends then, since it would give offsets and ids a second time.
+metadata than the leader's log, or is older than that: the process ends then, since it would give offsets and
+ids, or claims, a second time.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from millrace.broker.cluster.loads import LoadTable
 from millrace.broker.config import BrokerSettings
 from millrace.broker.controller_client import ControllerClient
 from millrace.broker.identity.binding import BindingRefused, bind_bucket, read_bound_cluster
+from millrace.broker.identity.bucket_age import check_bucket_age
 from millrace.broker.identity.claims import Claimant, claimant_of, known_newest
 from millrace.broker.identity.known_time import KnownTime
 from millrace.broker.identity.metadata_check import REMEDY, newer_metadata
@@ -37,6 +39,7 @@ from millrace.kraft.bucket.reader import BucketMetadata, survey
 from millrace.kraft.bucket.writer import MetadataBackup
 from millrace.kraft.channel import LocalChannel
 from millrace.kraft.commands.objects import OF_CONTROLLER
+from millrace.kraft.log.restored_from import read_restored_from
 from millrace.kraft.node import ControllerNode
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.protocol.messages.report_load import ReportLoadRequest
@@ -192,6 +195,7 @@ class LeaderDuties:
         """One term. Raises BindingRefused where the bucket is not this metadata log's, Fenced once another
         has claimed it."""
         await self._look()
+        await self._check_age()
         self._owner = owner = await self._claim(epoch)
         found = await self._look()  # also what the leader before put until now
         node, settings, judged = self._node, self._settings, self._known.judged
@@ -259,6 +263,14 @@ class LeaderDuties:
         if reason is not None:
             raise BindingRefused(f"{bucket}: {reason}: {REMEDY}")
         return found.within(history)
+
+    async def _check_age(self) -> None:
+        """Raises BindingRefused where the bucket was put back to an older state than the log's."""
+        store, bucket = self._patient("age of the bucket"), str(self._settings.data)
+        cluster_id, image, node_id = self._node.cluster_id, self._cache.image, self._settings.node_id
+        log_dir = self._settings.controller.log_dir
+        is_restored = await read_restored_from(self._runtime.disk, log_dir) is not None
+        await check_bucket_age(store, bucket, cluster_id, cluster_id, image, node_id, is_restored=is_restored)
 
     async def _claim(self, epoch: int) -> Owner:
         rand, clock = self._runtime.rand.split(f"term {epoch}"), self._runtime.clock

@@ -1,5 +1,6 @@
-"""VotingBroker: a broker that is a voter of a quorum of several too (process.roles=broker,controller). It
-does what a broker beside controllers does, answers the other members, and does the duties while it leads.
+"""VotingBroker: a broker that is a voter too, of a quorum that has others or has room for them
+(process.roles=broker,controller). It does what a broker beside controllers does, answers the other members,
+and does the duties while it leads.
 
 When it ends, the broker does first, while its controller still decides. Not here: what either part does
 (follower.py, process.py).

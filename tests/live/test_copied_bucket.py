@@ -6,8 +6,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from millrace.broker.identity.bucket_age import NEWEST_ASKED
 from tests.live.client import Client
-from tests.live.cluster import LiveCluster, logged
+from tests.live.cluster import LiveCluster, LiveCombined, logged
 from tests.live.test_brokers import leaders
 from tests.live.test_put_back import is_in_bucket
 from tests.patience import until
@@ -102,3 +103,41 @@ def test_a_leader_with_a_copy_of_the_bucket_makes_no_broker_trim_its_log(tmp_pat
             controller.start()
             until(lambda: broker.metrics()["millrace_wal_used_bytes"] == 0, "it does not go on")
             assert client.read(TOPIC) == [b"before", b"after"]
+
+
+def committed_in(cluster: LiveCombined) -> float:
+    return cluster.brokers[1].metrics()['millrace_metadata_objects{state="committed"}']
+
+
+def test_a_bucket_that_was_put_back_ends_whoever_leads(tmp_path: Path) -> None:
+    """Of three nodes that lead by turns, before any of them claims or puts anything for the cluster. With
+    the bucket of before all is there."""
+    bucket = tmp_path / "bucket"
+    with LiveCombined(tmp_path, 3, QUICK) as cluster:
+        with Client(cluster.addresses[0]) as client:
+            client.create(TOPIC)
+            client.produce(TOPIC, [b"early"])
+            shutil.copytree(bucket, tmp_path / "older", ignore=shutil.ignore_patterns(".new"))
+            for _ in range(NEWEST_ASKED):
+                before = committed_in(cluster)
+                client.produce(TOPIC, [b"late"])
+                until(lambda before=before: committed_in(cluster) > before, "no upload")  # type: ignore[misc]
+        for node in cluster.brokers.values():
+            assert node.stop() == 0
+        bucket.rename(tmp_path / "newer")
+        (tmp_path / "older").rename(bucket)
+        for node in cluster.brokers.values():
+            node.begin()
+        until(lambda: sum(not node.is_running() for node in cluster.brokers.values()) == 2, "it is taken")
+        ended = [node for node in cluster.brokers.values() if not node.is_running()]
+        for node in ended:
+            assert node.wait_end() == 1
+            assert logged(node, r"is older than the metadata log: objects \d+ to \d+, the newest that")
+        for node in cluster.brokers.values():
+            node.kill()
+        shutil.rmtree(bucket)
+        (tmp_path / "newer").rename(bucket)
+        cluster.begin()
+        until(lambda: leaders(cluster.brokers[1], TOPIC)[0] in cluster.brokers, "nobody leads it")
+        with Client(cluster.brokers[leaders(cluster.brokers[1], TOPIC)[0]].address) as client:
+            assert client.read(TOPIC) == [b"early", *[b"late"] * NEWEST_ASKED]
