@@ -8,15 +8,11 @@ thousand partitions at most, and the next one of that broker takes its place.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from millrace.kraft.commands.spreading import Key, KnownLoads
+from millrace.kraft.commands.spreading import FRESH_S, REST, Key, KnownLoads
 from millrace.kraft.image.image import MetadataImage
-from millrace.protocol.declare import NO_UUID
 from millrace.protocol.messages.report_load import ReportLoadRequest
-
-FRESH_S: Final = 60.0  # a broker that is there and has said nothing for so long is not known
-REST: Final[Key] = (NO_UUID, -1)  # all other partitions of the broker
 
 
 class Report(NamedTuple):

@@ -14,7 +14,8 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 from millrace.broker.cluster.config import Limits
-from millrace.broker.cluster.loads import REST, Key, Load, Rates
+from millrace.broker.cluster.loads import Load, Rates
+from millrace.kraft.commands.spreading import REST, Key
 from millrace.protocol.dataclass import dataclass
 
 GAIN: Final = 0.05  # of the threshold, that a transfer has to take off the busier of the two at least

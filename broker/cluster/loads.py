@@ -10,14 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from millrace.protocol.declare import NO_UUID
+from millrace.kraft.commands.spreading import FRESH_S, PARTITIONS_MAX, REST, Key
 from millrace.protocol.messages.report_load import LoadedPartition, LoadedTopic, ReportLoadRequest
 
-FRESH_S: Final = 60.0
 LEAST_RATE: Final = 1_024  # bytes a second: what moves less is not told
-PARTITIONS_MAX: Final = 1_000  # of a report: the busiest; the others are told together
-
-Key = tuple[bytes, int]  # topic id, index
 
 
 class Rates(NamedTuple):
@@ -27,7 +23,6 @@ class Rates(NamedTuple):
     out_rate: float
 
 
-REST: Final[Key] = (NO_UUID, -1)  # what all other partitions of the broker move
 Load = Mapping[Key, Rates]
 NO_LOAD: Final = Rates(0.0, 0.0)
 

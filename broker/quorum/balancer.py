@@ -15,8 +15,9 @@ from collections.abc import Callable
 
 from millrace.broker.cluster.balancing import Transfer, balancing_transfers
 from millrace.broker.cluster.config import BalancerSettings
-from millrace.broker.cluster.loads import REST, Load, LoadTable
+from millrace.broker.cluster.loads import Load, LoadTable
 from millrace.kraft.channel import ControllerChannel
+from millrace.kraft.commands.spreading import REST
 from millrace.kraft.commands.takers import is_drained
 from millrace.kraft.image.image import MetadataImage
 from millrace.protocol.messages.alter_partition_reassignments import (

@@ -9,10 +9,11 @@ import asyncio
 import logging
 from typing import Final
 
-from millrace.broker.cluster.loads import Key, report_of
+from millrace.broker.cluster.loads import report_of
 from millrace.broker.controller_client import ControllerClient
 from millrace.broker.partitions.directory import PartitionDirectory
 from millrace.kraft.channel import ControllerChannel
+from millrace.kraft.commands.spreading import Key
 from millrace.protocol.errors import KafkaError
 from millrace.protocol.messages.report_load import ReportLoadRequest
 from millrace.runtime.errors import MillraceError, in_words

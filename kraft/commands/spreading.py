@@ -15,10 +15,16 @@ from heapq import heapify, heapreplace
 from typing import Final
 
 from millrace.protocol.dataclass import dataclass
+from millrace.protocol.declare import NO_UUID
 from millrace.runtime.scheduling.yielding import Yielding
 
 TAKEN_PER_CHUNK: Final = 1_000
+FRESH_S: Final = 60.0  # a broker that is there and has reported nothing for so long is not known
+PARTITIONS_MAX: Final = 1_000  # of a report: the busiest; the others are told together, as REST
+
 Key = tuple[bytes, int]  # topic id, index
+
+REST: Final[Key] = (NO_UUID, -1)  # what all other partitions of the broker move
 
 
 @dataclass(frozen=True, slots=True)

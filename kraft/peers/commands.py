@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from millrace.kraft.bucket.writer import MetadataBackup
+from millrace.kraft.commands.spreading import PARTITIONS_MAX
 from millrace.kraft.commands.table import COMMAND_KEYS
 from millrace.kraft.controller import Controller
 from millrace.kraft.errors import LogFull, NotLeader, TooManyCommands
@@ -72,6 +73,8 @@ class CommandService:
                 return ForwardCommandResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
             steps = decode_request_yielding(api, version, request.command, position)
             command = await run_yielding(steps)
+            if isinstance(command, ReportLoadRequest):
+                check_width(command)
         except WireError as error:
             log.warning("a forwarded command cannot be read: %s", in_words(error))
             return ForwardCommandResponse(error_code=ErrorCode.INVALID_REQUEST)
@@ -113,6 +116,15 @@ class CommandService:
             log.info("a broker waits for another leader's backup: %s", in_words(error))
             raise NotLeader(NOBODY) from None
         return AwaitBackupResponse()
+
+
+def check_width(report: ReportLoadRequest) -> None:
+    """Raises WireError: what is kept of a broker is bounded, whatever it says."""
+    count = sum(len(topic.partitions) for topic in report.topics)
+    if count > PARTITIONS_MAX + 1:
+        raise WireError(
+            f"a report of {count} partitions by broker {report.broker_id}: {PARTITIONS_MAX} at most"
+        )
 
 
 def _code_of(error: MillraceError) -> ErrorCode:

@@ -9,16 +9,8 @@ import pytest
 
 from millrace.broker.cluster.balancing import balancing_transfers
 from millrace.broker.cluster.config import Limits
-from millrace.broker.cluster.loads import (
-    FRESH_S,
-    PARTITIONS_MAX,
-    REST,
-    Key,
-    Load,
-    LoadTable,
-    Rates,
-    report_of,
-)
+from millrace.broker.cluster.loads import Load, LoadTable, Rates, report_of
+from millrace.kraft.commands.spreading import FRESH_S, PARTITIONS_MAX, REST, Key
 from millrace.protocol.messages.report_load import LoadedPartition, LoadedTopic, ReportLoadRequest
 
 MIB = 1 << 20

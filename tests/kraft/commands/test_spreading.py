@@ -10,9 +10,17 @@ import pytest
 
 from millrace.kraft.broker_watch import SETTLE, BrokerWatch, Seen
 from millrace.kraft.commands.leaders import decide_settle
-from millrace.kraft.commands.spreading import NOT_KNOWN, TAKEN_PER_CHUNK, Key, KnownLoads, plan_spread
+from millrace.kraft.commands.spreading import (
+    FRESH_S,
+    NOT_KNOWN,
+    REST,
+    TAKEN_PER_CHUNK,
+    Key,
+    KnownLoads,
+    plan_spread,
+)
 from millrace.kraft.image.image import MetadataImage
-from millrace.kraft.last_loads import FRESH_S, REST, LastLoads
+from millrace.kraft.last_loads import LastLoads
 from millrace.protocol.messages.report_load import LoadedPartition, LoadedTopic, ReportLoadRequest
 from millrace.runtime.rand import Rand
 from millrace.runtime.scheduling.yielding import run_to_end

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from millrace.kraft import controller, node
+from millrace.kraft.commands.spreading import PARTITIONS_MAX
 from millrace.kraft.errors import CommandLost, CommandNotTaken, ProposalDropped
 from millrace.kraft.news import QuorumNews
 from millrace.kraft.peers.channel import QuorumChannel
@@ -24,6 +25,7 @@ from millrace.protocol.messages.describe_quorum import DescribeQuorumRequest
 from millrace.protocol.messages.envelope import EnvelopeRequest
 from millrace.protocol.messages.forward_command import ForwardCommandRequest, ForwardCommandResponse
 from millrace.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from millrace.protocol.messages.report_load import LoadedPartition, LoadedTopic, ReportLoadRequest
 from millrace.protocol.messages.update_features import UpdateFeaturesRequest
 from millrace.runtime.rand import Rand
 from tests.kraft.peers.members import CLUSTER, Member, Members, name
@@ -187,6 +189,11 @@ def command_frame(api_name: str, version: int, request: Any) -> bytes:
     return encode_request(NAMED[api_name], version, 7, None, request)[4:]
 
 
+def loads(count: int) -> ReportLoadRequest:
+    partitions = [LoadedPartition(index, 1, 1) for index in range(count)]
+    return ReportLoadRequest(1, 1, [LoadedTopic(bytes(16), partitions)])
+
+
 @pytest.mark.parametrize(
     ("data", "code"),
     [
@@ -199,6 +206,8 @@ def command_frame(api_name: str, version: int, request: Any) -> bytes:
             "UNSUPPORTED_VERSION",
         ),
         (command_frame("Envelope", 0, EnvelopeRequest(b"", None)), "INVALID_REQUEST"),
+        (command_frame("ReportLoad", 0, loads(PARTITIONS_MAX + 2)), "INVALID_REQUEST"),
+        (command_frame("ReportLoad", 0, loads(PARTITIONS_MAX + 1)), "NOT_CONTROLLER"),  # it does no duties
     ],
 )
 def test_what_is_no_command_is_refused(data: bytes, code: str) -> None:
