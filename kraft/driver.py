@@ -38,7 +38,7 @@ from millrace.kraft.raft.agreement import NO_OPENING, check_agreement
 from millrace.kraft.raft.core import Raft
 from millrace.kraft.raft.log_view import Entry
 from millrace.kraft.raft.messages import NOBODY, FetchReply, Message
-from millrace.kraft.raft.ready import LeaderChange
+from millrace.kraft.raft.ready import LeaderChange, QuorumState
 from millrace.kraft.raft.roles import Leader
 from millrace.kraft.raft.voters import VotersChange
 from millrace.protocol.batches import BatchHeader
@@ -135,6 +135,7 @@ class Driver:
         self.news = QuorumNews(applier.end)
         self.opening = NO_OPENING  # of the last epoch in the log that another opened
         self.newest_ms = 0  # the latest time of what others wrote into the log since it was opened
+        self._saved_version = raft.voter_set.kraft_version  # of quorum-state
         self._is_closing = False
         self._gives_way_from_s = 0.0
         self._commits = CommitWatch()
@@ -224,8 +225,11 @@ class Driver:
         if ready.entries:
             self._machine_or_fail().on_writing()
         is_work = bool(ready.state or ready.entries or ready.messages or ready.truncate_to is not None)
-        if ready.state is not None:
-            await self.reserve.at_need(partial(self._store.save_state, ready.state))
+        state, raised = ready.state, None
+        if state is not None and ready.entries and state.kraft_version > self._saved_version:
+            state, raised = state.before_raise(self._saved_version), state
+        if state is not None:
+            await self._save(state)
         if ready.truncate_to is not None:
             await self._store.truncate(ready.truncate_to)
         if ready.snapshot is not None:
@@ -234,6 +238,9 @@ class Driver:
             if not await self._persist(group):
                 break
             await self._apply(self.raft.commit_end)
+        else:
+            if raised is not None:  # behind the record that names the voters: this file no longer does
+                await self._save(raised)
         for message in ready.messages:
             if self.raft.may_send(message):
                 self._send(await self._filled(message))
@@ -244,6 +251,10 @@ class Driver:
         if is_work and self.on_group is not None:
             self.on_group()
         return is_work
+
+    async def _save(self, state: QuorumState) -> None:
+        await self.reserve.at_need(partial(self._store.save_state, state))
+        self._saved_version = state.kraft_version
 
     def _check(self, entries: Sequence[Entry]) -> None:
         """Before anything of them is written. Raises VotersDiffer."""

@@ -25,6 +25,10 @@ class QuorumState:
     voted_directory: bytes = NO_DIRECTORY
     kraft_version: int = STATIC
 
+    def before_raise(self, kraft_version: int) -> QuorumState:
+        """The same, while the record that raises it from this version is not durable."""
+        return QuorumState(self.epoch, self.leader, self.voted, NO_DIRECTORY, kraft_version)
+
 
 @dataclass(frozen=True, slots=True)
 class LeaderChange:

@@ -23,7 +23,7 @@ from millrace.protocol.ids import uuid_bytes, uuid_text
 from millrace.runtime.rand import Rand
 from tests.kraft.build import SETTINGS, Broker, HandClock, create_topic, run, sim_disk
 from tests.kraft.quorum import CLUSTER, Quorum, voter_on_first_disk
-from tests.sim.disk import SimDisk
+from tests.sim.disk import Cut, SimDisk
 
 STATE = "/data/__cluster_metadata-0/quorum-state"
 
@@ -250,6 +250,36 @@ def test_a_list_becomes_voters_of_the_log_while_it_runs() -> None:
         await quorum.start()
         leader = await quorum.leader()
         assert leader.driver.raft.voter_set.voters == members
+        await quorum.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("write", range(1, 5))
+@pytest.mark.parametrize("power_was_cut", [False, True])
+def test_a_level_that_was_being_raised_leaves_no_node_without_voters(
+    write: int, *, power_was_cut: bool
+) -> None:
+    """A node that ends at any write of it leads at its next start, by the log or by the list: the file stops
+    to name voters behind the record that does."""
+
+    async def main() -> None:
+        quorum = Quorum((1,))
+        await quorum.start()
+        leader = await quorum.leader()
+        await quorum.agree()
+        disk, driver = quorum.disks[1], leader.driver
+        disk.at_write(disk.write_count + write, Cut())
+        entry = driver.change_voters(VotersChange(DYNAMIC, (own_voter(leader),)))
+        reached = asyncio.ensure_future(driver.news.reach(entry.end))
+        await asyncio.wait([reached], timeout=1)
+        reached.cancel()
+        del quorum.nodes[1]
+        quorum.disks[1] = disk.restart(power_was_cut=power_was_cut)
+        is_dynamic = (await state_of(quorum.disks[1]))["data_version"] == 1
+        await quorum.start(is_dynamic=is_dynamic, voters=() if is_dynamic else (1,))
+        async with asyncio.timeout(60):
+            assert ids(await quorum.leader()) == (1,)
         await quorum.stop()
 
     run(main())
