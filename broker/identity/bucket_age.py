@@ -5,18 +5,19 @@ second time under numbers that other incarnations had. Two things tell, and both
 metadata had what follows from them: the claims of the incarnation that opened the node's write-ahead log
 last, and the newest objects that are committed. Not seen: a copy of the running life's own time in which one
 of the newest objects is there; readers of what is missing are refused, and `fsck` names it. A metadata log
-that `restore` has just built comes from its bucket, and is not asked. Not here: a bucket that is newer
-(metadata_check.py), claims of others (claims.py), another cluster's (binding.py).
+that `restore` has just built comes from its bucket, and is not asked; nor, later on, for the objects of
+before. Not here: a bucket that is newer (metadata_check.py), claims of others (claims.py), another cluster's
+(binding.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-from itertools import islice
 from typing import Final
 
 from millrace.broker.identity.binding import BindingRefused
 from millrace.broker.identity.claim_format import claim_key, series_prefix
+from millrace.broker.restore.plan import IDS_LIFT_MIN
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.kraft.tables.objects import ObjectState
@@ -41,11 +42,17 @@ def claimed_number(image: MetadataImage, series: int, node_id: int) -> int:
 
 
 def newest_committed(image: MetadataImage) -> list[ObjectId]:
-    """The newest committed objects, NEWEST_ASKED at most. Among the ids that metadata knows: a restore lifts
-    the next id by billions."""
-    objects = image.objects
-    committed = (one for one in reversed(objects.by_id) if objects.by_id[one].state is ObjectState.COMMITTED)
-    return list(islice(committed, NEWEST_ASKED))
+    """The newest committed objects, NEWEST_ASKED at most, of those that were made since metadata was restored
+    last: whatever else the bucket lacks, it is all that there is, and the restore has named it. Ids tell, for
+    a restore lifts the next one by more than are ever left out otherwise."""
+    objects, found, later = image.objects, list[ObjectId](), image.objects.next_id
+    for object_id in reversed(objects.by_id):
+        if len(found) == NEWEST_ASKED or later - object_id >= IDS_LIFT_MIN:
+            break
+        if objects.by_id[object_id].state is ObjectState.COMMITTED:
+            found.append(object_id)
+        later = object_id
+    return found
 
 
 async def check_bucket_age(

@@ -41,6 +41,7 @@ RECORDS_PER_MS: Final = 1_000
 IDS_PER_RECORD: Final = 10_000
 # What the clocks differ by, and the last that was committed while the bucket's newest was being put.
 UNSEEN_MS_MIN: Final = 60_000
+IDS_LIFT_MIN: Final = IDS_PER_RECORD * RECORDS_PER_MS * UNSEEN_MS_MIN
 # At a tenth of RECORDS_PER_MS, which no controller keeps up, a hundred days. A cluster that was idle for
 # years is not lifted by years: ids stay below 2**53, which some clients hold them in, and epochs below the 48
 # bits that a device is reserved with.

@@ -10,12 +10,14 @@ import pytest
 from millrace.broker.identity.binding import BindingRefused
 from millrace.broker.identity.bucket_age import NEWEST_ASKED, check_bucket_age, newest_committed
 from millrace.broker.identity.claim_format import ClaimKind, OwnerClaim, encode_claim
+from millrace.broker.restore.plan import Seen, lifted
 from millrace.kraft.image.delta import MetadataDelta
 from millrace.kraft.image.image import MetadataImage
 from millrace.kraft.tables.claims import METADATA_SERIES
 from millrace.kraft.tables.wals import NodeWal, WalState, wal_record
-from millrace.protocol.stream_records import NextIdsRecord, NodeClaimRecord
+from millrace.protocol.stream_records import CommittedObjectRecord, NextIdsRecord, NodeClaimRecord
 from millrace.runtime.objectstore.memory import MemoryObjectStore
+from millrace.s3stream.ids import ObjectId
 from millrace.s3stream.objects.keys import object_key
 from tests.kraft.build import NODE, Broker, HandClock, open_node, run, sim_disk
 
@@ -146,21 +148,43 @@ def test_the_newest_objects_have_to_be_there(missing: int) -> None:
 
 
 def test_a_gap_in_the_ids_hides_no_objects() -> None:
-    """Ids that a restore has lifted, or that were given and never committed, lie behind the newest objects:
-    an emptied bucket is refused."""
+    """Ids that were given and never committed lie behind the newest objects: an emptied bucket is refused."""
 
     async def main() -> None:
         image = await metadata(NEWEST_ASKED)
         delta = MetadataDelta(image)
         delta.apply(NextIdsRecord(image.streams.next_id, image.objects.next_id + 1_000_000))
-        lifted = delta.done(image.offset, image.epoch)
-        assert newest_committed(lifted) == newest_committed(image) == [3, 2, 1, 0]
-        store = await bucket_of(lifted)
-        await check(store, lifted)
+        later = delta.done(image.offset, image.epoch)
+        assert newest_committed(later) == newest_committed(image) == [3, 2, 1, 0]
+        store = await bucket_of(later)
+        await check(store, later)
         for object_id in newest_committed(image):
             await store.delete([object_key(CLUSTER_ID, object_id)])
         with pytest.raises(BindingRefused, match="objects 0 to 3, the newest"):
-            await check(store, lifted)
+            await check(store, later)
+
+    run(main())
+
+
+def test_what_lay_before_a_restore_is_not_asked() -> None:
+    """The bucket lacked it then, which was told, and each leader of the restored cluster finds it so; what
+    was made since tells."""
+
+    async def main() -> None:
+        image = await metadata(NEWEST_ASKED)
+        known = lifted(image, Seen())
+        assert newest_committed(known) == []
+        store = await bucket_of(known)
+        await check(store, known)
+        delta = MetadataDelta(known)
+        first, kind = known.objects.next_id, int(image.objects.by_id[ObjectId(0)].kind)
+        for object_id in range(first, first + NEWEST_ASKED):
+            delta.apply(CommittedObjectRecord(object_id, kind, 1, node_id=NODE, group_id=object_id))
+        delta.apply(NextIdsRecord(known.streams.next_id, first + NEWEST_ASKED))
+        later = delta.done(known.offset, known.epoch)
+        assert newest_committed(later) == [first + 3, first + 2, first + 1, first]
+        with pytest.raises(BindingRefused, match="the newest that metadata has committed"):
+            await check(store, later)
 
     run(main())
 
