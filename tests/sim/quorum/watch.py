@@ -214,7 +214,8 @@ class Watch:
             self._find("watermark-fell", f"{replica}: {seen.watermark}, then {watermark}")
         seen.watermark = watermark
         role = raft.role
-        if isinstance(role, Leader) and self.committed_end < watermark <= role.start:
+        is_in_snapshot = any(end >= watermark for end, _, _ in snapshots(replica.disk))  # of another life
+        if isinstance(role, Leader) and self.committed_end < watermark <= role.start and not is_in_snapshot:
             self._find("old-epoch-committed", f"{replica}: {watermark}, its epoch begins at {role.start}")
         if watermark <= self.committed_end:
             return

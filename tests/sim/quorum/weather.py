@@ -217,6 +217,7 @@ async def rotten_snapshots(cluster: Cluster, rand: Rand) -> None:
         if not found or replica.life is None or not cluster.is_stormy:
             continue
         replica.kill()
+        cluster.mend(replica)  # it may have been killed before it met what is damaged
         path = found[-1][2]
         file = replica.disk.files[path]
         position = rand.below(len(file.durable))
