@@ -165,10 +165,12 @@ class Metadata:
 
     def _with_brokers(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
         nodes = self._cache.nodes(context.connection)
+        # A lone broker that ends or starts is there, for it answers; clients take no empty list.
+        shown = [one for one in nodes if not one.is_fenced] or [
+            one for one in nodes if one.node_id == self._cache.node_id
+        ]
         response = MetadataResponse(
-            brokers=[
-                MetadataResponseBroker(n.node_id, n.host, n.port, n.rack) for n in nodes if not n.is_fenced
-            ],
+            brokers=[MetadataResponseBroker(n.node_id, n.host, n.port, n.rack) for n in shown],
             cluster_id=self._cache.cluster_id,
             controller_id=self._cache.node_id,
         )

@@ -322,6 +322,19 @@ def test_a_leader_without_the_clients_listener_leads_nothing_for_it(version: int
     run(scenario())
 
 
+def test_where_all_are_fenced_who_answers_is_told() -> None:
+    """As a lone broker that ends is: kafka-python raises an error for an empty list. Nobody else is named."""
+
+    async def scenario() -> None:
+        fixture = await a_fixture()
+        for broker in fixture.cache.image.brokers:
+            fixture.publish(BrokerRegistrationChangeRecord(broker.broker_id, broker.epoch, fenced=1))
+        found = await fixture.ask(metadata(fixture)[0], 3, NEWEST, MetadataRequest(topics=[]))
+        assert [one.node_id for one in found.brokers] == [NODE]
+
+    run(scenario())
+
+
 # DescribeCluster
 
 
