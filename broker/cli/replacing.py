@@ -15,8 +15,14 @@ import signal
 from pathlib import Path
 from typing import Final
 
+from millrace.kraft.config import ControllerSettings
+from millrace.kraft.errors import LogCorrupt, LogMismatch
+from millrace.kraft.log.meta_properties import read_meta_properties
 from millrace.kraft.node import LOCK_FILE
+from millrace.kraft.recovery import check_meta
 from millrace.runtime import process
+from millrace.runtime.disk import Disk
+from millrace.runtime.errors import in_words
 
 log = logging.getLogger(__name__)
 SAY_EVERY_S: Final = 5.0
@@ -24,6 +30,17 @@ SAY_EVERY_S: Final = 5.0
 
 class NotReplaced(Exception):
     """The process cannot be told to end; it runs as before, or does not run."""
+
+
+async def check_fits(settings: ControllerSettings, disk: Disk) -> None:
+    """Raises NotReplaced where the metadata log is another node's or cluster's than these settings': they
+    would be refused once nobody serves any more."""
+    try:
+        meta = await read_meta_properties(disk, settings.log_dir)
+        if meta is not None:
+            check_meta(settings, meta)
+    except (LogCorrupt, LogMismatch) as error:
+        raise NotReplaced(f"{in_words(error)}; nothing was ended") from error
 
 
 async def end_former(pid: int, log_dir: str) -> None:

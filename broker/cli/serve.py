@@ -247,9 +247,10 @@ async def serve(settings: BrokerSettings, replaced_pid: int | None = None) -> in
     with process.loading():
         from millrace.runtime.bundle import real_runtime
     if replaced_pid is not None:
-        from millrace.broker.cli.replacing import NotReplaced, end_former
+        from millrace.broker.cli.replacing import NotReplaced, check_fits, end_former
 
         try:
+            await check_fits(settings.controller, real_runtime().disk)
             await end_former(replaced_pid, settings.controller.log_dir)
         except NotReplaced as error:
             print(f"millrace: cannot start: {error}", file=sys.stderr)

@@ -64,6 +64,22 @@ def acknowledge_everywhere(traffic: Traffic) -> None:
     )
 
 
+def test_a_start_that_would_be_refused_ends_nobody(tmp_path: Path) -> None:
+    """A mistaken id stands in the new command: the former goes on."""
+    with LiveBroker(tmp_path, {"node.id": "1"}) as node:
+        serving = node.pid
+        for name, value in (("node.id", "2"), ("cluster.id", "AAAAAAAAAAAAAAAAAAAAAQ")):
+            node.override({name: value})
+            refused = warm.run([*node.command()[1:], "--replace", str(serving)])
+            assert refused.returncode == 1
+            assert name in refused.stderr
+            assert "nothing was ended" in refused.stderr
+            node.override({"node.id": "1"})
+        with Client(node.address) as client:
+            client.create("goes-on")
+        assert node.is_running()
+
+
 def test_a_process_that_serves_another_folder_is_not_replaced(tmp_path: Path) -> None:
     """Neither is one that is not there: nothing is told to end, and the exit code is 1."""
     with LiveBroker(tmp_path / "one") as one, LiveBroker(tmp_path / "two") as two:
