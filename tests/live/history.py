@@ -24,6 +24,7 @@ class Told:
     shown: dict[tuple[int, int], int] = field(default_factory=dict)  # partition and offset: value
     shown_other: list[str] = field(default_factory=list)  # of offsets that were shown with two values
     committed: dict[int, int] = field(default_factory=dict)
+    assigned: dict[str, list[int]] = field(default_factory=dict)  # by member: partitions, as of its last poll
     send_s: list[float] = field(default_factory=list)
     read_at_s: list[float] = field(default_factory=list)
 

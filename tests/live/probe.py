@@ -134,7 +134,23 @@ class Probe:
             if not behind:
                 return
             assert time.monotonic() < ends_s, (
-                f"the group does not go on: written {offsets}, committed {committed}"
+                f"the group does not go on: written {offsets}, committed {committed}, "
+                f"assigned {self._traffic.told.assigned}; "
+                + "; ".join(self._read_of(at, committed.get(at, 0)) for at in behind)
             )
             self.start_ended()
             time.sleep(PAUSE_S)
+
+    def _read_of(self, partition: int, offset: int) -> str:
+        """What each node says of the partition's leader, and gives to who reads there."""
+        found = []
+        for node_id, node in self._cluster.brokers.items():
+            try:
+                leader = self._leaders(node)[partition]
+                with Client(node.address, ANSWER_S) as client:
+                    answer = client.fetch([(self._topic, partition, offset)])[self._topic, partition]
+                code = ErrorCode(answer.error_code).name
+                found.append(f"node {node_id}: node {leader} leads, {code}, ends at {answer.high_watermark}")
+            except (OSError, KeyError) as error:
+                found.append(f"node {node_id}: {error!r}")
+        return f"partition {partition}: " + ", ".join(found)

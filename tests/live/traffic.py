@@ -104,6 +104,8 @@ class Traffic:
         while not self._is_read.is_set():
             try:
                 polled = consumer.poll(timeout_ms=POLL_MS)
+                assigned = sorted(place.partition for place in consumer.assignment())
+                self.told.assigned[threading.current_thread().name] = assigned
                 if not polled:
                     continue
                 now_s = time.monotonic()
