@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from millrace.broker.partitions.partition import CHECKPOINT_BYTES
 from tests.attack import IS_FULL
 from tests.live import LiveBroker
 from tests.live.client import Client
 from tests.live.test_damage import flip
 
 RECORD_BYTES = 900_000
-RECORDS = 19  # the last one brings the partition to the 16 MiB at which it writes a checkpoint
+RECORDS = CHECKPOINT_BYTES // RECORD_BYTES + 1  # the last one brings the partition to a checkpoint
 GIVEN_UP = "what is stored of the partition tells of records or index entries that its log has lost"
 CHECKED, DELETED, OTHER = "checked", "deleted", "other"
 
