@@ -23,6 +23,7 @@ from millrace.protocol.ids import uuid_bytes, uuid_text
 from millrace.runtime.rand import Rand
 from tests.kraft.build import SETTINGS, Broker, HandClock, create_topic, run, sim_disk
 from tests.kraft.quorum import CLUSTER, Quorum, voter_on_first_disk
+from tests.patience import PATIENCE_S
 from tests.sim.disk import Cut, SimDisk
 
 STATE = "/data/__cluster_metadata-0/quorum-state"
@@ -278,7 +279,7 @@ def test_a_level_that_was_being_raised_leaves_no_node_without_voters(
         quorum.disks[1] = disk.restart(power_was_cut=power_was_cut)
         is_dynamic = (await state_of(quorum.disks[1]))["data_version"] == 1
         await quorum.start(is_dynamic=is_dynamic, voters=() if is_dynamic else (1,))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             assert ids(await quorum.leader()) == (1,)
         await quorum.stop()
 

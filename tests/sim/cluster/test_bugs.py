@@ -15,7 +15,7 @@ SEEN_AT = {
     "clock-believed": 2,
     "empties-as-it-reads": 2,
     "passes-over": 2,
-    "read-before-claimed": 4,
+    "read-before-claimed": 0,
     "recovers-an-empty-one": 4,
     "recovers-no-owed": 1,
     "recovers-nobody": 2,
