@@ -38,7 +38,7 @@ from millrace.runtime.scheduling.yielding import Yielding, run_to_end
 MOVES_PER_CHUNK: Final = 300
 LOOKED_PER_CHUNK: Final = 1_000
 # Of a broker that ends: how many of its partitions are between two leaders at a time. Few, for each waits for
-# those that go with it; of very many a part, since each turn has its commits and its upload.
+# those that go with it; of very many a part, since each turn has its commits, and a look at all.
 TURN_MIN: Final = 30
 TURNS_MAX: Final = 40
 NOTHING: Final[Mapping[int, int]] = {}
